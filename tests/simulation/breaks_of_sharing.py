@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from deliveryd.journal.orders import Effect
-from deliveryd.journal.postgresql import adoption, lease, outbox
+from deliveryd.journal.postgresql import adoption, lease, outbox, retention
 from deliveryd.journal.postgresql.connection import Db
+from deliveryd.journal.postgresql.following import Follower
 from deliveryd.journal.postgresql.receipts import Matching
 from deliveryd.model import SECOND, WallClock
 from simulation import kept_in_database
@@ -52,6 +53,17 @@ def events_in_any_log(patch: Patch) -> None:
 def leases_by_the_wall_clock(patch: Patch) -> None:
     """A clock that is put forward ends leases."""
     patch.setattr(kept_in_database, "boot_time", lambda: WallClock().now() / SECOND)
+
+
+def pauses_kept_to_oneself(patch: Patch) -> None:
+    """A pause holds at the worker that was told of it, and at those that begin later."""
+    patch.setattr(Follower, "_pauses", lambda *_: None)
+
+
+def days_dropped_with_all_in_them(patch: Patch) -> None:
+    """Nothing moves to another day before a day is dropped."""
+    patch.setattr(retention, "_move", lambda *_: None)
+    patch.setattr(retention, "_MOVE_EVENTS", f"{retention._MOVE_EVENTS} AND false")
 
 
 def _without(query: str, part: str, instead: str = "") -> str:

@@ -60,6 +60,13 @@ class Figures:
     """How often one of them waited for another worker's lock."""
     fenced: int = 0
     """Workers whose lease others ended."""
+    fence_orders: int = 0
+    """Workers whose lease operators ended."""
+    adoptions: int = 0
+    """Logs of ended workers that others took over."""
+    days_dropped: int = 0
+    pauses: int = 0
+    """What operators paused for a while."""
     accounts: int = 0
     violations: int = 0
     requests: Counter[str] = field(default_factory=Counter)
@@ -102,6 +109,10 @@ class Figures:
         self.statements += ledger.statements
         self.blocked += ledger.blocked
         self.fenced += ledger.fenced
+        self.fence_orders += ledger.fence_orders
+        self.adoptions += ledger.adoptions
+        self.days_dropped += ledger.days_dropped
+        self.pauses += len(ledger.held)
         self.accounts += ledger.accounts
         self.violations += len(found)
         self.requests += ledger.requests

@@ -18,13 +18,14 @@ from deliveryd.journal.base import Journal
 from deliveryd.journal.opening import JournalTerms
 from deliveryd.journal.orders import ItemKind
 from deliveryd.journal.place import JournalDatabase
-from deliveryd.journal.postgresql import opening, upkeep
+from deliveryd.journal.postgresql import opening, upkeep, workers
 from deliveryd.journal.postgresql.connection import Db, connect_to_read, connect_to_write
+from deliveryd.journal.postgresql.journal import PostgresqlJournal
 from deliveryd.journal.postgresql.reader import PostgresqlReader
 from deliveryd.journal.postgresql.schema import LOG_BITS, prepare_schema
 from deliveryd.journal.postgresql.values import VISIBLE
 from deliveryd.journal.reader import Reader
-from deliveryd.runtime.threads import inline
+from deliveryd.runtime.threads import Blocking, inline
 from deliveryd.worker import wiring
 from simulation.disk import DatabaseDisk
 from simulation.kept import Audited, Intent, Letter, Row
@@ -108,6 +109,8 @@ class DatabaseJournal:
             patch.object(wiring, "open_journal", self._open),
             patch.object(opening, "connect_to_write", self._reached(connect_to_write)),
             patch.object(opening, "connect_to_read", self._reached(connect_to_read)),
+            patch.object(workers, "connect_to_write", self._reached(connect_to_write)),
+            patch.object(workers, "connect_to_read", self._reached(connect_to_read)),
         ):
             yield
 
@@ -144,15 +147,14 @@ class DatabaseJournal:
         """Whether no message is on its way, no event waits, and no receipt is looked at again."""
         return not self._ask(_UNDER_WAY)[0][0]
 
-    def fenced(self) -> int:
-        """How many workers there were whose lease others ended."""
-        ((count,),) = self._ask("SELECT count(*) FROM worker WHERE ended = 'fenced'")
-        return int(count)
-
     def at_rest(self) -> AbstractAsyncContextManager[Journal]:
         """Open it as a command does that finds no worker."""
+        return self.opened(inline)
+
+    def opened(self, blocking: Blocking) -> AbstractAsyncContextManager[PostgresqlJournal]:
+        """Open it as a command does, in a process of its own."""
         return opening.open_shared_journal(
-            self.place, lease=LEASE, boot_time=boot_time, clock=self._clock, blocking=inline
+            self.place, lease=LEASE, boot_time=boot_time, clock=self._clock, blocking=blocking
         )
 
     def reader(self) -> Reader:

@@ -156,6 +156,18 @@ class Held:
     ended: float
 
 
+class Stillness(NamedTuple):
+    """The process of a life was frozen from a second of the run until another one."""
+
+    life: int
+    begun: float
+    ended: float
+
+    def within(self, begun: float, ended: float) -> float:
+        """How much of a time it was."""
+        return max(min(self.ended, ended) - max(self.begun, begun), 0.0)
+
+
 class Polled(NamedTuple):
     """The queue was asked for messages."""
 
@@ -218,6 +230,12 @@ class Ledger:
     """How often one of them waited for another worker's lock."""
     fenced: int = 0
     """Workers whose lease others ended."""
+    fence_orders: int = 0
+    """Workers whose lease operators ended."""
+    adoptions: int = 0
+    """Logs of ended workers that others took over, with the messages of them."""
+    days_dropped: int = 0
+    stood_still: list[Stillness] = field(default_factory=list)
     accounts: int = 0
     """Accounts that workers gave of their journals."""
     batches_lost: int = 0

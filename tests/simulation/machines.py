@@ -8,13 +8,17 @@ from shutil import copytree
 
 import anyio
 
+from deliveryd.config import Config
+from deliveryd.journal.postgresql.journal import PostgresqlJournal
 from deliveryd.journal.postgresql.lease import Fenced
 from deliveryd.model import SECOND, WallClock
 from deliveryd.worker.wiring import Parts
 from simulation.kept_in_database import LEASE, DatabaseJournal
+from simulation.ledger import Stillness
 from simulation.plan import Life
 from simulation.run import causes, hand_out_lost
 from simulation.service import id_of
+from simulation.sharing_orders import Desk
 from simulation.sharing_plan import Blow, Fault, SharedPlan
 from simulation.sharing_reports import SharedReports
 from simulation.statements import Process, Server
@@ -38,6 +42,7 @@ class Stage:
     server: Server
     others: StandIns
     reports: SharedReports
+    desk: Desk
     faults_to_come: int = 0
     machines: list[Machine] = field(default_factory=list)
     is_over: bool = False
@@ -47,6 +52,8 @@ class Stage:
         self.is_over = self.is_over or (
             not self.faults_to_come
             and not self.reports.waiting
+            and not self.others.operators.waiting
+            and not self.others.pausers.waiting
             and all(machine.is_idle for machine in self.machines)
             and self.kept.is_at_rest()
             and self._is_all_taken()
@@ -92,14 +99,25 @@ class SharingWorker(Worker):
         super().__init__(machine.world, life, machine.stage.others)
 
     async def _stop_when_idle(self, parts: Parts) -> None:
-        reports, number = self._machine.stage.reports, self._machine.number
+        stage, number = self._machine.stage, self._machine.number
         assert parts.receipts is not None
+        assert isinstance(parts.journal, PostgresqlJournal)
+        self._machine.worker = parts.journal._lease.worker
         async with anyio.create_task_group() as tasks:
-            reports.open(number, parts.receipts, tasks)
+            stage.reports.open(number, parts.receipts, tasks)
+            stage.desk.open(number, self._orders, tasks)
             try:
                 await self._go_on(parts)
             finally:
-                reports.shut(number)
+                stage.reports.shut(number)
+                stage.desk.shut(number)
+
+    def _configured(self, life: Life) -> Config:
+        config, days = super()._configured(life), self._machine.stage.shared.days
+        if days is None:
+            return config
+        journal = config.journal.model_copy(update={"retention": days.retention})
+        return config.model_copy(update={"journal": journal})
 
     async def _go_on(self, parts: Parts) -> None:
         machine = self._machine
@@ -128,13 +146,16 @@ class Machine:
         copytree(stage.world.folder / CACHE, self.world.folder / CACHE)
         self._down_for = RESTART
         self._kill: Callable[[], None] = lambda: None
+        self.worker: int | None = None
+        """The number of its lease."""
+        self._is_fenced_by_order = False
         self._still_until = -LEASE
         """Up to when it may have been kept from renewing its lease for so long that others adopt."""
 
     async def run(self) -> None:
         """Live one life after the other."""
         while not self.stage.is_over:
-            await self._live(self.stage.shared.plan.lives[0])
+            await self._live(self.stage.shared.lives[self.number])
             self.is_idle = self.stage.is_over
             if not self.stage.is_over:
                 await anyio.sleep(self._down_for)
@@ -145,6 +166,7 @@ class Machine:
         while self.process.is_cut_off:  # noqa: ASYNC110  # a start fails meanwhile, again and again
             await anyio.sleep(RESTART)
         self.process.begin()
+        self.worker, self._is_fenced_by_order = None, False
         worker = SharingWorker(self, life)
         try:
             with anyio.CancelScope() as scope:
@@ -157,7 +179,7 @@ class Machine:
                 ledger.complaints.append(f"worker {self.number} died: {causes(error)}")
                 self.stage.is_over = True
         finally:
-            self._kill = lambda: None
+            self._kill, self.worker = lambda: None, None
         self.process.kill()
         hand_out_lost(world, self.stage.others.service)
 
@@ -166,7 +188,8 @@ class Machine:
         fenced = isinstance(error, Fenced) or (
             isinstance(error, BaseExceptionGroup) and all(map(self._is_fenced_rightly, error.exceptions))
         )
-        return fenced and anyio.current_time() <= self._still_until + LEASE
+        still = anyio.current_time() <= self._still_until + LEASE
+        return fenced and (still or self._is_fenced_by_order)
 
     def _end(self, scope: anyio.CancelScope) -> None:
         self.world.ledger.crashed.add(self.world.life)
@@ -183,8 +206,13 @@ class Machine:
             case Blow.STOPPED:
                 self._down_for = fault.seconds
                 self.world.stop()
+            case Blow.FENCED:
+                self._down_for = fault.seconds
+                await self._fenced()
             case Blow.FROZEN:
                 self.process.freeze(fault.seconds)
+                now, ledger = anyio.current_time(), self.world.ledger
+                ledger.stood_still.append(Stillness(self.world.life, now, now + fault.seconds))
                 self._note_still(fault.seconds)
             case Blow.CUT_OFF:
                 self.process.cut_off()
@@ -194,6 +222,11 @@ class Machine:
             case Blow.CUT_AFTER_COMMIT:
                 self.process.cuts += 1
         self.stage.faults_to_come -= 1
+
+    async def _fenced(self) -> None:
+        if self.worker is not None:
+            self._is_fenced_by_order = True
+            await self.stage.desk.fence(self.worker)
 
     def _note_still(self, seconds: float) -> None:
         if seconds >= LEASE - RENEWED_EVERY:

@@ -15,7 +15,7 @@ from simulation.world import World
 BEGINS = frozenset({Action.BEGIN_ANEW, Action.BEGIN_ANEW_ANYWAY})
 FORGETS = frozenset({Action.FORGET, Action.FORGET_ANYWAY})
 
-_VERBS = (
+VERBS = (
     Action.BEGIN_ANEW,
     Action.BEGIN_ANEW,
     Action.BEGIN_ANEW_ANYWAY,
@@ -23,6 +23,7 @@ _VERBS = (
     Action.FORGET,
     Action.FORGET_ANYWAY,
 )
+"""What such operators order, by how often."""
 
 
 def with_new_beginnings(choices: Choices, plan: Plan) -> Plan:
@@ -37,7 +38,7 @@ def _errand(choices: Choices, lives: int) -> Errand:
     return Errand(
         life=choices.number(0, lives),
         after=choices.one_of((None, 0.5, 2.0, 4.0, 8.0, 16.0)),
-        verb=choices.one_of(_VERBS),
+        verb=choices.one_of(VERBS),
         kind=ItemKind.MESSAGE,
     )
 

@@ -52,7 +52,7 @@ def with_pauses(choices: Choices, plan: Plan) -> Plan:
     if plan.is_fair or plan.has_spare:
         plan = replace(plan, is_fair=False, has_spare=False)
     ends_by_itself = choices.number(0, 2) == 0
-    halts = [_halt(choices, plan, ends_by_itself) for _ in range(choices.one_of((1, 1, 2, 3)))]
+    halts = [halt(choices, plan, ends_by_itself) for _ in range(choices.one_of((1, 1, 2, 3)))]
     return replace(
         plan,
         tuning=choices.one_of((plan.tuning, _slow(plan.tuning))),
@@ -106,7 +106,8 @@ def _slow(tuning: Tuning) -> Tuning:
     return replace(tuning, take=100, in_flight=100, concurrency=1)
 
 
-def _halt(choices: Choices, plan: Plan, ends_by_itself: bool) -> Halt:
+def halt(choices: Choices, plan: Plan, ends_by_itself: bool) -> Halt:
+    """Something that is paused for a while."""
     kinds: Mapping[ItemKind, tuple[str, ...]] = {
         ItemKind.INTAKE: ("intake",),
         ItemKind.CHANNEL: CHANNELS,

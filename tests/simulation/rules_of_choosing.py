@@ -10,6 +10,7 @@ from simulation.case import FOR_GOOD, TAKEN_FOR_SENT, Case
 from simulation.expectation import channels_open_in, choices, enabled_in, providers_of, rendered
 from simulation.ledger import Asked, channel_served_by
 from simulation.plan import CHANNELS, Life, Trouble
+from simulation.world import SECOND
 
 OTHER_REASONS = (
     "missing placeholders",
@@ -61,7 +62,10 @@ def _may_be_unavailable(case: Case, channel: str, by: Asked) -> bool:
     }
     # A clock that was put forward counts over a restart alone.
     jumped = sum(max(jump.seconds, 0.0) for jump in plan.jumps) if by.life else 0.0
-    return by.at - max(failures.values(), default=by.at) + jumped >= plan.tuning.unavailable_after
+    # Since when a channel is down is kept by the clock of the worker that saw it, and judged by another one.
+    apart = 2 * case.history.skew / SECOND
+    waited = by.at - max(failures.values(), default=by.at)
+    return waited + jumped + apart >= plan.tuning.unavailable_after
 
 
 def _is_failure(case: Case, asked: Asked, provider: str) -> bool:

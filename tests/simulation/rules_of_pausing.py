@@ -11,6 +11,9 @@ from simulation.run import History
 UNDER_WAY = 3.0
 """Seconds after the order in which an attempt that was under way may still reach its provider."""
 
+HEARD_OF = 2.0
+"""Seconds within which all workers of a journal hear of an order that one of them, or a command, recorded."""
+
 TAKE_UNDER_WAY = 12.0
 """The same for a request of messages, which is tried several times."""
 
@@ -28,10 +31,20 @@ def broken_pauses(history: History) -> Iterator[str]:
             late = [
                 asked.at
                 for asked in ledger.asked
-                if held.begun + UNDER_WAY < asked.at < held.ended and _concerns(held, asked, settings)
+                if held.begun + _under_way(history, held, asked) < asked.at < held.ended
+                and _concerns(held, asked, settings)
             ]
         if late:
             yield f"{what} was paused at {held.begun:.1f} and used at {late[0]:.1f}"
+
+
+def _under_way(history: History, held: Held, asked: Asked) -> float:
+    """Seconds for which an attempt may be under way; a process that was frozen goes on where it stood."""
+    if not history.is_shared:
+        return UNDER_WAY
+    still = history.ledger.stood_still
+    frozen = sum(each.within(held.begun, asked.at) for each in still if each.life == asked.life)
+    return UNDER_WAY + HEARD_OF + frozen
 
 
 def _concerns(held: Held, asked: Asked, settings: Mapping[int, int]) -> bool:

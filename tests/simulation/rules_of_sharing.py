@@ -9,6 +9,8 @@ from deliveryd.journal.orders import Action
 from simulation.case import Case
 from simulation.wire import TIMEOUT
 
+_ENDS = frozenset({"sent", "delivered", "error"})
+
 EARLY = 0.01
 """Seconds by which a difference of two instants may be wrong."""
 
@@ -37,4 +39,11 @@ def _begun_by_one(case: Case) -> Iterator[str]:
             yield f"was sent by two workers at a time, at {earlier.provider} and at {later.provider}"
 
 
-RULES = (_repeated_late_enough, _begun_by_one)
+def _told_before_it_was_forgotten(case: Case) -> Iterator[str]:
+    """A day goes with what is over and told in it; all else moves to another one."""
+    told = {*case.statuses, *(event.status for event in case.refused)}
+    if case.message.id in case.history.pruned and not told & _ENDS and Action.DROP not in case.orders:
+        yield f"was forgotten, and the service heard only {', '.join(case.statuses) or 'nothing'} of it"
+
+
+RULES = (_repeated_late_enough, _begun_by_one, _told_before_it_was_forgotten)

@@ -15,12 +15,13 @@ from deliveryd.model import SECOND
 from simulation.kept import KeptJournal
 from simulation.kept_in_database import LEASE, DatabaseJournal
 from simulation.machines import Machine, Stage
-from simulation.operators import Operators
-from simulation.pausing import Pausers
 from simulation.plan import Plan
 from simulation.providers import Providers
 from simulation.run import History
 from simulation.service import Service
+from simulation.sharing_counts import counted_in
+from simulation.sharing_days import short_days
+from simulation.sharing_orders import Desk, SharedOperators, SharedPausers
 from simulation.sharing_plan import SharedPlan
 from simulation.sharing_reports import SharedReports
 from simulation.start import made_ready
@@ -40,7 +41,12 @@ def run_shared(shared: SharedPlan, server: str) -> History:
     def keep(plan: Plan, _folder: Path) -> KeptJournal:
         return DatabaseJournal(server, plan)
 
-    with made_ready(shared.plan, keep) as (folder, kept), kept.worked_with(), statement_by_statement():
+    with (
+        short_days(shared.days),
+        made_ready(shared.plan, keep) as (folder, kept),
+        kept.worked_with(),
+        statement_by_statement(),
+    ):
         assert isinstance(kept, DatabaseJournal)
         return trio.run(_live, shared, folder, kept, clock=MockClock(autojump_threshold=0))
 
@@ -48,9 +54,11 @@ def run_shared(shared: SharedPlan, server: str) -> History:
 async def _live(shared: SharedPlan, folder: Path, kept: DatabaseJournal) -> History:
     world = World(shared.plan, folder, kept)
     world.providers = shared.plan.weights
-    with patch.object(model, "time", world.wall):
+    with patch.object(model, "time", world.wall), counted_in(world.ledger):
         async with anyio.create_task_group() as tasks:
             stage = _stage(shared, world, kept, SharedReports(world, tasks))
+            stage.others.operators.begin(tasks)
+            stage.others.pausers.begin(tasks)
             with anyio.move_on_after(PATIENCE + LEASE * len(shared.faults)) as patience:
                 await _all_machines(stage)
             tasks.cancel_scope.cancel()
@@ -60,7 +68,6 @@ async def _live(shared: SharedPlan, folder: Path, kept: DatabaseJournal) -> Hist
         ledger.crashed.update(range(len(world.lives)))
     ledger.seconds = anyio.current_time()
     ledger.statements, ledger.blocked = stage.server.statements, stage.server.blocked
-    ledger.fenced = kept.fenced()
     audited = kept.audit()
     ledger.complaints += audited.complaints
     ledger.batches_lost = audited.batches_lost
@@ -73,8 +80,11 @@ async def _live(shared: SharedPlan, folder: Path, kept: DatabaseJournal) -> Hist
 
 def _stage(shared: SharedPlan, world: World, kept: DatabaseJournal, reports: SharedReports) -> Stage:
     providers = Providers(world, reports.expect)
-    others = StandIns(Service(world), providers, reports, Operators(world), Pausers(world))
-    stage = Stage(shared, world, kept, kept.server(shared.sql), others, reports, len(shared.faults))
+    server = kept.server(shared.sql)
+    desk = Desk(world, kept, server)
+    operators, pausers = SharedOperators(world, shared, desk), SharedPausers(world, desk)
+    others = StandIns(Service(world), providers, reports, operators, pausers)
+    stage = Stage(shared, world, kept, server, others, reports, desk, len(shared.faults))
     stage.machines = [Machine(stage, number) for number in range(shared.workers)]
     return stage
 

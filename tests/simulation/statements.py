@@ -112,6 +112,7 @@ class Process:
         self._at_work = anyio.Lock()
         self._scopes: set[anyio.CancelScope] = set()
         self._connections: list[Db] = []
+        self._hurried: Db | None = None
 
     async def __call__(self, work: Callable[[], T], /) -> T:
         """Do a journal's work statement by statement; only a kill ends it before its end."""
@@ -195,6 +196,10 @@ class Process:
         self._connections.append(db)
         return db
 
+    def hurry(self, db: Db) -> None:
+        """Let nothing come between this connection's statements until its transaction is over."""
+        self._hurried = db
+
     def _lose(self, db: Db) -> None:
         if not db.closed:
             pid = db.info.backend_pid
@@ -205,7 +210,8 @@ class Process:
         """Called within the work: return when a statement may begin."""
         if self._is_killed:
             raise psycopg.OperationalError("the process ended")
-        _JournalWork.current().stop(Stop.BEFORE, db)
+        if db is not self._hurried:
+            _JournalWork.current().stop(Stop.BEFORE, db)
         if db.pgconn.status != 0:
             raise psycopg.OperationalError("the connection is lost")
 
@@ -217,6 +223,7 @@ class Process:
             return self._driven(db, statement)
         finally:
             if not db.closed and before is not db.pgconn.transaction_status is TransactionStatus.IDLE:
+                self._hurried = None
                 self._cut_after_commit(db)
             self.server.note()
 

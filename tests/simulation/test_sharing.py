@@ -57,6 +57,8 @@ SEEN = {
     "adopted_twice": 3,
     "events_in_any_log": 2,
     "leases_by_the_wall_clock": 222,
+    "pauses_kept_to_oneself": 8,
+    "days_dropped_with_all_in_them": 3,
 }
 """Where the search begins: a seed that showed it once."""
 

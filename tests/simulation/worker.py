@@ -196,7 +196,7 @@ class Worker(Supervisor):
         self._commits = 0
         self.stopped_at: float | None = None
         self.was_idle = False
-        self._watched = configure(life, world.plan, world.folder)
+        self._watched = self._configured(life)
         self._reloads = Reloads(world, self._watched)
         super().__init__(
             self._watched,
@@ -207,6 +207,9 @@ class Worker(Supervisor):
             blocking=self._watched_commit,
         )
         world.stop = self.stop
+
+    def _configured(self, life: Life) -> Config:
+        return configure(life, self._world.plan, self._world.folder)
 
     def stop(self) -> None:
         """Begin to end, as SIGTERM does."""

@@ -53,6 +53,8 @@ class History(NamedTuple):
     """Those of which only is known how often they began."""
     is_shared: bool = False
     """Whether several workers lived at the same time."""
+    forgets_soon: bool = False
+    """Whether the journal kept what is over for seconds only, and so receipts that fitted nothing, too."""
     skew: int = 0
     """By how many microseconds a worker's clock is ahead, or behind, at most."""
 

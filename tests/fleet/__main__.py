@@ -15,7 +15,7 @@ from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
-from fleet.boundaries import all_boundaries, commit_boundaries
+from fleet.boundaries import all_boundaries, call_boundaries, commit_boundaries
 from fleet.faults import drawn
 from fleet.receiving import Fate, cases, receive_elsewhere
 from fleet.rest import Rest
@@ -26,7 +26,7 @@ from fleet.striking import strike_all, summary
 from fleet.takeover import takeover_times
 from support.output import say
 
-BOUNDARIES = {"commits": commit_boundaries, "all": all_boundaries}
+BOUNDARIES = {"commits": commit_boundaries, "calls": call_boundaries, "all": all_boundaries}
 """Where workers are killed and stopped."""
 
 

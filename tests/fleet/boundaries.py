@@ -75,11 +75,14 @@ def commit_boundaries() -> list[str]:
     return [f"{commit_name(each)}/{side}" for each in (*asked, *changed, *BESIDE, *OWN) for side in SIDES]
 
 
+def call_boundaries() -> list[str]:
+    """The names of the boundaries around the steps."""
+    return [f"{owner.__name__}.{name}/{side}" for owner, name in STEPS for side in SIDES]
+
+
 def all_boundaries() -> list[str]:
-    """The same, and those around the steps."""
-    return commit_boundaries() + [
-        f"{owner.__name__}.{name}/{side}" for owner, name in STEPS for side in SIDES
-    ]
+    """Both."""
+    return commit_boundaries() + call_boundaries()
 
 
 def commit_name(operation: str) -> str:

@@ -80,11 +80,18 @@ OFTEN = ("kill", "cut", "cut_at_commit", "doze")
 """Faults that are over at once; the others take a whole lease, or stop everybody."""
 
 
-def progress(fleet: Fleet, count: int, patience: float = 120.0) -> None:
-    """Wait until so many more messages are accepted by the provider, while there is always work."""
+def progress(fleet: Fleet, count: int, patience: float = 60.0) -> None:
+    """Wait until so many more messages are accepted by the provider, while there is always work.
+
+    Raises TimeoutError, which says what the workers complained of.
+    """
     wanted = len(fleet.state.received) + count
     fleet.enqueue(2 * count)
-    fleet.state.wait_for(lambda state: len(state.received) >= wanted, patience)
+    try:
+        fleet.state.wait_for(lambda state: len(state.received) >= wanted, patience)
+    except TimeoutError as error:
+        said = [each for worker in fleet.workers for each in worker.log() if each.get("level") == "error"]
+        raise TimeoutError(f"{error}; the workers' last errors: {said[-3:]}") from error
 
 
 def drawn(seed: int, count: int) -> list[tuple[str, int]]:

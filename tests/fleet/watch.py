@@ -168,8 +168,8 @@ def _note(transaction: _Transaction, place: Any, name: str, happened: Callable[[
     function = getattr(place, name)
 
     @wraps(function)
-    def noted(*args: Any) -> Any:
-        result = function(*args)
+    def noted(*args: Any, **kwargs: Any) -> Any:
+        result = function(*args, **kwargs)
         if happened(result):
             transaction.operations.add(name)
         return result

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from unittest.mock import patch
 
+from deliveryd.journal.postgresql import days as partitions
 from deliveryd.journal.postgresql import retention, schema
 from deliveryd.model import SECOND
 from deliveryd.worker import supervisor
@@ -26,8 +27,14 @@ def short_days(days: Days | None) -> Iterator[None]:
     with ExitStack() as stack:
         for module in (schema, retention):
             stack.enter_context(patch.object(module, "DAY", day))
-        stack.enter_context(patch.object(schema, "partition_of", lambda table, number: f"{table}_{number}"))
+        for module in (schema, retention, partitions):
+            stack.enter_context(patch.object(module, "partition_of", _name))
         stack.enter_context(patch.object(retention, "_IS_READ_FOR_LONG", is_read))
         stack.enter_context(patch.object(retention, "_DROP_PATIENCE", AT_ONCE))
         stack.enter_context(patch.object(supervisor, "PRUNE_INTERVAL", days.pruned_every))
         yield
+
+
+def _name(table: str, day: int) -> str:
+    """There are more such days than a date can name."""
+    return f"{table}_{day}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,8 @@ from deliveryd.journal.sqlite_reader import SqliteReader
 from deliveryd.testing.journal_cases.protocol import OpenJournal
 from deliveryd.testing.journal_cases.reading import OpenReader
 from deliveryd.testing.journals import JournalConformance
+from memory_postgres import new_database as new_model
+from memory_postgres import standing_in
 from support.postgres import new_database
 
 
@@ -49,6 +52,27 @@ class TestPostgresql(JournalConformance):
     @pytest.fixture
     def anyio_backend(self) -> str:
         return "asyncio"
+
+    @pytest.fixture
+    def open_journal(self, database: JournalDatabase) -> OpenJournal:
+        return lambda: open_shared_journal(database)
+
+    @pytest.fixture
+    def open_reader(self, database: JournalDatabase) -> OpenReader:
+        return lambda: PostgresqlReader(database)
+
+
+class TestMemory(JournalConformance):
+    """The shared journal on the server in memory, which the simulation of several workers has."""
+
+    @pytest.fixture
+    def anyio_backend(self) -> str:
+        return "asyncio"
+
+    @pytest.fixture
+    def database(self) -> Iterator[JournalDatabase]:
+        with standing_in():
+            yield JournalDatabase(new_model())
 
     @pytest.fixture
     def open_journal(self, database: JournalDatabase) -> OpenJournal:

@@ -294,6 +294,9 @@ class Expressions:
                 return Exists(query)
             case "array":
                 return self._array()
+            case "timestamptz" if self.token == Token("string", "'epoch'"):
+                self._at += 1
+                return Const(0)
             case "interval":
                 _, text = self.token
                 self._at += 1

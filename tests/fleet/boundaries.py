@@ -53,6 +53,7 @@ UNUSUAL: Mapping[str, str] = {
     "held": "nobody reloads anything",
     "id_in_doubt": "the provider isn't asked what became of a message",
     "leave": "nobody reloads anything",
+    "note_down": "no other channel comes after this one, so nobody asks since when it is down",
     "pass_deadlines": "no other channel comes after this one, so it has no deadline",
     "refuse": "the service accepts every event",
     "release": "no other provider could take what waits",

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
-from deliveryd.sandbox.faults import ApplyThenDelay, FaultAnswer
+from deliveryd.sandbox.faults import ApplyThenDelay
 from deliveryd.states import State
 from fleet.boundaries import KEPT, change_name, commit_name
 from fleet.stage import CUSTOMERS, Fleet, FleetWorker
@@ -81,14 +81,6 @@ def pause(_fleet: Fleet, worker: FleetWorker, _other: FleetWorker) -> None:
     threading.Thread(target=process.wait, daemon=True).start()
 
 
-def break_down(fleet: Fleet, _worker: FleetWorker, _other: FleetWorker) -> None:
-    """Have the provider refuse the workers' credentials for a while."""
-    fleet.state.fail_until_healed("provider.sms", FaultAnswer(401))
-    healing = threading.Timer(8.0, fleet.state.heal, ("provider.sms",))
-    healing.daemon = True
-    healing.start()
-
-
 def delay_answers(fleet: Fleet, _worker: FleetWorker, _other: FleetWorker) -> None:
     """Have the provider answer after its receipts."""
     fleet.state.fail("provider.sms", *[ApplyThenDelay(0.5)] * 40)
@@ -106,8 +98,7 @@ PROVOCATIONS: Mapping[str, Provocation] = {
     "ServiceClient.fetch_settings": start_anew,
     commit_name("release_lease"): end,
     **dict.fromkeys(BY_EITHER, bereave),
-    **dict.fromkeys(map(commit_name, ("decide", "end_pauses", "park")), pause),
+    **dict.fromkeys(map(commit_name, ("decide", "end_pauses", "park", "wake")), pause),
     commit_name(change_name(State.READY, State.WAITING)): pause,
-    **dict.fromkeys(map(commit_name, ("note_down", "wake")), break_down),
 }
 """By the boundary, without its side."""

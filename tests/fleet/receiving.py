@@ -118,7 +118,7 @@ def receive_elsewhere(
         fleet.state.receipt_targets.clear()  # they are posted from here
         fleet.open()
         for case in plan:
-            _await_ready(fleet)
+            fleet.await_ready()
             scene = _Scene(fleet, gates)
             try:
                 matched.append(Matched(case, _play(scene, case)))
@@ -285,15 +285,6 @@ def _faults(scene: _Scene, case: Case) -> Iterator[str]:
         yield f"the service heard {told}"
     elif case.fate is Fate.GOES_ON and len(told) != len(set(told)):
         yield f"the service heard {told}, some of it again"
-
-
-def _await_ready(fleet: Fleet) -> None:
-    waiting = threading.Event()
-    for _ in range(int(_PATIENCE / _LOOK)):
-        if all(worker.is_ready() and worker.takes_receipts() for worker in fleet.workers):
-            return
-        waiting.wait(_LOOK)
-    raise TimeoutError("the workers aren't ready")
 
 
 def _post(scene: _Scene, word: Word) -> None:

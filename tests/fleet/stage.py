@@ -207,6 +207,15 @@ class Fleet:
             if not self._tended.wait_for(predicate, PATIENCE):
                 raise TimeoutError("the workers weren't started and ended as expected")
 
+    def await_ready(self) -> None:
+        """Wait until all workers take messages and receipts. Raises TimeoutError."""
+        waiting = threading.Event()
+        for _ in range(int(PATIENCE / LOOK)):
+            if all(worker.is_ready() and worker.takes_receipts() for worker in self.workers):
+                return
+            waiting.wait(LOOK)
+        raise TimeoutError("the workers aren't ready")
+
     def kill(self) -> None:
         """Start none anew, and kill all workers that still run."""
         self._stop_tending()

@@ -61,6 +61,7 @@ def strike(folder: Path, cases: Sequence[Case], note: Callable[[str], None] = la
         progress(fleet, PROGRESS)
         with steady_load(fleet):
             for number, case in enumerate(cases):
+                fleet.await_ready()
                 worker, other = fleet.workers if number % 2 else reversed(fleet.workers)
                 if _happens(fleet, gates, case, worker, other):
                     note(f"{case.how} at {case.boundary}: message {fleet.enqueued}")

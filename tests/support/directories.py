@@ -10,7 +10,7 @@ import shutil
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler
@@ -218,8 +218,9 @@ class Postgres:
     them. They refuse to run as root, who takes the place of nobody.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, settings: Sequence[str] = ("fsync=off",)) -> None:
         self.folder = folder
+        self._settings = settings
         self._data = folder / "data"
         self.url = f"postgresql://postgres@/postgres?host={folder}"
         self.is_up = False
@@ -234,7 +235,8 @@ class Postgres:
 
     def start(self) -> None:
         """Start it, and wait until it answers."""
-        options = f"-c listen_addresses= -c unix_socket_directories={self.folder} -c fsync=off"
+        settings = ("listen_addresses=", f"unix_socket_directories={self.folder}", *self._settings)
+        options = " ".join(f"-c {each}" for each in settings)
         self._run("pg_ctl", "start", "--wait", "--options", options, "--log", str(self.folder / "log"))
         self.is_up = True
 
@@ -274,10 +276,13 @@ class Postgres:
 
 
 @contextmanager
-def open_postgres() -> Iterator[Postgres]:
-    """A running PostgreSQL without tables. Raises NoPostgres."""
+def open_postgres(*settings: str) -> Iterator[Postgres]:
+    """A running PostgreSQL without tables, with these settings: without any it writes through to no disk.
+
+    Raises NoPostgres.
+    """
     with TemporaryDirectory(prefix="pg-", dir="/tmp") as folder:
-        server = Postgres(Path(folder))
+        server = Postgres(Path(folder), settings or ("fsync=off",))
         server.install()
         server.start()
         try:

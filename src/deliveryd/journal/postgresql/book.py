@@ -34,11 +34,10 @@ _FIND = f"""
 SELECT m.day, m.id, m.state, a.failed_next, coalesce(w.is_paused, false), {_ROW}
 FROM (
     SELECT i.id FROM unnest(%(ids)s::int8[]) AS i (id)
-    UNION SELECT m.id FROM unnest(%(numbers)s::text[], %(providers)s::text[]) AS n (provider_id, provider)
-        JOIN message m ON m.provider_id = n.provider_id AND m.provider = n.provider
-    UNION SELECT u.message_id
-        FROM unnest(%(numbers)s::text[], %(providers)s::text[]) AS n (provider_id, provider)
-        JOIN unaccepted u ON u.provider_id = n.provider_id AND u.provider = n.provider
+    UNION SELECT m.id FROM message m
+        WHERE m.provider_id = ANY(%(numbers)s::text[]) AND m.provider = ANY(%(providers)s::text[])
+    UNION SELECT u.message_id FROM unaccepted u
+        WHERE u.provider_id = ANY(%(numbers)s::text[]) AND u.provider = ANY(%(providers)s::text[])
 ) AS wanted {LOCATED.format(id="wanted.id")}
 LEFT JOIN awaited a ON a.id = m.id
 LEFT JOIN (SELECT id, {IS_PAUSED} AS is_paused FROM waiting) AS w
@@ -189,8 +188,11 @@ class Book:
         self._told: set[tuple[int, str]] = set()
 
     def read(self, db: Db, ids: Collection[int], named: Collection[tuple[str, str]]) -> None:
-        """Read messages by their ids, and by the ids that providers gave them."""
-        numbers, providers = arrays(sorted(named)) if named else ([], [])
+        """Read messages by their ids, and by the ids that providers gave them.
+
+        Of several providers some of another one's may be read too. Each partition is asked once for all.
+        """
+        numbers, providers = sorted({each for each, _ in named}), sorted({each for _, each in named})
         rows = db.execute(_FIND, {"ids": sorted(ids), "numbers": numbers, "providers": providers})
         for row in rows:
             record = BookedMessage(*row)

@@ -4,6 +4,6 @@
 always do. A statement that it doesn't understand raises SyntaxError with its text.
 """
 
-from memory_postgres.connections import Connection, new_database, standing_in
+from memory_postgres.connections import SERVER, Connection, new_database, standing_in
 
-__all__ = ["Connection", "new_database", "standing_in"]
+__all__ = ["SERVER", "Connection", "new_database", "standing_in"]

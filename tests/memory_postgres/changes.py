@@ -23,7 +23,7 @@ class Plan:
     """A statement as Python.
 
     `run` takes what runs it and its values, and returns its rows and how many it changed. `columns` None: it
-    returns nothing. `days` are partitions that it names; `touched` its tables.
+    returns nothing. `touched` are its tables.
     """
 
     def __init__(self, statement: Statement, tables: Mapping[str, Definition]) -> None:
@@ -32,9 +32,9 @@ class Plan:
         body = _statement(unit, statement, statement.ctes)
         self.touched: tuple[str, ...] = tuple(unit.touched)
         self.columns = _returned(unit, statement)
-        self.days = tuple(unit.days)
         self.writes = unit.writes
         names = [f"    {python} = X.tables[{name!r}]" for name, python in unit.touched.items()]
+        names += [f"    {python} = X.day_of({name!r})" for name, python in unit.partitions.items()]
         lines = ["def run(X, P):", "    S = X.snapshot", *names, *body, ""]
         self.source = "\n".join(lines)
         space: dict[str, Any] = {**_GLOBALS, **unit.names}

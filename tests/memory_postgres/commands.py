@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from datetime import date
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +16,6 @@ if TYPE_CHECKING:
     from memory_postgres.sessions import Session
 
 Command = Callable[["Session"], "Result | None"]
-_EPOCH = date(1970, 1, 1).toordinal()
 _SECONDS = {"ms": 0.001, "s": 1.0}
 
 
@@ -82,16 +80,17 @@ def _lock(match: re.Match[str]) -> Command:
                 session.hold(run.transaction, table, strength)
             return NOTHING
 
-        return session.within(hold)
+        return session.within(hold, sees=False)
 
     return run
 
 
 def _attach(match: re.Match[str]) -> Command:
-    table, day = match[1], int(match[2])
+    table, name, day = match[1], match[2], int(match[3])
 
     def run(session: Session) -> Result:
         def attach(run: Run) -> Result:
+            session.database.days[name] = table, day
             run.insert(session.database.partitions, [table, day], None)
             return NOTHING
 
@@ -101,12 +100,15 @@ def _attach(match: re.Match[str]) -> Command:
 
 
 def _drop(match: re.Match[str]) -> Command:
-    table, day = match[1], date.fromisoformat(match[2]).toordinal() - _EPOCH
+    name = match[1]
 
     def run(session: Session) -> Result:
         def drop(run: Run) -> Result:
-            session.hold(run.transaction, table, UPDATE)
             database = session.database
+            table, day = database.days.get(name, ("", 0))
+            if not table:
+                return NOTHING
+            session.hold(run.transaction, table, UPDATE)
             for version in database.partitions.equal(run.snapshot, 0, table):
                 if version.row[1] == day:
                     run.delete(database.partitions, version)
@@ -155,6 +157,7 @@ def _is_there(session: Session) -> Result:
 _COMMANDS: dict[str, Callable[[re.Match[str]], Command]] = {
     r"BEGIN$": _done(lambda session: session.begin()),
     r"BEGIN ISOLATION LEVEL REPEATABLE READ$": _done(lambda session: session.begin(repeatable=True)),
+    r"SET TRANSACTION ISOLATION LEVEL REPEATABLE READ$": _done(lambda session: session.repeat()),
     r"COMMIT$": _done(lambda session: session.commit()),
     r"ROLLBACK$": _done(lambda session: session.roll_back()),
     r"SAVEPOINT$": _done(lambda session: session.save()),
@@ -163,9 +166,9 @@ _COMMANDS: dict[str, Callable[[re.Match[str]], Command]] = {
     r"SET (LOCAL )?(\w+) (?:=|TO) '?(\w+)'?$": _set,
     r"SELECT current_setting\('synchronous_commit'\)": _settings,
     r"LOCK TABLE (?:ONLY )?(.*) IN (ACCESS SHARE|ACCESS EXCLUSIVE) MODE$": _lock,
-    r"CREATE TABLE \w+_\d{8} \(LIKE \w+ INCLUDING ALL": _done(lambda _: None),
-    r"ALTER TABLE (\w+) ATTACH PARTITION \w+ FOR VALUES IN \((\d+)\)$": _attach,
-    r"DROP TABLE IF EXISTS (\w+)_(\d{8})$": _drop,
+    r"CREATE TABLE \w+_\d+ \(LIKE \w+ INCLUDING ALL": _done(lambda _: None),
+    r"ALTER TABLE (\w+) ATTACH PARTITION (\w+) FOR VALUES IN \((\d+)\)$": _attach,
+    r"DROP TABLE IF EXISTS (\w+)$": _drop,
     r"SELECT \(regexp_match\(pg_get_expr\(": _days,
     r"SELECT EXISTS \(SELECT 1 FROM pg_locks": lambda _: _is_read_for_long,
     r"SELECT 1 FROM pg_stat_activity WHERE pid = %s$": lambda _: _is_there,

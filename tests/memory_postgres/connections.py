@@ -22,6 +22,9 @@ T = TypeVar("T")
 
 HOST = "/memory"
 _PLAIN = frozenset({int, str, bytes, bool, float, type(None)})
+SERVER = f"postgresql:///postgres?host={HOST}"
+"""The URL of its database that is always there."""
+
 _SERVER = Server()
 _numbers = count(1)
 

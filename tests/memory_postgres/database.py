@@ -63,6 +63,8 @@ class Database:
         self.tables: dict[str, Table] = {}
         self.made_by: Transaction = _FROZEN
         self.partitions = Table(PARTITIONS)
+        self.days: dict[str, tuple[str, int]] = {}
+        """The tables and days of partitions, by the names that they ever had."""
         self.sequences: dict[str, int] = {}
         self.commits = 0
         self.next_xid = 1000
@@ -93,6 +95,7 @@ class Database:
         """Have all that another one has, at rest."""
         self.schema, self.definitions = other.schema, other.definitions
         self.sequences = dict(other.sequences)
+        self.days = dict(other.days)
         for name, table in other.tables.items():
             self.tables[name] = Table(table.definition)
             for version in table.versions:

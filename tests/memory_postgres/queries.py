@@ -50,7 +50,7 @@ class Loops:
         self._unit = unit
         self._scope = scope
         self._query = query
-        self._texts: list[tuple[Source, str, Definition | None, int | None]] = []
+        self._texts: list[tuple[Source, str, Definition | None, str | None]] = []
         self.expressions = Expressions(unit, scope, query)
 
     def add(self, source: Source) -> Binding:

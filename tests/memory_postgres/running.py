@@ -181,6 +181,13 @@ class Run:
             f'duplicate key value violates unique constraint "{table.definition.name}_pkey": {key}'
         )
 
+    def day_of(self, name: str) -> int:
+        """The day of a partition that is there. Raises UndefinedTable."""
+        table, day = self._database.days.get(name, ("", 0))
+        if not table or day not in self._session.days(table):
+            raise errors.UndefinedTable(f'relation "{name}" does not exist')
+        return day
+
     # functions that know of the transaction
 
     def nextval(self, sequence: str) -> int:

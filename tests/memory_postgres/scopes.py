@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import date
 from itertools import count
 from typing import Any
 
@@ -15,8 +14,7 @@ from psycopg import errors
 from memory_postgres.syntax import Column
 from memory_postgres.tables import Definition
 
-_PARTITION = re.compile(r"(\w+)_(\d{8})")
-_EPOCH = date(1970, 1, 1).toordinal()
+_PARTITION = re.compile(r"(\w+?)_(\d+)")
 
 
 @dataclass
@@ -126,8 +124,8 @@ class Unit:
         self.functions: list[str] = []
         self.names: dict[str, Any] = {}
         self.touched: dict[str, str] = {}
-        self.days: list[tuple[str, int]] = []
-        """The partitions that are named."""
+        self.partitions: dict[str, str] = {}
+        """The partitions that are named, with the Python of their days."""
         self.ctes: dict[str, Sequence[str]] = {}
         self.writes = False
         self.calls: dict[tuple[int, int, str], tuple[str, list[str], object]] = {}
@@ -143,15 +141,13 @@ class Unit:
         self.names[name] = value
         return name
 
-    def table(self, name: str) -> tuple[str, Definition, int | None]:
+    def table(self, name: str) -> tuple[str, Definition, str | None]:
         """The Python of a table, its definition, and the day of which only the partition is meant."""
         day = None
         if name not in self._tables and (match := _PARTITION.fullmatch(name)) is not None:
-            name, digits = match.groups()
-            day = date.fromisoformat(digits).toordinal() - _EPOCH
+            day = self.partitions.setdefault(name, f"D_{name}")
+            name = match[1]
         if name not in self._tables:
             raise errors.UndefinedTable(f'relation "{name}" does not exist')
-        if day is not None:
-            self.days.append((name, day))
         self.touched.setdefault(name, f"T_{name}")
         return self.touched[name], self._tables[name], day

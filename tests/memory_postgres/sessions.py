@@ -95,15 +95,15 @@ class Session:
             self.commit()
         return result
 
-    def within(self, work: Callable[[Run], Result]) -> Result:
-        """Do something else as a statement does it."""
+    def within(self, work: Callable[[Run], Result], *, sees: bool = True) -> Result:
+        """Do something else as a statement does it; `sees`: it reads what is there."""
         if self._failed:
             raise errors.InFailedSqlTransaction("current transaction is aborted")
         implicit = self.transaction is None
         if implicit:
             self.begin()
         try:
-            result = work(self.new_run())
+            result = work(self.new_run() if sees else self._blind_run())
         except BaseException:
             if implicit:
                 self.roll_back()
@@ -125,9 +125,6 @@ class Session:
             holders = locks.get(table)
             if holders is None or transaction not in holders:
                 self.hold(transaction, table, 0)
-        for table, day in plan.days:
-            if day not in self.days(table):
-                raise errors.UndefinedTable(f"relation of {table} of day {day} does not exist")
         run = self.new_run()
         database.snapshots[run] = run.snapshot.number
         try:
@@ -152,7 +149,15 @@ class Session:
         )
         return Run(self, self.transaction, snapshot)
 
+    def _blind_run(self) -> Run:
+        assert self.transaction is not None
+        return Run(self, self.transaction, Snapshot(0, self.transaction, self._command, 0))
+
     # transactions
+
+    def repeat(self) -> None:
+        """Have the transaction see one snapshot, that of its next statement."""
+        self.is_repeatable = True
 
     def begin(self, *, repeatable: bool = False) -> None:
         """Begin one."""

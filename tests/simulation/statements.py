@@ -22,6 +22,7 @@ import psycopg
 from greenlet import getcurrent, greenlet
 from psycopg.pq import TransactionStatus
 
+import memory_postgres
 from deliveryd.errors import JournalUnreachable
 from deliveryd.journal.postgresql.connection import Db
 
@@ -217,10 +218,14 @@ class Process:
 
     def driven(self, db: Db, statement: Generator[Any, Any, T]) -> T:
         """Called within the work: let a statement run to its end."""
+        return self.carried_out(db, lambda: self._driven(db, statement))
+
+    def carried_out(self, db: Db, statement: Callable[[], T]) -> T:
+        """Called within the work: count a statement, and let others know when it is done."""
         before = db.pgconn.transaction_status
         self.server.statements += 1
         try:
-            return self._driven(db, statement)
+            return statement()
         finally:
             if not db.closed and before is not db.pgconn.transaction_status is TransactionStatus.IDLE:
                 self._hurried = None
@@ -325,5 +330,25 @@ def statement_by_statement() -> Iterator[None]:
         process.stopped_before(db)
         return process.driven(db, statement)
 
-    with patch.object(psycopg.Connection, "wait", wait):
+    with patch.object(psycopg.Connection, "wait", wait), _in_memory():
+        yield
+
+
+@contextmanager
+def _in_memory() -> Iterator[None]:
+    """The same for connections to the server in memory."""
+
+    def carry_out(db: Any, statement: Callable[[], T]) -> T:
+        process = acting()
+        if process is None or process.server.observes_with(db):
+            return statement()
+        process.stopped_before(db)
+        return process.carried_out(db, statement)
+
+    def stand(db: Any, seconds: float | None) -> None:
+        if seconds is None:  # else it waits no longer, in no time
+            _JournalWork.current().stop(Stop.BLOCKED, db)
+
+    model = memory_postgres.Connection
+    with patch.object(model, "carry_out", carry_out), patch.object(model, "stand", stand):
         yield

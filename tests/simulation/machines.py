@@ -9,6 +9,7 @@ from shutil import copytree
 import anyio
 
 from deliveryd.config import Config
+from deliveryd.errors import JournalUnreachable
 from deliveryd.journal.postgresql.journal import PostgresqlJournal
 from deliveryd.journal.postgresql.lease import Fenced
 from deliveryd.model import SECOND, WallClock
@@ -175,13 +176,17 @@ class Machine:
                 await worker.run(until_idle=True)
         except Exception as error:  # whatever it is, no worker may die of it, but of the fence
             ledger.crashed.add(world.life)
-            if not self._is_fenced_rightly(error):
+            if not (self._is_fenced_rightly(error) or self._is_failed_start(error)):
                 ledger.complaints.append(f"worker {self.number} died: {causes(error)}")
                 self.stage.is_over = True
         finally:
             self._kill, self.worker = lambda: None, None
         self.process.kill()
         hand_out_lost(world, self.stage.others.service)
+
+    def _is_failed_start(self, error: BaseException) -> bool:
+        """Whether the connection was lost before it had begun: it is started again."""
+        return self.worker is None and isinstance(error, JournalUnreachable)
 
     def _is_fenced_rightly(self, error: BaseException) -> bool:
         """Whether it died as others took over, after it had stood still."""

@@ -18,11 +18,8 @@ STEPS: tuple[tuple[type, str], ...] = (
     (HttpChannel, "send"),
     (Pacing, "allot"),
     (ReceiptBatcher, "record"),
-    *(
-        (Recorder, name)
-        for name in ("accept", "follow", "pass_deadlines", "receive", "record", "recover", "take")
-    ),
-    *((ServiceClient, name) for name in ("fetch_settings", "report", "take")),
+    *((Recorder, name) for name in ("accept", "follow", "receive", "record", "recover", "take")),
+    *((ServiceClient, name) for name in ("report", "take")),
 )
 """Steps around which something is known to one side alone.
 

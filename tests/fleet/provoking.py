@@ -95,7 +95,6 @@ PROVOCATIONS: Mapping[str, Provocation] = {
     ),
     commit_name(KEPT): delay_answers,
     "Recorder.recover": start_anew,
-    "ServiceClient.fetch_settings": start_anew,
     commit_name("release_lease"): end,
     **dict.fromkeys(BY_EITHER, bereave),
     **dict.fromkeys(map(commit_name, ("decide", "end_pauses", "park", "wake")), pause),

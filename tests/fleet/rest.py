@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 from deliveryd.journal.place import JournalDatabase
@@ -42,6 +43,8 @@ def come_to_rest(fleet: Fleet, lost: Lost = NOTHING) -> Rest:
             break
         seen.wait(LOOK)
     verdict = judge(fleet.state, fleet.enqueued, lost)
+    with suppress(TimeoutError):  # a process that has hardly begun has no order to end in
+        fleet.await_ready()
     statuses = fleet.close()
     violations = [*verdict.violations, *_audited(fleet)]
     violations += [f"a worker ended with status {status}" for status in statuses if status]

@@ -130,10 +130,10 @@ class FleetWorker:
         """Whether the process takes work."""
         return is_ready(self.admin_port)
 
-    def takes_receipts(self) -> bool:
-        """Whether the process takes receipts."""
+    def is_up(self) -> bool:
+        """Whether the process takes work, and receipts."""
         self.backend.look()
-        return self.backend.is_ready
+        return self.backend.is_ready and self.is_ready()
 
     def tend(self) -> bool:
         """Start a process if none runs, as systemd would; return whether that was so."""
@@ -211,7 +211,7 @@ class Fleet:
         """Wait until all workers take messages and receipts. Raises TimeoutError."""
         waiting = threading.Event()
         for _ in range(int(PATIENCE / LOOK)):
-            if all(worker.is_ready() and worker.takes_receipts() for worker in self.workers):
+            if all(worker.is_given_up or worker.is_up() for worker in self.workers):
                 return
             waiting.wait(LOOK)
         raise TimeoutError("the workers aren't ready")

@@ -39,8 +39,10 @@ class Costs(NamedTuple):
 
 def tables(found: Mapping[str, Mapping[str, Costs]], rate: float, seconds: float) -> list[str]:
     """The lines of all tables, by the number of workers; "SQLite" beside them."""
-    how = f"{rate:,.0f} messages a second through all workers together, then their receipts at the same rate"
-    lines = [f"{how}, {seconds:,.0f} seconds of each; {os.cpu_count()} cores for workers and database."]
+    lines = [
+        f"{rate:,.0f} messages a second through all workers together, then their receipts at the same rate,",
+        f"{seconds:,.0f} seconds of each; {os.cpu_count()} cores for workers and database.",
+    ]
     for phase in PHASES:
         lines += ["", *_table(phase, {name: costs[phase] for name, costs in found.items()})]
     return [*lines, "", *_cores(found)]

@@ -9,6 +9,7 @@ from pathlib import Path
 import anyio
 import pytest
 
+from deliveryd.channels.base import InDoubt
 from deliveryd.journal.orders import Action, ItemKind, Order
 from support.postgres import new_database
 from support.two_providers import BOTH, EMAIL
@@ -68,3 +69,31 @@ async def test_what_is_paused_on_a_channel_that_only_the_other_worker_has_stays_
         await place.until(lambda: place.ended(1, 2, 3))
         place.one.running.stop()
         place.other.running.stop()
+
+
+async def test_a_doubt_at_a_provider_that_a_reload_removes_is_repeated_by_the_other_worker(
+    place: Place,
+) -> None:
+    """It was queued there, and isn't held for an operator: the other worker still has the provider."""
+    before = place.one.path.read_text()
+    place.one.write(
+        before.replace('timeout = "1s"', 'timeout = "1s"\nrate = "1/h"').replace(
+            '["email", "sms"]', '["sms", "email"]'
+        )
+    )
+    place.one.channel.verdict = lambda _dispatch: InDoubt("cut off")
+    async with anyio.create_task_group() as tasks:
+        await place.one.run(tasks)
+        place.enqueue(1)
+        queue = place.one.running.parts.stations.dispatchers["sms"]
+        await place.until(lambda: len(place.attempts) == 1 and queue.queued == 1)
+        await place.other.run(tasks)
+        place.one.write(before.replace("channels.sms", "channels.messenger").replace('"sms"', '"messenger"'))
+        await place.until(lambda: "sms" in place.one.running.parts.recorder.pausing.elsewhere)
+        assert place.one.running.reloader is not None
+        await place.one.running.reloader.reload(accept_orphans=True)
+        await place.until(lambda: place.ended(1))
+        place.one.running.stop()
+        place.other.running.stop()
+    assert [len(keys) for keys in place.keys().values()] == [1]
+    assert len(place.attempts) == 2

@@ -127,6 +127,8 @@ class Pipeline:
         if isinstance(message, Undeliverable):
             now = self._clock.now()
             if message.entry.doubt and message.entry.provider not in self._dispatchers:
+                if message.entry.provider in self._recorder.pausing.elsewhere:  # it is repeated there
+                    return transitions.deferred(message.entry, now, now, None)
                 return transitions.held_without_provider(message.entry, now)
             if message.expired_at is not None:
                 return transitions.expired(message.entry, State.READY, now, message.expired_at)

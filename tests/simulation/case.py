@@ -45,6 +45,9 @@ BUSY = frozenset({Trouble.BUSY, Trouble.BUSY_AFTER})
 UNDER_WAY, AT_ONCE = 3.0, 0.5
 """Seconds that a request may take from its intent to its first byte, where connections are slow or not."""
 
+ELSEWHERE = 2.0
+"""Seconds more where several workers share a journal: each reads about once a second what others recorded."""
+
 SLOW_ON_ITS_WAY = frozenset({Trouble.SLOW_CONNECTION, Trouble.NO_CONNECTION})
 
 
@@ -181,7 +184,8 @@ class Case(NamedTuple):
         stops = [each for each in found if each.stopped and each.known is not None]
         latest = max(stops, key=lambda each: each.begun, default=None)
         is_slow = by.trouble in SLOW_ON_ITS_WAY or bool(self.history.plan.hangs)
-        if latest is None or latest.known_at + (UNDER_WAY if is_slow else AT_ONCE) > by.at:
+        within = (UNDER_WAY if is_slow else AT_ONCE) + (ELSEWHERE if self.history.is_shared else 0.0)
+        if latest is None or latest.known_at + within > by.at:
             return False
         return not any(not each.stopped and (each.known or by.order) > latest.begun for each in found)
 

@@ -46,10 +46,34 @@ def _statement(unit: Unit, statement: Statement, ctes: Sequence[Cte]) -> list[st
     """The lines that run a statement, the statements in front of it first."""
     lines: list[str] = []
     for cte in ctes:
+        if cte.recursive:
+            lines += _recursive(unit, cte)
+            continue
         lines += _part(unit, cte.statement, f"c_{cte.name}, _")
-        unit.ctes[cte.name] = _returned(unit, cte.statement) or ()
+        unit.ctes[cte.name] = cte.columns or _returned(unit, cte.statement) or ()
         unit.writes |= not isinstance(cte.statement, Query)
     return [*lines, *_part(unit, statement, "rows, count"), "    return rows, count"]
+
+
+def _recursive(unit: Unit, cte: Cte) -> list[str]:
+    """A query whose second part is asked for as long as it finds anything of what it found last."""
+    assert isinstance(cte.statement, Query)
+    first, step = (Query((part,)) for part in cte.statement.parts)
+    found, function = f"c_{cte.name}", unit.new("d")
+    begin = _part(unit, first, f"{found}, _")
+    unit.ctes[cte.name] = cte.columns
+    inner = [f"    {line}" for line in _part(unit, step, "rows, _")]
+    return [
+        *begin,
+        f"    def {function}({found}):",
+        *inner,
+        "        return rows",
+        f"    every = list({found})",
+        f"    while {found}:",
+        f"        {found} = {function}({found})",
+        f"        every += {found}",
+        f"    {found} = every",
+    ]
 
 
 def _returned(unit: Unit, statement: Statement) -> list[str] | None:

@@ -74,13 +74,15 @@ class _Statements(Expressions):
     def _ctes(self) -> tuple[Cte, ...]:
         if not self.take("with"):
             return ()
+        recursive = self.take("recursive")
         found = []
         while True:
             name = self.name()
+            columns = self.names() if self.ahead("(") else ()
             self.need("as")
             self.take("materialized")
             self.need("(")
-            found.append(Cte(name, self.statement()))
+            found.append(Cte(name, self.statement(), columns, recursive))
             self.need(")")
             if not self.take(","):
                 return tuple(found)

@@ -248,7 +248,9 @@ Statement: TypeAlias = Union["Query", "Insert", "Change"]
 
 @dataclass(frozen=True, slots=True)
 class Cte:
-    """A statement in front of another one that reads what it returns."""
+    """A statement in front of another one that reads what it returns; perhaps one that reads its own rows."""
 
     name: str
     statement: Statement
+    columns: tuple[str, ...] = ()
+    recursive: bool = False

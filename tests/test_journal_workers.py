@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from itertools import count
 
@@ -49,6 +49,8 @@ from deliveryd.testing.journal_cases.samples import (
     state_counts,
     waiting_events,
 )
+from memory_postgres import new_database as new_model
+from memory_postgres import standing_in
 from support.directories import NoPostgres, open_postgres
 from support.postgres import new_database, pass_time
 
@@ -72,12 +74,19 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-@pytest.fixture
-def source() -> JournalDatabase:
+@pytest.fixture(params=["postgresql", "memory"])
+def source(request: pytest.FixtureRequest) -> Iterator[JournalDatabase]:
+    """An empty database, of a real server and of the one in memory; `real_server`: only of the real one."""
+    if request.param == "memory":
+        if request.node.get_closest_marker("real_server"):
+            pytest.skip("it asks the server itself, or is about other processes")
+        with standing_in():
+            yield JournalDatabase(new_model())
+        return
     url = new_database()
     if url is None:
         pytest.skip("there is no PostgreSQL here")
-    return JournalDatabase(url)
+    yield JournalDatabase(url)
 
 
 @asynccontextmanager
@@ -165,6 +174,7 @@ async def another_process(source: JournalDatabase) -> AsyncIterator[subprocess.P
             process.kill()
 
 
+@pytest.mark.real_server
 async def test_what_a_killed_worker_left_goes_on_with_another_one(source: JournalDatabase) -> None:
     """What was taken is reported, what was ready waits, and the intent without an outcome is in doubt."""
     async with worker(source) as journal, another_process(source) as process:
@@ -184,6 +194,7 @@ async def test_what_a_killed_worker_left_goes_on_with_another_one(source: Journa
         await balanced(journal)
 
 
+@pytest.mark.real_server
 async def test_a_worker_that_stood_still_for_a_lease_writes_nothing_when_it_goes_on(
     source: JournalDatabase,
 ) -> None:
@@ -251,6 +262,7 @@ SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname
 """
 
 
+@pytest.mark.real_server
 async def test_of_two_adopters_one_adopts_and_what_it_had_adopted_goes_on_with_the_other(
     source: JournalDatabase,
 ) -> None:
@@ -300,6 +312,7 @@ async def test_what_is_bound_to_a_provider_is_left_to_who_has_it(source: Journal
         await balanced(mail)
 
 
+@pytest.mark.real_server
 async def test_a_start_leaves_alone_what_waits_at_a_provider_that_another_worker_has(
     source: JournalDatabase,
 ) -> None:
@@ -457,6 +470,7 @@ async def test_an_inbox_goes_on_with_its_log_when_that_is_adopted(source: Journa
         assert not one.is_broken
 
 
+@pytest.mark.real_server
 async def test_an_outcome_and_its_receipt_that_missed_each_other_are_matched_by_the_sweep(
     source: JournalDatabase,
 ) -> None:
@@ -486,6 +500,7 @@ async def test_an_outcome_and_its_receipt_that_missed_each_other_are_matched_by_
         assert await waiting_events(one) == [(1, "sent"), (1, "delivered")]
 
 
+@pytest.mark.real_server
 async def test_a_receipt_that_fits_nothing_is_looked_at_until_nothing_can_have_missed_it(
     source: JournalDatabase,
 ) -> None:

@@ -98,7 +98,10 @@ class _Statements(Expressions):
         order = self.order()
         limit = self.expression() if self.take("limit") else None
         offset = self.expression() if self.take("offset") else None
-        return Query(tuple(parts), tuple(alls), order, limit, offset, self._locking(), ctes)
+        locking = self._locking()
+        if limit is None and self.take("limit"):
+            limit = self.expression()
+        return Query(tuple(parts), tuple(alls), order, limit, offset, locking, ctes)
 
     def _locking(self) -> Locking | None:
         if not self.take("for"):

@@ -701,6 +701,30 @@ async def test_whatever_workers_do_at_once_each_message_is_told_in_order_and_non
     assert Counter(map(tuple, crowd.heard.values())) == {("dequeued", "sent", "delivered"): crowd.taken}
 
 
+@pytest.mark.parametrize("order", [("sent", "delivered"), ("delivered", "sent")])
+async def test_refused_events_go_out_again_as_they_happened_whichever_is_retried_first(
+    source: JournalDatabase, order: Sequence[str]
+) -> None:
+    """Both go to the worker in whose log something of the message waits, before that one takes them in."""
+    async with two_workers(source) as (one, other):
+        await hand_over(one, 1)
+        await receive_all(one, [sample_receipt("p1")])
+        rows = await one.outbox(0, 9)
+        refused = {row.status: row.seq for row in rows}
+        for row in rows:
+            await one.refuse(row, "400", NOW)
+        await one.take([sample_message(1)], [], NOW)
+        for status in order:
+            assert (await decide_on(other, Action.RETRY, ItemKind.EVENT, refused[status])).done
+        assert (await decide_on(other, Action.RETRY, ItemKind.EVENT, refused["sent"])).skipped
+        await one.follow(NOW, SMS)
+        told = [row.status for row in await one.outbox(0, 9)]
+        assert told[-1] == "delivered"
+        assert [status for status in told if status != "dequeued"] == ["sent", "delivered"]
+        await accept_all(one)
+        await balanced(one)
+
+
 @pytest.mark.parametrize("more", [("take_again",), ("refuse", "order")])
 @pytest.mark.parametrize("seed", [1, 2])
 async def test_what_is_told_again_leaves_the_latest_status_as_the_last(

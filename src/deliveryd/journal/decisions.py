@@ -12,7 +12,7 @@ from deliveryd.journal.forgetting import forget_message, obstacle_to_forgetting
 from deliveryd.journal.operations import Operations
 from deliveryd.journal.order_table import EventRefused, LatestEvent, carry_out_order
 from deliveryd.journal.orders import Decided, Effect, Order
-from deliveryd.journal.outbox import HAPPENED, WATERMARK, Outbox
+from deliveryd.journal.outbox import AT, HAPPENED, WATERMARK, Outbox
 from deliveryd.journal.pause_orders import PAUSE_ORDERS, carry_out_pauses, note_end
 from deliveryd.journal.pauses import Pause, PauseKind
 from deliveryd.journal.receipt_match import Matching
@@ -88,8 +88,12 @@ class _Records:
     def set_aside_events(self, id_: int) -> Sequence[int]:
         return self._numbers(_SET_ASIDE_EVENTS, id_)
 
-    def waiting_events(self, id_: int) -> Sequence[int]:
-        return self._numbers(f"seq > {WATERMARK}", id_)
+    def with_waiting(self, seq: int, id_: int) -> Sequence[int]:
+        query = (
+            f"SELECT seq FROM event WHERE message_id = ? AND (seq = ? OR seq > {WATERMARK})"  # noqa: S608
+            f" ORDER BY {AT}, {HAPPENED}"
+        )
+        return [number for (number,) in self._db.execute(query, (id_, seq))]
 
     def _numbers(self, which: str, id_: int) -> list[int]:
         """The numbers of a message's events of which some SQL is true, in their order."""

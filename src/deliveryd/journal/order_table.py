@@ -52,8 +52,8 @@ class OrderRecords(Protocol):
     def set_aside_events(self, id_: int) -> Sequence[int]:
         """The numbers of a message's `dequeued` that was refused, and of its repeat that waits."""
 
-    def waiting_events(self, id_: int) -> Sequence[int]:
-        """The numbers of a message's events that wait."""
+    def with_waiting(self, seq: int, id_: int) -> Sequence[int]:
+        """The numbers of a refused event and of those of its message that wait, as they happened."""
 
     def refused_event(self, seq: int) -> EventRefused | None:
         """An event that was refused, and not dropped."""
@@ -226,15 +226,14 @@ def _retry_event(case: _Case) -> _Done:
     event = _refused_event(case)
     if event.status == "dequeued" and event.is_message_aside:
         raise _Skip(f"its message is set aside with it: message:{event.message_id} is what to retry")
-    later = case.records.waiting_events(event.message_id)
-    case.records.put_last([case.number, *later])
+    case.records.put_last(case.records.with_waiting(case.number, event.message_id))
     return _Done(event.message_id, Effect(events=1 + _report_latest_again(case, event.message_id)))
 
 
 def _report_latest_again(case: _Case, message_id: int) -> int:
     """Report the latest event last, whatever was reported since; return how many events that takes."""
     latest = case.records.latest_event(message_id)
-    if latest.waits:  # behind the one that is retried, or it is that one
+    if latest.waits:  # behind the others that wait
         return 0
     case.records.put_again(message_id, latest.status, latest.body)
     return 1

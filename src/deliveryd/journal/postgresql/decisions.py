@@ -41,6 +41,12 @@ SELECT e.message_id, e.status, EXISTS (
     SELECT 1 FROM seen JOIN message m ON m.day = seen.day AND m.id = seen.id
     WHERE seen.id = e.message_id AND m.state = {State.SET_ASIDE:d})
 FROM event e WHERE e.seq = %s AND e.refused_at IS NOT NULL AND e.dropped_at IS NULL
+    AND NOT EXISTS (SELECT 1 FROM inbox i WHERE i.message_id = e.message_id AND i.moved = e.seq)
+"""
+_WITH_WAITING = f"""
+SELECT e.seq FROM event e WHERE e.message_id = %(id)s AND (e.seq = %(seq)s OR {WAITS}
+    OR EXISTS (SELECT 1 FROM inbox i WHERE i.message_id = e.message_id AND i.moved = e.seq))
+ORDER BY {AT}, {HAPPENED}
 """
 _MESSAGE_OF = "SELECT message_id FROM event WHERE seq = %s"
 _LATEST_EVENT = f"""
@@ -163,8 +169,8 @@ class _Records:
     def set_aside_events(self, id_: int) -> Sequence[int]:
         return self._numbers(_SET_ASIDE_EVENTS, id_)
 
-    def waiting_events(self, id_: int) -> Sequence[int]:
-        return self._numbers(WAITS, id_)
+    def with_waiting(self, seq: int, id_: int) -> Sequence[int]:
+        return [number for (number,) in self._db.execute(_WITH_WAITING, {"id": id_, "seq": seq})]
 
     def _numbers(self, which: str, id_: int) -> list[int]:
         """The numbers of a message's events of which some SQL is true, in their order."""

@@ -100,9 +100,10 @@ _SEND = """
 INSERT INTO inbox (log, message_id, status, body)
 SELECT * FROM unnest(%s::int8[], %s::int8[], %s::text[], %s::text[])
 """
-_SEND_MOVED = (
-    "INSERT INTO inbox (log, message_id, moved) SELECT * FROM unnest(%s::int8[], %s::int8[], %s::int8[])"
-)
+_SEND_MOVED = """
+INSERT INTO inbox (log, message_id, moved, status, body)
+SELECT * FROM unnest(%s::int8[], %s::int8[], %s::int8[], %s::text[], %s::text[])
+"""
 _OF_EVENTS = "SELECT seq, message_id FROM event WHERE seq = ANY(%s::int8[])"
 _IN_INBOXES = """
 SELECT i.seq, i.message_id FROM worker w JOIN inbox i ON i.log = w.id
@@ -121,9 +122,8 @@ SELECT m.id FROM unnest(%s::int8[]) AS wanted (id) JOIN seen ON seen.id = wanted
 JOIN message m ON m.day = seen.day AND m.id = seen.id
 """
 _MOVE_IN = "DELETE FROM inbox WHERE seq = ANY(%s::int8[]) RETURNING seq, log, message_id, moved, status, body"
-_SEND_AGAIN = """
-DELETE FROM inbox WHERE message_id = ANY(%s::int8[]) AND moved IS NULL
-RETURNING seq, log, message_id, status, body
+_TAKE_BACK = """
+DELETE FROM inbox WHERE message_id = ANY(%s::int8[]) RETURNING seq, log, message_id, moved, status, body
 """
 _LAST = f"""
 SELECT greatest(w.settled, (SELECT max(e.seq) FROM event e
@@ -345,15 +345,15 @@ class Outbox:
         if mine:
             self._note_ahead(db.execute(_PUT_LAST, (self._numbers(db, len(mine)), mine)))
         sent = [
-            (logs[message_of[seq]], message_of[seq], seq)
+            (logs[message_of[seq]], message_of[seq], seq, None, None)
             for seq in seqs
             if seq in message_of and message_of[seq] in logs
         ]
-        if sent:
+        if sent:  # in front of all that waits in the inbox already, as it would be within one log
+            later = sorted(db.execute(_TAKE_BACK, (list(logs),)).fetchall())
+            moving = set(seqs)
+            sent += [row[1:] for row in later if row[3] not in moving]
             db.execute(_SEND_MOVED, arrays(sent))
-            later = sorted(db.execute(_SEND_AGAIN, (list(logs),)).fetchall())
-            if later:
-                db.execute(_SEND, arrays([row[1:] for row in later]))
         self._note_logs(db, places, {id_: -log for id_, log in logs.items()})
         return logs
 

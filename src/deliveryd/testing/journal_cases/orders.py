@@ -83,6 +83,22 @@ class OrderCases:
             )
             assert await waiting_events(journal) == [(7, "sent")]
 
+    async def test_refused_events_are_reported_as_they_happened_whichever_is_retried_first(
+        self, open_journal: OpenJournal
+    ) -> None:
+        """Whoever asks for the second event has the first one stay in front of it."""
+        async with open_journal() as journal:
+            for id_, first in ((7, 0), (8, 1)):
+                await hand_over(journal, id_, f"p{id_}")
+                await receive_all(journal, [sample_receipt(f"p{id_}")])
+                events = await journal.outbox(0, 9)
+                for row in events:
+                    await journal.refuse(row, "400", NOW)
+                for row in (events[first], events[1 - first]):
+                    assert (await decide_on(journal, Action.RETRY, ItemKind.EVENT, row.seq)).done
+                assert await waiting_events(journal) == [(id_, "sent"), (id_, "delivered")]
+                await accept_all(journal)
+
     async def test_what_waits_of_a_message_is_reported_after_its_event_that_is_retried(
         self, open_journal: OpenJournal
     ) -> None:

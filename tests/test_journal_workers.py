@@ -74,12 +74,17 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-@pytest.fixture(params=["postgresql", "memory"])
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Each case runs on a real server and on the one in memory; `real_server`: only on the real one."""
+    if "source" in metafunc.fixturenames:
+        is_real = metafunc.definition.get_closest_marker("real_server") is not None
+        metafunc.parametrize("source", ["postgresql"] if is_real else ["postgresql", "memory"], indirect=True)
+
+
+@pytest.fixture
 def source(request: pytest.FixtureRequest) -> Iterator[JournalDatabase]:
-    """An empty database, of a real server and of the one in memory; `real_server`: only of the real one."""
+    """An empty database."""
     if request.param == "memory":
-        if request.node.get_closest_marker("real_server"):
-            pytest.skip("it asks the server itself, or is about other processes")
         with standing_in():
             yield JournalDatabase(new_model())
         return

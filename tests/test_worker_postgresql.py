@@ -48,8 +48,16 @@ def until(condition: Callable[[], bool], worker: subprocess.Popen[bytes]) -> Non
         assert monotonic() < deadline
 
 
+def handles(pid: int, received: signal.Signals) -> bool:
+    """Whether a process doesn't leave a signal to the system."""
+    status = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace")
+    caught = next(line for line in status.splitlines() if line.startswith("SigCgt:"))
+    return bool(int(caught.split()[1], 16) >> (received - 1) & 1)
+
+
 def end(worker: subprocess.Popen[bytes]) -> None:
-    """Have a worker finish what it does."""
+    """Have a worker finish what it does, as soon as it has begun."""
+    until(lambda: handles(worker.pid, signal.SIGTERM), worker)
     worker.send_signal(signal.SIGTERM)
     assert worker.wait(PATIENCE) == 0
 

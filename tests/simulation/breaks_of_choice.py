@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 import pytest
 
 from deliveryd import model
-from deliveryd.delivery import dispatcher
+from deliveryd.delivery import attempts
 from deliveryd.delivery.choice import Choice, Sender
 from deliveryd.delivery.recorder import Recorder
 from deliveryd.journal import statements
@@ -31,7 +31,7 @@ def one_key_for_all_providers(patch: Patch) -> None:
     """The key belongs to the message on its channel: two providers are asked under the same one."""
     key = model.message_key
     patch.setattr(
-        dispatcher,
+        attempts,
         "message_key",
         lambda namespace, id_, provider, beginning: key(namespace, id_, channel_of(provider), beginning),
     )

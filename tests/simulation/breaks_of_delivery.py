@@ -11,7 +11,7 @@ import pytest
 from deliveryd import transitions
 from deliveryd.channels import http_verdicts
 from deliveryd.channels.base import Attempted, Dispatch
-from deliveryd.delivery import dispatch_queue, dispatcher, preparation, request_slots, settings
+from deliveryd.delivery import attempts, dispatch_queue, dispatcher, preparation, request_slots, settings
 from deliveryd.delivery.recorder import Recorder
 from deliveryd.delivery.request_slots import RequestSlots
 from deliveryd.delivery.routing import Route, Routed, Router
@@ -260,7 +260,7 @@ def ready_lost_on_recovery(patch: Patch) -> None:
 
 def expiry_checked_once(patch: Patch) -> None:
     """Between routing and sending nobody looks at the clock."""
-    for module in (dispatcher, dispatch_queue):
+    for module in (attempts, dispatcher, dispatch_queue):
         patch.setattr(module, "is_expired", lambda _expires_at, _now: False)
     expiry_checked_only_at_the_intent(patch)
 

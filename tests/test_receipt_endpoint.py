@@ -54,6 +54,31 @@ async def test_a_token_may_have_a_slash_in_it(tmp_path: Path, path: str, status:
         assert (await client.post(path)).status_code == status
 
 
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        ("email/ses", 503),
+        ("email", 503),
+        ("inApp", 503),
+        ("inApp/own", 503),
+        ("messenger", 404),
+        ("sms/b", 404),
+    ],
+)
+async def test_what_another_worker_can_read_is_to_be_reported_again(path: str, status: int) -> None:
+    """A provider that is told 404 may never report it again."""
+
+    async def take_in(_provider: str, _request: ReceiptRequest) -> ReceiptReply:
+        raise AssertionError
+
+    app = ReceiptEndpoint(
+        {}, {}, take_in, lambda _status, _provider: None,
+        largest={}, others=lambda: {"email/ses", "inApp", "sms/a"},
+    )  # fmt: skip
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://x") as client:
+        assert (await client.post(f"/receipts/{path}")).status_code == status
+
+
 Post = Callable[[str, int], Awaitable[int]]
 
 

@@ -22,7 +22,7 @@ from deliveryd.model import (
     channel_of,
 )
 from deliveryd.receipts.batcher import ReceiptBatcher
-from deliveryd.receipts.endpoint import ReceiptEndpoint
+from deliveryd.receipts.endpoint import ELSEWHERE, ReceiptEndpoint
 from deliveryd.receipts.inlet import Inlet, ReceiptReply
 from deliveryd.receipts.pages import Pages
 from deliveryd.receipts.reading import ReadReports, Report
@@ -93,6 +93,7 @@ class Receipts:
             self._turned_away,
             largest=self._largest,
             public_url=self._public_url,
+            others=lambda: self._recorder.pausing.elsewhere,
         )
         self._endpoints.append(endpoint)
         endpoint.adopt(  # this runs in a thread, and another configuration may have been adopted meanwhile
@@ -122,7 +123,7 @@ class Receipts:
             return _STARTING
         inlet = self._inlets.get(provider)
         if inlet is None:
-            return _REMOVED
+            return ELSEWHERE if provider in self._recorder.pausing.elsewhere else _REMOVED
         if (challenged := inlet.answer_challenge(request)) is not None:
             return challenged
         now = self._clock.now()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from urllib.parse import unquote
 
 from starlette.applications import Starlette
@@ -12,6 +12,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Message, Receive, Scope, Send
 
+from deliveryd.model import channel_of
 from deliveryd.receipts.inlet import Inlet, ReceiptReply
 from deliveryd.receipts.request import ReceiptRequest
 
@@ -30,6 +31,9 @@ SMALL_BODY = 64 << 10
 
 LARGE_BODIES = 8 << 20
 """Bytes that all bodies together may have beyond that, or as many as the largest request."""
+
+ELSEWHERE = ReceiptReply(503, "another worker has this provider; report it again later")
+"""So that a report isn't lost that the other worker, or this one with a newer configuration, can read."""
 
 _CROWDED = ReceiptReply(503, "too many large reports at once; report it again later")
 
@@ -73,7 +77,7 @@ class ReceiptEndpoint:
 
     Reports bypass Starlette, whose routing costs as much as verifying, parsing and recording a report. It
     handles all other requests. `largest` are the sizes of providers' largest requests, `public_url` is what
-    they call, in front of the path.
+    they call, in front of the path; `others` tells which providers other workers of the journal have.
     """
 
     def __init__(
@@ -85,11 +89,13 @@ class ReceiptEndpoint:
         *,
         largest: Mapping[str, int],
         public_url: str = "",
+        others: Callable[[], Collection[str]] = frozenset,
     ) -> None:
         self._take_in = take_in
         self._turned_away = turned_away
+        self._others = others
         self.adopt(paths, inlets, largest=largest, public_url=public_url)
-        self._elsewhere = Starlette(routes=[Route(path, _unknown, methods=_METHODS) for path in _PATHS])
+        self._elsewhere = Starlette(routes=[Route(path, self._unknown, methods=_METHODS) for path in _PATHS])
 
     def adopt(
         self,
@@ -157,6 +163,12 @@ class ReceiptEndpoint:
         path, _, _token = scope["raw_path"].rpartition(b"/")
         return self._with_token.get(unquote(path.decode("latin-1")))
 
+    async def _unknown(self, request: Request) -> Response:
+        named = "/".join(request.path_params.values())
+        if any(_is_named(provider, named) for provider in self._others()):
+            raise HTTPException(ELSEWHERE.status, ELSEWHERE.text)
+        raise HTTPException(404, "no provider of this name has receipts")
+
     def _telling(self, provider: str | None, send: Send) -> Send:
         """Return a `send` that also reports the response's status."""
 
@@ -168,8 +180,9 @@ class ReceiptEndpoint:
         return tell_and_send
 
 
-async def _unknown(_request: Request) -> Response:
-    raise HTTPException(404, "no provider of this name has receipts")
+def _is_named(provider: str, named: str) -> bool:
+    """Whether a path may be the one of a provider: a channel's only one is also named by its channel."""
+    return provider == named or channel_of(provider) == named or provider == channel_of(named)
 
 
 async def _send(send: Send, reply: ReceiptReply) -> None:

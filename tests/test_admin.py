@@ -375,6 +375,26 @@ async def test_requests_sent_ahead_are_answered_in_turn_up_to_a_bound() -> None:
                 assert b"HTTP/1.1 400" in await _until_closed(client)
 
 
+@pytest.mark.anyio
+async def test_a_server_that_ends_answers_the_next_request_of_a_connection_in_use() -> None:
+    """With the word that it was the last one: a connection closed while idle may cross a request."""
+    request = b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    bound, stop = bind("admin.listen", "127.0.0.1:0"), anyio.Event()
+    host, port = parse_listen(url_of(bound).removeprefix("http://"))
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(server.serve, admin_app(Worker(), metrics()), bound, stop)
+        async with await anyio.connect_tcp(host, port) as client:
+            await client.send(request)
+            assert b"HTTP/1.1 200" in await client.receive()
+            stop.set()
+            await _refused(host, port)
+            await client.send(request)
+            with anyio.fail_after(5):
+                last = await _until_closed(client)
+    assert b"HTTP/1.1 200" in last
+    assert b"connection: close" in last.lower()
+
+
 @pytest.mark.parametrize("offer", ["h2c", "websocket"])
 @pytest.mark.parametrize("packets", [1, 2])
 @pytest.mark.anyio
@@ -395,6 +415,13 @@ async def test_an_offer_of_another_protocol_is_passed_over(offer: str, packets: 
 
 async def _read_it_all(request: Request) -> Response:
     return Response(await request.body())
+
+
+async def _refused(host: str, port: int) -> None:
+    """Return once no new connection is accepted."""
+    with contextlib.suppress(OSError):
+        while True:
+            await (await anyio.connect_tcp(host, port)).aclose()
 
 
 async def _until_closed(client: anyio.abc.SocketStream) -> bytes:

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import select
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any, Literal, cast
 
@@ -31,6 +31,7 @@ _MOST_KEPT = unfinished.MOST // 2
 _IDLE_SECONDS = 5
 _REQUEST_TIMEOUT = 15.0
 _FAREWELL_SECONDS = 1
+"""For requests in progress at the end, and for the next one of each connection in use."""
 
 _EVERYBODY = Peers()
 
@@ -38,6 +39,9 @@ _EVERYBODY = Peers()
 async def serve(app: ASGIApp, bound: socket.socket, stop: anyio.Event, peers: Peers = _EVERYBODY) -> None:
     """Serve requests on `bound` until `stop` is set, then give requests in progress a second to finish.
 
+    An idle connection that was used within the last second gets as long to bring its next request, which
+    is answered with `Connection: close`: closed while idle, it might cross a request, and few clients
+    repeat a POST.
     `peers` identifies clients. The socket and all connections are closed at the end, also on cancellation.
     """
     server = _Server(_config(app, peers), stop)
@@ -86,11 +90,22 @@ class _Server(uvicorn.Server):
                 await self._stop.wait()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        for connection in list(self.server_state.connections):
-            if isinstance(connection, _TimedProtocol) and connection.is_streaming:
-                connection.transport.close()  # it would go on for ever
+        for server in self.servers:
+            server.close()
+        await self._part_from(
+            [each for each in self.server_state.connections if isinstance(each, _TimedProtocol)]
+        )
         if self.server_state.connections or self.server_state.tasks:  # else it would only pause
             await super().shutdown(sockets)
+
+    async def _part_from(self, connections: Sequence[_TimedProtocol]) -> None:
+        """End the connections that would go on for ever, and have those in use end with a response."""
+        for connection in connections:
+            if connection.is_streaming:
+                connection.transport.close()
+        closed = [connection.end_with_a_response() for connection in connections if connection.is_in_use]
+        if closed:
+            await asyncio.wait(closed, timeout=_FAREWELL_SECONDS)
 
     def close(self, bound: socket.socket) -> None:
         """Close all remaining connections at once."""
@@ -123,6 +138,9 @@ class _TimedProtocol(HttpToolsProtocol):
     _fault: str | None = None
     _answered: RequestResponseCycle | None = None
     """The request that is being answered. uvicorn's `cycle` is the last one read, which may wait for it."""
+    _used_until = 0.0
+    """Until when it counts as in use, by the event loop's time."""
+    _closed: asyncio.Future[None] | None = None
 
     def __init__(self, peers: Peers, unfinished: Unfinished, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -144,6 +162,8 @@ class _TimedProtocol(HttpToolsProtocol):
             self._answered.message_event.set()
         self._unfinished.leave(self)
         self._patience.cancel()
+        if self._closed is not None and not self._closed.done():
+            self._closed.set_result(None)
 
     def data_received(self, data: bytes) -> None:
         self._collected += len(data)
@@ -175,7 +195,8 @@ class _TimedProtocol(HttpToolsProtocol):
         super().on_headers_complete()
         if self._answered is None:
             self._answered = self.cycle
-        if len(self.connections) > _MOST_KEPT and not self.pipeline:
+        is_last = self._closed is not None or len(self.connections) > _MOST_KEPT
+        if is_last and not self.pipeline:
             self.cycle.keep_alive = False
 
     def on_body(self, body: bytes) -> None:
@@ -194,6 +215,7 @@ class _TimedProtocol(HttpToolsProtocol):
         super().on_response_complete()
         self._owed -= 1
         self._deadline = self.loop.time() + _REQUEST_TIMEOUT
+        self._used_until = self.loop.time() + _FAREWELL_SECONDS
         self._place()
 
     def pause_writing(self) -> None:
@@ -223,6 +245,16 @@ class _TimedProtocol(HttpToolsProtocol):
         unread = select.poll()
         unread.register(self.transport.get_extra_info("socket").fileno(), select.POLLIN)
         return bool(unread.poll(0))
+
+    @property
+    def is_in_use(self) -> bool:
+        """Whether it is idle, and so shortly after a response that a next request may be under way."""
+        return self._state == "idle" and self.loop.time() < self._used_until
+
+    def end_with_a_response(self) -> asyncio.Future[None]:
+        """Close the connection after the next response; what is returned is done once it is closed."""
+        self._closed = self.loop.create_future()
+        return self._closed
 
     def drop(self) -> None:
         """Close the connection at once."""

@@ -12,12 +12,17 @@ from deliveryd.journal.postgresql.reader import PostgresqlReader
 from deliveryd.journal.postgresql.workers import By, Workers
 from deliveryd.journal.read_transaction import JournalAbsent
 from deliveryd.journal.reader import DecisionSelection
+from deliveryd.model import Transition
+from deliveryd.runtime import waits
+from deliveryd.states import State
 from deliveryd.testing.journal_cases.samples import (
     NOW,
+    ONE_SECOND,
     accept_all,
     attempt_on,
     begin_attempts,
     make_ready,
+    sample_entry,
     sample_message,
 )
 from support.postgres import new_database
@@ -76,6 +81,20 @@ async def test_an_operator_ends_a_live_worker_and_that_is_recorded(source: Journ
     assert (decision.kind, decision.key, decision.user, decision.caller, decision.reason) == (
         "worker", worker.name, "root", "somebody", "it hangs",
     )  # fmt: skip
+
+
+async def test_another_worker_asks_for_what_the_ended_one_had_asked_for(source: JournalDatabase) -> None:
+    """A message that waits for settings is due: nobody else knows that the service was asked for them."""
+    workers = Workers(source)
+    async with open_shared_journal(source) as ended, open_shared_journal(source) as other:
+        await make_ready(ended, 1)
+        later = NOW + 3600 * ONE_SECOND
+        entry, answer = sample_entry(1), waits.settings(40)
+        step = Transition(entry, State.READY, State.WAITING, NOW, later, waits_for=answer)
+        await ended.change([step])
+        assert not (await other.due(NOW, {"": 9})).entries
+        assert workers.fence(workers.list()[0], NOW, By("root", None, None))
+        assert [each.id for each in (await other.due(NOW, {"": 9})).entries] == [1]
 
 
 async def test_what_a_worker_had_that_an_operator_ended_waits_until_its_attempts_are_over(

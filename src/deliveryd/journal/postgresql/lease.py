@@ -18,8 +18,8 @@ from deliveryd.journal.postgresql.database_clock import INSTANT, DatabaseClock
 from deliveryd.journal.postgresql.elsewhere import providers_elsewhere
 from deliveryd.journal.postgresql.halt import HALTED, CommitsLost, JournalHalted, check_not_halted, own_name
 from deliveryd.journal.postgresql.schema import FORMAT, LOG_BITS, lock_schema, writable_format
+from deliveryd.journal.postgresql.waiting import ask_anew
 from deliveryd.model import SECOND
-from deliveryd.runtime import waits
 
 _RENEW = """
 UPDATE worker SET commits = commits + 1,
@@ -46,16 +46,6 @@ WATCHED_EVERY = 0.5
 
 RENEWALS = 4
 """Renewals within the shortest of all leases, while there is nothing to commit."""
-
-
-_ASK_ANEW = f"""
-UPDATE waiting SET due_at = 0, waits_for = NULL WHERE id = ANY(ARRAY(
-    SELECT id FROM waiting WHERE waits_for = '{waits.DIRECTORY}'
-        OR (waits_for >= 'settings ' AND waits_for < 'settings!')
-        OR (waits_for >= 'customer ' AND waits_for < 'customer!')
-    ORDER BY id FOR UPDATE SKIP LOCKED))
-"""
-"""Whoever asked for these isn't recorded: those for which a live worker asked wait again."""
 
 
 ORDERED = "ordered"
@@ -249,7 +239,7 @@ def fence(db: Db, worker: LiveWorker) -> bool:
     """
     if db.execute(_FENCE, (worker.id, worker.commits)).rowcount != 1:
         return False
-    db.execute(_ASK_ANEW)
+    ask_anew(db)
     return True
 
 
@@ -275,4 +265,4 @@ def release_lease(db: Db, lease: Lease) -> None:
     """End this worker's own lease: others may adopt at once."""
     with db.transaction():
         db.execute("UPDATE worker SET ended = 'released' WHERE id = %s AND ended IS NULL", (lease.worker,))
-        db.execute(_ASK_ANEW)
+        ask_anew(db)

@@ -15,6 +15,7 @@ from deliveryd.journal.postgresql.halt import Loss, accept_losses, losses
 from deliveryd.journal.postgresql.lease import ORDERED
 from deliveryd.journal.postgresql.schema import LOG_BITS, check_readable, lock_schema
 from deliveryd.journal.postgresql.values import plain
+from deliveryd.journal.postgresql.waiting import ask_anew
 from deliveryd.model import SECOND
 from deliveryd.states import State
 
@@ -109,6 +110,7 @@ class Workers:
         def fence(db: Db) -> bool:
             if not db.execute(_FENCE, (worker.id,)).rowcount:
                 return False
+            ask_anew(db)
             db.execute(_RECORD, (at, Action.FENCE, ItemKind.WORKER, plain(worker.name), *map(plain, by)))
             return True
 

@@ -8,14 +8,11 @@ import os
 import sys
 import time
 from pathlib import Path
-from pprint import pformat
 
 import memory_postgres
 from simulation.figures import Figures
-from simulation.ledger import Accepted, Asked, Handed, Ordered, Polled, Posted, Reported
-from simulation.run import History
-from simulation.sharing_plan import shared_plan
 from simulation.soak import Kind, Setting, live_through_all
+from simulation.story import story
 from support.output import say
 from support.postgres import server_url
 
@@ -30,6 +27,9 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="seed of the first plan; the others follow")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes at a time")
     parser.add_argument("--replay", type=int, metavar="SEED", help="live through one plan and show all of it")
+    parser.add_argument(
+        "--stories", type=Path, metavar="FOLDER", help="write there all of a plan that broke a promise"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures into this file as well")
     parser.add_argument("--journal", choices=list(Kind), type=Kind, default=Kind.SQLITE, help="which kind")
     options = parser.parse_args()
@@ -39,7 +39,9 @@ def main() -> int:
     setting = Setting(options.journal, server)
     if options.replay is not None:
         return replay(options.replay, setting)
-    figures = soak(options.seed, options.plans, options.jobs, setting)
+    if options.stories is not None:
+        options.stories.mkdir(parents=True, exist_ok=True)
+    figures = soak(options.seed, options.plans, options.jobs, setting, options.stories)
     if options.json is not None:
         what = {"seed": options.seed, "journal": options.journal, **figures.as_json()}
         options.json.write_text(json.dumps(what, indent=2) + "\n", encoding="utf-8")
@@ -57,11 +59,11 @@ def _server(kind: Kind) -> str | None:
             return server_url()
 
 
-def soak(seed: int, plans: int, jobs: int, setting: Setting) -> Figures:
+def soak(seed: int, plans: int, jobs: int, setting: Setting, stories: Path | None) -> Figures:
     """Live through many plans, and print their figures."""
     began = time.monotonic()
     figures = Figures()
-    for share, broken in live_through_all(seed, plans, jobs, setting):
+    for share, broken in live_through_all(seed, plans, jobs, setting, stories):
         figures.add_all(share)
         for text in broken:
             say(text)
@@ -78,33 +80,10 @@ def soak(seed: int, plans: int, jobs: int, setting: Setting) -> Figures:
 def replay(seed: int, setting: Setting) -> int:
     """Live through one plan, and tell all that the world saw."""
     history = setting.live(seed)
-    what = shared_plan(seed) if setting.kind in (Kind.SHARED, Kind.MODEL) else history.plan
-    say(pformat(what, width=110))
-    for line in story(history):
-        say(line)
     found = Figures().add(history)
-    for text in found:
-        say(f"VIOLATION: {text}")
+    for line in story(setting.plan(seed), history, found):
+        say(line)
     return 1 if found else 0
-
-
-def story(history: History) -> list[str]:
-    """The ledger's records in their order."""
-    ledger = history.ledger
-    records: list[Handed | Polled | Posted | Asked | Accepted | Reported | Ordered] = [
-        *ledger.handed,
-        *ledger.polled,
-        *ledger.posted,
-        *ledger.asked,
-        *ledger.accepted,
-        *ledger.reported,
-        *ledger.ordered,
-    ]
-    lives = [f"life {number}: {life}" for number, life in enumerate(history.lives)]
-    told = [str(record) for record in sorted(records, key=lambda record: record.order)]
-    taken = [str(batch) for batch in ledger.taken.values() if batch.whole < len(batch.raws)]
-    crashed = f"crashed: {sorted(ledger.crashed)}; answered requests: {sorted(ledger.answered)}"
-    return [*lives, crashed, *taken, *told, *map(str, history.rows.values())]
 
 
 if __name__ == "__main__":

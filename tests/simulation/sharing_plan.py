@@ -95,7 +95,8 @@ def shared_plan(seed: int) -> SharedPlan:
     plan = in_a_sharing_scene(Seeded(f"sharing scene {seed}"), plan)
     expires = any(template.expires is not None for template in plan.templates.values())
     if not expires and choices.number(0, 3) == 0:
-        jump = Jump(choices.number(5, 100) / 10, choices.one_of((-3600.0, -10.0, 3.0, 3600.0)))
+        # Due times stay where others work, so what was put off waits for as long as all clocks were put back.
+        jump = Jump(choices.number(5, 100) / 10, choices.one_of((-60.0, -10.0, 3.0, 3600.0)))
         plan = replace(plan, jumps=(jump,))
     drawn = SharedPlan(
         plan,

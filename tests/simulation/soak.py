@@ -9,15 +9,18 @@ from contextlib import contextmanager
 from enum import StrEnum
 from functools import partial
 from multiprocessing import get_context
+from pathlib import Path
 from typing import NamedTuple
 
 from simulation.drawing import seeded_plan
 from simulation.figures import Figures
 from simulation.kept import KeepsJournals
 from simulation.kept_in_database import DatabaseJournal
+from simulation.plan import Plan
 from simulation.run import History, run_plan
-from simulation.sharing_plan import shared_plan
+from simulation.sharing_plan import SharedPlan, shared_plan
 from simulation.sharing_run import run_shared
+from simulation.story import story
 
 SHARE = 25
 """Plans that one process lives through at a time."""
@@ -47,6 +50,10 @@ class Setting(NamedTuple):
     kind: Kind = Kind.SQLITE
     server: str = ""
 
+    def plan(self, seed: int) -> Plan | SharedPlan:
+        """The plan of a seed."""
+        return shared_plan(seed) if self.kind in {Kind.SHARED, Kind.MODEL} else seeded_plan(seed)
+
     def live(self, seed: int) -> History:
         """Live through the plan of a seed."""
         match self.kind:
@@ -58,12 +65,18 @@ class Setting(NamedTuple):
                 return run_shared(shared_plan(seed), self.server)
 
 
-def live_through_all(seed: int, plans: int, jobs: int, setting: Setting) -> Iterator[Share]:
-    """Live through so many plans from a seed on, in so many processes."""
+def live_through_all(
+    seed: int, plans: int, jobs: int, setting: Setting, stories: Path | None = None
+) -> Iterator[Share]:
+    """Live through so many plans from a seed on, in so many processes.
+
+    What happened in a plan that broke a promise is written into the folder `stories`: a real server makes no
+    two runs quite alike.
+    """
     firsts = range(seed, seed + plans, SHARE)
     shares = [range(first, min(first + SHARE, seed + plans)) for first in firsts]
     with ProcessPoolExecutor(jobs, get_context("spawn")) as pool:
-        yield from pool.map(partial(live_through, setting=setting), shares)
+        yield from pool.map(partial(live_through, setting=setting, stories=stories), shares)
 
 
 @contextmanager
@@ -84,13 +97,23 @@ def keeping_on(server: str) -> KeepsJournals:
     return lambda plan, _folder: DatabaseJournal(server, plan)
 
 
-def live_through(seeds: Sequence[int], setting: Setting = Setting()) -> Share:  # noqa: B008  # a constant
+def live_through(
+    seeds: Sequence[int],
+    setting: Setting = Setting(),  # noqa: B008  # a constant
+    stories: Path | None = None,
+) -> Share:
     """Live through the plans of these seeds."""
-    figures = Figures()
+    figures, broken = Figures(), []
     with garbage_collected_seldom():
-        broken = [
-            f"{text}    replay: python -m simulation --journal {setting.kind} --replay {seed}"
-            for seed in seeds
-            for text in figures.add(setting.live(seed))
-        ]
+        for seed in seeds:
+            history = setting.live(seed)
+            found = list(figures.add(history))
+            if found and stories is not None:
+                lines = story(setting.plan(seed), history, found)
+                (stories / f"{seed}.txt").write_text("\n".join(lines), encoding="utf-8")
+            broken += [f"{text}    replay: {_command(setting, seed)}" for text in found]
     return Share(figures, broken)
+
+
+def _command(setting: Setting, seed: int) -> str:
+    return f"python -m simulation --journal {setting.kind} --replay {seed}"

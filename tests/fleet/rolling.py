@@ -20,6 +20,9 @@ from fleet.stage import Fleet, FleetWorker, open_fleet
 RATE = 100
 """Messages a second that each provider takes: the stand-in posts few more receipts."""
 
+PLACES = 400
+"""Messages that each worker holds at most: more than the queue has, so that none waits for a place."""
+
 _PATIENCE = 120.0
 
 
@@ -62,7 +65,7 @@ class Rolled(NamedTuple):
 
 def roll(folder: Path, workers: int = 2, rounds: int = 2) -> Rolled:
     """Restart each of the workers so often. Raises NoPostgres."""
-    with open_fleet(folder, workers, rate=RATE) as fleet:
+    with open_fleet(folder, workers, rate=RATE, places=PLACES) as fleet:
         fleet.open()
         for worker in fleet.workers:
             _await_ready(fleet, worker)

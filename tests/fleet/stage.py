@@ -44,7 +44,7 @@ base_url = "{base_url}"
 timeout = "2s"
 [queue]
 batch_size = 20
-max_in_flight = 60
+max_in_flight = {places}
 poll_interval = "50ms"
 max_poll_interval = "200ms"
 [events]
@@ -248,8 +248,13 @@ class Fleet:
 
 
 @contextmanager
-def open_fleet(folder: Path, count: int, *, rate: int = 400, lease: float = LEASE) -> Iterator[Fleet]:
-    """A stage with so many workers, none of them started yet. Raises NoPostgres."""
+def open_fleet(
+    folder: Path, count: int, *, rate: int = 400, places: int = 60, lease: float = LEASE
+) -> Iterator[Fleet]:
+    """A stage with so many workers, none of them started yet. Raises NoPostgres.
+
+    `rate`: messages a second that each provider takes. `places`: how many messages each worker holds at most.
+    """
     with ExitStack() as stack:
         place = Path(stack.enter_context(TemporaryDirectory(prefix="fleet-", dir="/tmp")))
         server = Postgres(place)
@@ -270,8 +275,8 @@ def open_fleet(folder: Path, count: int, *, rate: int = 400, lease: float = LEAS
         for number, (backend, (_, admin)) in enumerate(zip(backends, ports, strict=True), 1):
             line = stack.enter_context(line_to(place, place / f"line{number}"))
             workers.append(FleetWorker(folder / f"worker{number}", line, admin, backend))
-            terms = {"number": number, "line": place / f"line{number}", "rate": rate, "lease": lease}
-            _furnish(workers[-1], sandbox, terms)
+            own = {"number": number, "line": place / f"line{number}"}
+            _furnish(workers[-1], sandbox, own | {"rate": rate, "places": places, "lease": lease})
         fleet = Fleet(sandbox, server, workers)
         stack.callback(fleet.kill)
         yield fleet

@@ -65,15 +65,17 @@ SELECT * FROM unnest(%s::int8[], %s::text[], %s::bool[], %s::int8[], %s::text[])
 """
 _BEHIND = 5 * SECOND
 """Microseconds by which the listening time may be behind, that one worker records for all now and then."""
-# Another worker counts the listening time: this one may know an old one, and that one be a tick behind.
+# Where another worker counts the listening time, this one knows an old one, and the record is a tick behind:
+# a deadline may be late by that, but never early.
 _AWAIT = f"""
 INSERT INTO awaited (id, provider, accepted_at, confirm_by, confirm_within, failed_next)
-SELECT s.id, s.provider, s.accepted_at, CASE WHEN s.confirm_by < heard.listened + s.confirm_within
-    THEN heard.listened + s.confirm_within + {_BEHIND} ELSE s.confirm_by END - coalesce(p.unheard, 0),
+SELECT s.id, s.provider, s.accepted_at,
+    greatest(s.confirm_by, heard.listened + s.confirm_within) - coalesce(p.unheard, 0),
     s.confirm_within, s.failed_next
 FROM unnest(%s::int8[], %s::text[], %s::int8[], %s::int8[], %s::int8[], %s::bool[])
     AS s (id, provider, accepted_at, confirm_by, confirm_within, failed_next)
-CROSS JOIN (SELECT coalesce((SELECT value::int8 FROM meta WHERE key = 'listened'), 0) AS listened) AS heard
+CROSS JOIN (SELECT coalesce((SELECT value::int8 FROM meta WHERE key = 'listened'), 0) + CASE WHEN EXISTS
+    (SELECT 1 FROM meta WHERE key = 'listener' AND value = %s) THEN 0 ELSE {_BEHIND} END AS listened) AS heard
 LEFT JOIN provider p ON p.name = s.provider
 """
 # Before the message moves on: its row still has the try.
@@ -153,9 +155,10 @@ class StepWriter:
                 logs |= found.logs
                 days |= found.days
         lost = self._lost(steps, rows, logs)
-        for insert, added in ((_WAIT, rows.waits), (_AWAIT, rows.awaited)):
-            if there := [row for row in added if row[0] not in lost]:
-                db.execute(insert, arrays(there))
+        if waits := [row for row in rows.waits if row[0] not in lost]:
+            db.execute(_WAIT, arrays(waits))
+        if awaited := [row for row in rows.awaited if row[0] not in lost]:
+            db.execute(_AWAIT, (*arrays(awaited), str(self._worker)))
         places = {id_: log for id_, log in logs.items() if log != self._worker}
         return StepsWritten(rows.restored, lost, places, days)
 

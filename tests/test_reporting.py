@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from itertools import pairwise
 from pathlib import Path
@@ -25,6 +25,9 @@ from deliveryd.delivery.recorder import Recorder, RefusedEvent
 from deliveryd.delivery.reporting import ABOUT_THE_EVENTS, Reporting
 from deliveryd.errors import ServiceError, ServiceRefused, ServiceUnavailable
 from deliveryd.journal.base import Journal, OutboxRow
+from deliveryd.journal.place import JournalDatabase
+from deliveryd.journal.postgresql.lease import Fenced
+from deliveryd.journal.postgresql.opening import open_shared_journal
 from deliveryd.journal.sqlite import open_journal_file
 from deliveryd.metrics import Metrics
 from deliveryd.model import QueuedMessage, WallClock
@@ -32,6 +35,7 @@ from deliveryd.runtime.threads import Blocking, in_thread, inline
 from deliveryd.runtime.wakeup import Heartbeats
 from deliveryd.states import State
 from support.logs import LogLines, log_lines
+from support.postgres import new_database
 
 pytestmark = pytest.mark.anyio
 
@@ -67,6 +71,7 @@ class Service:
         self.posts: list[list[int]] = []
         self.times: list[float] = []
         self.accepted: list[int] = []
+        self.meanwhile: Callable[[], Awaitable[None]] = anyio.lowlevel.checkpoint
         self._turn = anyio.Event()
 
     async def report(self, bodies: Sequence[str]) -> None:
@@ -75,7 +80,7 @@ class Service:
         self.times.append(anyio.current_time())
         self._turn.set()
         self._turn = anyio.Event()
-        await anyio.lowlevel.checkpoint()
+        await self.meanwhile()
         error = self.script.popleft() if self.script else None
         if error is not None:
             raise error
@@ -169,6 +174,34 @@ async def running(path: Path) -> AsyncIterator[Station]:
             tasks.start_soon(station.reporting.run)
             yield station
             tasks.cancel_scope.cancel()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("anyio_backend", ["asyncio"], indirect=True)
+async def test_a_worker_reports_nothing_of_what_another_one_took_over() -> None:
+    """It is overtaken while the service refuses a batch: the halves aren't its to report any more."""
+    url = new_database()
+    if url is None:
+        pytest.skip("there is no PostgreSQL here")
+    now, source = [1000.0], JournalDatabase(url)
+    async with (
+        open_shared_journal(source, boot_time=lambda: now[0]) as journal,
+        open_shared_journal(source, boot_time=lambda: now[0]) as other,
+    ):
+        station = Station(journal)
+        await station.put(1, 2)
+        await other.follow(1, ["sms"])
+
+        async def take_over() -> None:
+            while (await other.follow(1, ["sms"])).adopted is None:
+                now[0] += 1.0
+            station.service.meanwhile = anyio.lowlevel.checkpoint
+
+        station.service.refuses, station.service.meanwhile = {1}, take_over
+        with pytest.raises(Fenced):
+            await station.reporting.run()
+        assert station.service.posts == [[1, 2]]
+        assert [row.message_id for row in await other.outbox(0, 9)] == [1, 2]
 
 
 async def test_events_arrive_in_order_and_in_batches(tmp_path: Path) -> None:

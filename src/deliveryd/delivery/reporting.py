@@ -108,8 +108,12 @@ class Reporting:
                     return
 
     async def _post(self, rows: Sequence[OutboxRow]) -> None:
-        """Report these events; where the service refuses them, each half for itself."""
+        """Report these events; where the service refuses them, each half for itself.
+
+        Not those that another worker may have taken over: the service might hear the last one's news first.
+        """
         self._heartbeats.beat("reporting")
+        await self._journal.renew()
         try:
             await self._sink.report([row.body for row in rows])
         except ServiceRefused as error:

@@ -241,7 +241,7 @@ async def test_an_event_shortly_before_a_step_back_caught_up_is_not_before_the_o
     async with open_journal_file(tmp_path / "journal.db") as journal:
         await journal.take([QueuedMessage(1, 1, 1, {})], [], START)
         await journal.accept(await journal.outbox(0, 9), START)
-        await journal.retime(HOUR, START + HOUR)
+        await journal.retime(HOUR, START, HOUR)
         for change in sent_at(1, START - 500_000):
             await journal.change([change])
         assert await timestamps(journal) == [START]
@@ -270,6 +270,6 @@ async def test_due_times_are_brought_in_line_and_capped(tmp_path: Path) -> None:
             await journal.change(
                 [Transition(entries[id_], State.READY, State.WAITING, START, due[id_]) for id_ in due]
             )
-            await journal.retime(back, START + 2 * HOUR)
+            await journal.retime(back, START, 2 * HOUR)
             assert await due_times(journal) == expected
             assert all(one <= other for one, other in pairwise(expected))

@@ -20,7 +20,7 @@ import pytest
 
 from deliveryd.errors import IllegalTransition
 from deliveryd.journal.base import Account, Doubtful, FromOthers, Journal
-from deliveryd.journal.orders import Action, ItemKind
+from deliveryd.journal.orders import Action, ItemKind, Order
 from deliveryd.journal.place import JournalDatabase
 from deliveryd.journal.postgresql.connection import connect_to_write
 from deliveryd.journal.postgresql.journal import PostgresqlJournal
@@ -588,8 +588,33 @@ async def test_a_clock_that_is_put_back_at_one_of_two_workers_moves_no_due_times
 ) -> None:
     async with two_workers(source) as (one, other):
         await bring_to_wait(one, 1, NOW + ONE_SECOND, "sms")
-        await other.retime(60 * ONE_SECOND, NOW + 60 * ONE_SECOND)
+        await other.retime(60 * ONE_SECOND, NOW, 60 * ONE_SECOND)
         assert (await other.due(NOW, {"sms": 9})) == ([], NOW + ONE_SECOND, 0, 0)
+
+
+async def test_a_worker_whose_clock_is_behind_ends_no_wait_and_no_pause_of_others(
+    source: JournalDatabase,
+) -> None:
+    """It begins a day behind: what waits and what is paused for a time goes by the others' clocks."""
+    async with two_workers(source) as (one, _):
+        await bring_to_wait(one, 1, NOW + 600 * ONE_SECOND, "sms")
+        order = Order(Action.PAUSE, ItemKind.CHANNEL, ("sms",), lasts=7200)
+        await one.decide(order, NOW, SMS)
+        async with worker(source) as behind:
+            yesterday = NOW - 86_400 * ONE_SECOND
+            await behind.retime(0, yesterday, 300 * ONE_SECOND)
+            await behind.retime_pauses(0, yesterday)
+        assert not (await one.due(NOW, {"sms": 9})).entries
+        (pause,) = await one.end_pauses(NOW)
+        assert pause.until == NOW + 7200 * ONE_SECOND
+
+
+async def test_the_end_of_another_worker_is_told_once(source: JournalDatabase) -> None:
+    async with worker(source) as one:
+        async with worker(source):
+            assert not (await one.follow(NOW, SMS)).any_ended
+        assert (await one.follow(NOW, SMS)).any_ended
+        assert not (await one.follow(NOW, SMS)).any_ended
 
 
 async def test_a_lease_lasts_from_before_its_last_renewal_was_sent(source: JournalDatabase) -> None:

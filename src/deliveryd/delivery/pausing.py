@@ -84,6 +84,9 @@ class Pausing:
                 self._replace(self.pauses.all)
             if found.pauses is not None:
                 self._replace(found.pauses)
+            for waits_for in found.paused or ():  # whoever had to wake them is gone
+                if not self.pauses.is_in_force(waits_for):
+                    self._backlog.answered(waits_for)
         return found
 
     def _replace(self, pauses: Sequence[Pause]) -> None:

@@ -538,7 +538,7 @@ class Recorder:
         if step:
             log(Event.CLOCK_STEPPED, seconds=step / SECOND)
         back = max(-step, 0)
-        await self._journal.retime(back, self._clock.now() + self._longest_pause)
+        await self._journal.retime(back, self._clock.now(), self._longest_pause)
         await self.pausing.follow_clock(back)
         self.backlog.expect_overdue(0.0)
 

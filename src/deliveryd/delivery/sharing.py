@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from typing import Any, Protocol
+
+import anyio
 
 from deliveryd.delivery.doubt import DoubtPolicy
 from deliveryd.delivery.provider import Provider
@@ -15,6 +17,12 @@ from deliveryd.runtime.wakeup import AutoResetEvent, Heartbeats
 
 FOLLOW_INTERVAL = 1.0
 """Seconds between two looks at what other workers did."""
+
+REVIEW_INTERVAL = 60.0
+"""Seconds after which this worker takes over what waits for a provider's room or recovery.
+
+Nobody records which worker was to wake it: that one may have ended unseen, or have the provider no more.
+"""
 
 
 class Sends(Protocol):
@@ -53,6 +61,7 @@ class Sharing:
         self._outages = outages
         self._clock = clock
         self._heartbeats = heartbeats
+        self._review_at = 0.0  # the event loop's time
         self._stopping = False
         self._stop_event = AutoResetEvent()
 
@@ -77,13 +86,19 @@ class Sharing:
         providers = {name: self._doubts[name] for name in self._lanes}
         found = await self._recorder.follow(providers)
         self._follow_outages(found)
+        if found.any_ended or found.adopted is not None or anyio.current_time() >= self._review_at:
+            self._review(providers)
         if found.adopted is not None:
-            for lane in self._lanes.values():
-                lane.provider.expect_waiting()
             await adopt_line(self._recorder, found.adopted, providers, self._clock)
+
+    def _review(self, providers: Collection[str]) -> None:
+        self._review_at = anyio.current_time() + REVIEW_INTERVAL
+        self._recorder.backlog.note_short_of_room(providers)
+        for lane in self._lanes.values():
+            lane.provider.expect_waiting()
 
     def _follow_outages(self, found: FromOthers) -> None:
         if found.down_since is not None:
             self._outages.follow(found.down_since)
-        if found.adopted is not None:
+        if found.any_ended or found.adopted is not None:
             self._outages.forget_others()

@@ -101,7 +101,8 @@ class FromOthers(NamedTuple):
     `waiting`: how many waited just before, in all and without those that are paused; `paused`: those, by
     what they wait for. `events`: how many events others left to be reported by this one. `effects`: the
     changes of the recorder's counts by receipts that were matched now, since their messages' steps were
-    recorded at the same time. `elsewhere`: as in Recovery.
+    recorded at the same time. `elsewhere`: as in Recovery. `any_ended`: whether a worker is gone that was
+    there at the last look.
     """
 
     adopted: Recovery | None = None
@@ -113,6 +114,7 @@ class FromOthers(NamedTuple):
     events: int = 0
     effects: Sequence[Effect] = ()
     elsewhere: frozenset[str] | None = None
+    any_ended: bool = False
 
 
 class Allotment(NamedTuple):
@@ -455,10 +457,11 @@ class Journal(SharedLimits, Protocol):
     async def note_down(self, since: Mapping[str, int]) -> None:
         """Keep since when all providers of these channels are down."""
 
-    async def retime(self, back: int, latest: int) -> None:
+    async def retime(self, back: int, now: int, longest: int) -> None:
         """Bring due times in line with a clock that was put back by so many microseconds (0: it wasn't).
 
-        None is later than `latest` then, but of messages that are paused: they are due when they expire.
+        None lies more than `longest` microseconds ahead then, but of messages that are paused: they are due
+        when they expire.
         """
 
     async def hasten(self, due: Mapping[int, int]) -> None:

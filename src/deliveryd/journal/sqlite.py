@@ -230,9 +230,9 @@ class SqliteJournal(GroupCommit[sqlite3.Connection]):
         """Keep since when all providers of these channels are down."""
         await self._commit(lambda db: upkeep.note_down(db, since))
 
-    async def retime(self, back: int, latest: int) -> None:
+    async def retime(self, back: int, now: int, longest: int) -> None:
         """Bring due times in line with a clock that was put back."""
-        await self._commit(lambda db: self._operations.retime(db, back, latest))
+        await self._commit(lambda db: self._operations.retime(db, back, now + longest))
 
     async def hasten(self, due: Mapping[int, int]) -> None:
         """Let waiting messages be due earlier."""

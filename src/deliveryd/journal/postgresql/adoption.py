@@ -72,9 +72,10 @@ WHERE w.id = ANY(%s::int8[]) AND e.status IN ('sent', 'error') ORDER BY e.seq
 """
 _EMPTY = f"""
 SELECT w.id FROM worker w WHERE w.ended IS NOT NULL AND w.id > 0
-    AND (w.holder IS NOT DISTINCT FROM %s
+    AND (w.holder IS NOT DISTINCT FROM %(me)s
         OR NOT EXISTS (SELECT 1 FROM worker h WHERE h.id = w.holder AND h.ended IS NULL))
-    AND NOT {_HAS_EVENTS} AND NOT {_HAS_MESSAGES} ORDER BY w.id LIMIT {{most}}
+    AND NOT {_HAS_EVENTS} AND NOT {_HAS_MESSAGES} AND NOT {ATTEMPTS_MAY_GO_ON.format("w")}
+ORDER BY w.id LIMIT {{most}}
 """
 _LOCK = "SELECT id FROM worker WHERE id = ANY(%s::int8[]) ORDER BY id FOR UPDATE SKIP LOCKED"
 _STILL_EMPTY = f"""
@@ -192,13 +193,15 @@ def _in_doubt(db: Db, rows: Sequence[Sequence[object]]) -> list[Doubtful]:
     return [Doubtful(entry, State.SENDING, reasons.get(entry.id)) for entry in entries]
 
 
-def fold(db: Db, worker: int, instant: int | None) -> None:
+def fold(db: Db, worker: int, instant: int | None, over: Collection[int]) -> None:
     """Delete the rows of ended workers of whom nothing is left but sums, which are kept.
 
     Nobody puts anything into an inbox of theirs meanwhile: that needs the row. `instant` is of the database's
     clock.
     """
-    empty = [id_ for (id_,) in db.execute(_EMPTY.format(most=MOST_FOLDED), (worker,))]
+    empty = [
+        id_ for (id_,) in db.execute(_EMPTY.format(most=MOST_FOLDED), {"me": worker, "over": list(over)})
+    ]
     if not empty:
         return
     locked = [id_ for (id_,) in db.execute(_LOCK, (empty,))]

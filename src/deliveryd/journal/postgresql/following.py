@@ -68,6 +68,8 @@ class Follower:
         self._matching = matching
         self._homeless = Homeless(clock)
         self._seen: dict[str, int] = {}
+        self._live: frozenset[int] = frozenset()
+        self._looked: frozenset[int] = frozenset()
         self._noted: frozenset[str] | None = None
         self.providers: frozenset[str] | None = None
         """Those that this worker has; None: it hasn't said."""
@@ -102,6 +104,7 @@ class Follower:
         `instant`: of the database's clock.
         """
         self._neighbours.look(db)
+        self._looked = frozenset(each.id for each in self._neighbours.live)
         others = self._neighbours.providers
         adopted = adopt(db, self._worker, now, self.providers or (), others, over=self._neighbours.over)
         self._homeless.sweep(db, now, self.foreign, self.providers or ())
@@ -109,7 +112,7 @@ class Follower:
         given = self._given(db, {entry.id for entry in adopted.taken})
         adopted = adopted._replace(taken=[*adopted.taken, *given])
         effects: Sequence[Effect] = self._matching.sweep(db, now, MOST_SWEPT)
-        fold(db, self._worker, instant)
+        fold(db, self._worker, instant, self._neighbours.over)
         versions: dict[str, int] = dict(db.execute(_VERSIONS).fetchall())
         found = FromOthers(
             adopted if adopted != NOTHING_LEFT else None,
@@ -119,6 +122,7 @@ class Follower:
             events=events,
             effects=effects,
             elsewhere=others,
+            any_ended=not self._live <= self._looked,
         )
         return News(found, versions)
 
@@ -130,6 +134,7 @@ class Follower:
     def remember(self, versions: Mapping[str, int]) -> None:
         """The commit of a look took place."""
         self._seen |= versions
+        self._live = self._looked
         self._homeless.remember()
         self._outbox.moved_in.clear()
 

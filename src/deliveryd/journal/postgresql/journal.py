@@ -181,13 +181,19 @@ class PostgresqlJournal(LeasedCommits):
 
     async def retime_pauses(self, back: int, now: int) -> Sequence[Pause]:
         """Bring pauses in line with a clock that was put back."""
-        return await self._commit(lambda db: pauses.retime_pauses(db, self._back(back), now))
+        return await self._commit(
+            lambda db: pauses.retime_pauses(db, self._back(back), self._common_now(db, now))
+        )
 
     def _back(self, back: int) -> int:
         """How far the clock was put back that all due times go by: where others work, one machine's doesn't
         count.
         """
         return 0 if self._neighbours.live else back
+
+    def _common_now(self, db: Db, now: int) -> int:
+        """The time that all due times go by: where others work, a clock that is behind doesn't count."""
+        return max(now, self._clock.now(db)) if self._neighbours.live else now
 
     async def largest_cause(self) -> tuple[str, int]:
         """What most messages wait for; read beside the writer, since it scans all that wait."""
@@ -224,7 +230,8 @@ class PostgresqlJournal(LeasedCommits):
         """The recipients who can't be reached any more."""
 
         def read(db: Db) -> tuple[list[tuple[str, bytes]], int]:
-            return in_force(db), read_versions(db)["stops"]
+            version = read_versions(db)["stops"]  # first: a change that comes in between is read twice
+            return in_force(db), version
 
         found, version = await self._commit(read)
         self._follower.remember({"stops": version})
@@ -295,13 +302,13 @@ class PostgresqlJournal(LeasedCommits):
         """Keep since when all providers of these channels are down."""
         await self._commit(lambda db: upkeep.note_down(db, since))
 
-    async def retime(self, back: int, latest: int) -> None:
+    async def retime(self, back: int, now: int, longest: int) -> None:
         """Bring due times in line with a clock that was put back."""
 
         def retime(db: Db) -> None:
             if back:
                 self._outbox.note_step(db)
-            waiting.retime(db, self._back(back), latest)
+            waiting.retime(db, self._back(back), self._common_now(db, now) + longest)
 
         await self._commit(retime)
 

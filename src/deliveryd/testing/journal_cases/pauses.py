@@ -141,7 +141,7 @@ class PauseCases:
             await bring_to_wait(journal, 3, NOW)
             counts = await journal.counts()
             assert (counts.states, counts.paused) == ({State.WAITING: 3}, {SETTINGS: 2})
-            await journal.retime(0, NOW)
+            await journal.retime(0, NOW, 0)
             assert (await journal.largest_cause())[1] == 1
         async with open_journal() as journal:
             left = await journal.recover(NOW, ["sms"])

@@ -6,6 +6,9 @@ import psycopg
 import pytest
 
 from deliveryd.journal.place import JournalDatabase
+from deliveryd.journal.postgresql import journal, stopped
+from deliveryd.journal.postgresql.connection import Db, connect_to_write
+from deliveryd.journal.postgresql.halt import CommitsLost, halt
 from deliveryd.journal.postgresql.lease import Fenced
 from deliveryd.journal.postgresql.opening import open_shared_journal
 from deliveryd.journal.postgresql.reader import PostgresqlReader
@@ -120,3 +123,78 @@ async def test_what_a_worker_had_that_an_operator_ended_waits_until_its_attempts
         adopted = (await other.follow(NOW, ["sms"])).adopted
     assert adopted is not None
     assert [each.entry.id for each in adopted.doubtful] == [1]
+
+
+async def test_what_a_worker_adopted_isnt_repeated_early_when_an_operator_ends_that_one(
+    source: JournalDatabase,
+) -> None:
+    """The message is its former owner's by the row; the attempt is the adopter's, and may be under way."""
+    workers, now = Workers(source), [1000.0]
+    async with open_shared_journal(source) as dead:
+        await dead.take([sample_message(1)], [], NOW)
+    async with (
+        open_shared_journal(source) as holder,
+        open_shared_journal(source, boot_time=lambda: now[0]) as other,
+    ):
+        await holder.recover(NOW, ["sms"])
+        await accept_all(holder)
+        await begin_attempts(holder, attempt_on(1))
+        await other.recover(NOW, ["sms"])
+        (record,) = [each for each in workers.list() if each.sending]
+        assert workers.fence(record, NOW, By("root", None, None))
+        for _ in range(4):
+            now[0] += 0.6
+            assert (await other.follow(NOW, ["sms"])).adopted is None
+        now[0] += 20
+        adopted = (await other.follow(NOW, ["sms"])).adopted
+    assert adopted is not None
+    assert [each.entry.id for each in adopted.doubtful] == [1]
+
+
+async def test_after_a_loss_attempts_are_repeated_when_they_are_over_and_answers_are_asked_for(
+    source: JournalDatabase,
+) -> None:
+    """A worker that was cut off may still be sending when an operator accepts the loss at once."""
+    now = [1000.0]
+    later = NOW + 3600 * ONE_SECOND
+    async with open_shared_journal(source) as halted:
+        await make_ready(halted, 1, 2)
+        await begin_attempts(halted, attempt_on(1))
+        answer = waits.settings(40)
+        await halted.change(
+            [Transition(sample_entry(2), State.READY, State.WAITING, NOW, later, waits_for=answer)]
+        )
+        with connect_to_write(source, 9) as db:
+            halt(db, CommitsLost(9, 7, None))
+    Workers(source).accept_losses(NOW, By("root", None, None))
+    async with open_shared_journal(source, boot_time=lambda: now[0]) as one, open_shared_journal(source):
+        assert not (await one.recover(NOW, ["sms"])).doubtful
+        assert [each.id for each in (await one.due(NOW, {"": 9})).entries] == [2]
+        while (adopted := (await one.follow(NOW, ["sms"])).adopted) is None:
+            now[0] += 1
+    assert now[0] >= 1020
+    assert [each.entry.id for each in adopted.doubtful] == [1]
+
+
+async def test_a_recipient_who_stops_while_the_list_is_read_is_on_it_or_follows(
+    source: JournalDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another worker records it between the two statements that read the list."""
+
+    def read_and_stop(db: Db) -> list[tuple[str, bytes]]:
+        found = stopped.in_force(db)
+        with psycopg.connect(source.url) as another:
+            another.execute("UPDATE version SET number = number + 1 WHERE kind = 'stops'")
+            another.execute(
+                "INSERT INTO stopped (channel, digest, at, source, change, changed_by)"
+                " SELECT 'sms', %s, %s, 'receipt', number, 1 FROM version WHERE kind = 'stops'",
+                (b"d" * 32, NOW),
+            )
+        return found
+
+    monkeypatch.setattr(journal, "in_force", read_and_stop)
+    async with open_shared_journal(source), open_shared_journal(source) as worker:
+        await worker.recover(NOW, ["sms"])
+        known = {channel for channel, _ in await worker.stopped()}
+        known |= {change.channel for change in (await worker.follow(NOW, ["sms"])).stops}
+    assert known == {"sms"}

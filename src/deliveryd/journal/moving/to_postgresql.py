@@ -15,6 +15,7 @@ from deliveryd.journal.outbox import WATERMARK
 from deliveryd.journal.postgresql.connection import Db
 from deliveryd.journal.postgresql.schema import DAY, FORMAT, LOG_BITS, day_of, make_day
 from deliveryd.journal.postgresql.values import plain
+from deliveryd.journal.postgresql.waiting import ask_anew
 from deliveryd.journal.receipt_decisions import referred_by
 from deliveryd.states import State
 
@@ -149,6 +150,7 @@ def fill_database(source: sqlite3.Connection, db: Db, now: int, watch: Watch) ->
     namespace = _copy_meta(source, db)
     _copy(db, "unmatched", f"seq, dropped_at, {_RECEIPT}, named", _named(unmatched, namespace))
     db.execute(_SET_NUMBERS)
+    ask_anew(db)
     db.execute("ANALYZE")
 
 

@@ -18,6 +18,7 @@ from typing import NamedTuple
 from deliveryd.errors import JournalError
 from deliveryd.journal.postgresql.connection import Db
 from deliveryd.journal.postgresql.schema import lock_schema
+from deliveryd.journal.postgresql.waiting import ask_anew
 
 HALTED = "halted"
 """How a lease ended that was ended by the mark."""
@@ -96,4 +97,5 @@ def check_not_halted(db: Db) -> None:
 
 def accept_losses(db: Db, at: int) -> int:
     """Remove the mark; return how many workers had noticed a loss."""
+    ask_anew(db)  # whoever asked is gone, and two that start at the same time take each other for it
     return db.execute("UPDATE loss SET accepted_at = %s WHERE accepted_at IS NULL", (at,)).rowcount

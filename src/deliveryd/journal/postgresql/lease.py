@@ -51,8 +51,9 @@ RENEWALS = 4
 ORDERED = "ordered"
 """How a lease ended that an operator ended: attempts may go on until it would have been over by itself."""
 
-ATTEMPTS_MAY_GO_ON = f"({{0}}.ended = '{ORDERED}' AND {{0}}.id <> ALL(%(over)s::int8[]))"
-"""SQL for whether a worker that an operator ended may still be making attempts; `{0}` is its row.
+_EARLY = f"IN ('{ORDERED}', '{HALTED}')"
+ATTEMPTS_MAY_GO_ON = f"({{0}}.ended {_EARLY} AND {{0}}.id <> ALL(%(over)s::int8[]))"
+"""SQL for whether a worker whose lease was ended early may still be making attempts; `{0}` is its row.
 
 `over` are those whose counters stood still for a whole lease (see `Neighbours`).
 """
@@ -183,7 +184,7 @@ class Neighbours:
         self.live: Sequence[LiveWorker] = ()
         """Those whose leases nobody ended, at the last look; this one isn't among them."""
         self.over: Sequence[int] = ()
-        """Those that an operator ended, and whose leases would have been over by now without that."""
+        """Those whose leases were ended early, by an operator or a loss, and would be over by now anyway."""
 
         self.providers: frozenset[str] = frozenset()
         """The providers that others have, or had until a short while ago, at the last look."""
@@ -207,10 +208,10 @@ class Neighbours:
         now = self._looked_at = self._lease.clock()
         if self._lease.age > 2 * self.interval:
             self._steady_since = now  # this one couldn't renew meanwhile, and so perhaps nobody could
-        ordered = _workers(db, f"= '{ORDERED}'")
+        early = _workers(db, _EARLY)
         others = [each for each in live_workers(db) if each.id != self._lease.worker]
-        over = self._watch.over([*others, *ordered], now)
-        self.over = [each.id for each in over if each in ordered]
+        over = self._watch.over([*others, *early], now)
+        self.over = [each.id for each in over if each in early]
         over = [each for each in over if each in others]
         fenced = {each.id for each in over if now - self._steady_since >= each.lease and fence(db, each)}
         self.live = [each for each in others if each.id not in fenced]

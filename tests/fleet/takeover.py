@@ -23,6 +23,10 @@ SELECT m.id FROM message m JOIN worker w ON w.id = m.owner OR m.owner = ANY(
     SELECT id FROM worker each WHERE each.holder = w.id)
 WHERE w.name = %s
 """
+_LEFT = """
+SELECT m.id, m.state, m.owner, m.provider, m.tries, w::text, array(SELECT each::text FROM worker each)
+FROM message m LEFT JOIN waiting w ON w.id = m.id WHERE m.id = ANY(%s)
+"""
 _ENDS = frozenset({"sent", "error"})
 
 
@@ -30,16 +34,16 @@ class _Untold:
     """Which of some messages have no end that the service heard of; looks at each event once."""
 
     def __init__(self, ids: Collection[int]) -> None:
-        self._ids = set(ids)
+        self.ids = set(ids)
         self._looked = 0
 
     def has_none(self, state: SandboxState) -> bool:
         """Whether the service heard the end of each of them."""
         for event in state.events[self._looked :]:
             if event["status"] in _ENDS:
-                self._ids.discard(event["messageId"])
+                self.ids.discard(event["messageId"])
         self._looked = len(state.events)
-        return not self._ids
+        return not self.ids
 
 
 def takeover_times(folder: Path, kills: int, lease: float, seed: int = 1) -> Sequence[float]:
@@ -66,7 +70,9 @@ def _takeover(fleet: Fleet, worker: FleetWorker) -> float:
 
     while not _is_soon(fleet.state, untold):
         if time.monotonic() - began > _PATIENCE:
-            raise TimeoutError("what the killed worker had isn't told")
+            raise TimeoutError(
+                f"what the killed worker had isn't told: {fleet.query(_LEFT, sorted(untold.ids))}"
+            )
         fleet.enqueue(LOAD)
     return time.monotonic() - began
 

@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 
 from deliveryd.journal.moving.progress import Watch, counted_rows
 from deliveryd.journal.outbox import WATERMARK
+from deliveryd.journal.postgresql.asking_anew import ask_anew
 from deliveryd.journal.postgresql.connection import Db
 from deliveryd.journal.postgresql.schema import DAY, FORMAT, LOG_BITS, day_of, make_day
 from deliveryd.journal.postgresql.values import plain
-from deliveryd.journal.postgresql.waiting import ask_anew
 from deliveryd.journal.receipt_decisions import referred_by
 from deliveryd.states import State
 

@@ -12,6 +12,7 @@ from deliveryd.journal.base import FromOthers
 from deliveryd.journal.orders import Effect
 from deliveryd.journal.pauses import Pause
 from deliveryd.journal.postgresql.adoption import NOTHING_LEFT, adopt, fold
+from deliveryd.journal.postgresql.asking_anew import go_on_asking
 from deliveryd.journal.postgresql.connection import Db
 from deliveryd.journal.postgresql.homeless import Homeless
 from deliveryd.journal.postgresql.lease import Neighbours
@@ -107,6 +108,7 @@ class Follower:
         self._looked = frozenset(each.id for each in self._neighbours.live)
         others = self._neighbours.providers
         adopted = adopt(db, self._worker, now, self.providers or (), others, over=self._neighbours.over)
+        go_on_asking(db)
         self._homeless.sweep(db, now, self.foreign, self.providers or ())
         events = self._outbox.move_in(db)
         given = self._given(db, {entry.id for entry in adopted.taken})

@@ -16,9 +16,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from deliveryd.errors import JournalError
+from deliveryd.journal.postgresql.asking_anew import ask_anew
 from deliveryd.journal.postgresql.connection import Db
 from deliveryd.journal.postgresql.schema import lock_schema
-from deliveryd.journal.postgresql.waiting import ask_anew
 
 HALTED = "halted"
 """How a lease ended that was ended by the mark."""

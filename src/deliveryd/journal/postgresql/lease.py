@@ -13,12 +13,12 @@ from collections.abc import Callable, Sequence
 from typing import LiteralString, NamedTuple
 
 from deliveryd.errors import JournalError
+from deliveryd.journal.postgresql.asking_anew import ask_anew
 from deliveryd.journal.postgresql.connection import Db
 from deliveryd.journal.postgresql.database_clock import INSTANT, DatabaseClock
 from deliveryd.journal.postgresql.elsewhere import providers_elsewhere
 from deliveryd.journal.postgresql.halt import HALTED, CommitsLost, JournalHalted, check_not_halted, own_name
 from deliveryd.journal.postgresql.schema import FORMAT, LOG_BITS, lock_schema, writable_format
-from deliveryd.journal.postgresql.waiting import ask_anew
 from deliveryd.model import SECOND
 
 _RENEW = """

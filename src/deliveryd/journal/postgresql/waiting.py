@@ -89,13 +89,6 @@ _HASTEN = """
 UPDATE waiting w SET due_at = s.at FROM unnest(%s::int8[], %s::int8[]) AS s (id, at)
 WHERE w.id = s.id AND w.due_at > s.at
 """
-_ASK_ANEW = f"""
-UPDATE waiting SET due_at = 0, waits_for = NULL WHERE id = ANY(ARRAY(
-    SELECT id FROM waiting WHERE waits_for = '{waits.DIRECTORY}'
-        OR (waits_for >= 'settings ' AND waits_for < 'settings!')
-        OR (waits_for >= 'customer ' AND waits_for < 'customer!')
-    ORDER BY id FOR UPDATE SKIP LOCKED))
-"""
 _HELD = f"""
 SELECT {ENTRY}, (SELECT u.reason FROM unaccepted u WHERE u.message_id = m.id AND u.day = m.day
         AND u.key = m.key AND u.verdict = 'in_doubt' ORDER BY u.number DESC LIMIT 1)
@@ -206,14 +199,6 @@ def retime(db: Db, back: int, latest: int) -> None:
 def hasten(db: Db, due_at: Mapping[int, int]) -> None:
     """Let waiting messages be due at these instants, if they aren't earlier."""
     db.execute(_HASTEN, (list(due_at), list(due_at.values())))
-
-
-def ask_anew(db: Db) -> None:
-    """Make due what waits for an answer that a worker may have asked for whose lease ends now.
-
-    Who asked isn't recorded: what waits for an answer to another worker waits again.
-    """
-    db.execute(_ASK_ANEW)
 
 
 def held(db: Db, providers: Collection[str] | None, after: int, limit: int) -> list[Doubtful]:

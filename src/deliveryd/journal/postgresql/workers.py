@@ -9,13 +9,13 @@ import psycopg
 
 from deliveryd.journal.orders import Action, ItemKind
 from deliveryd.journal.place import JournalDatabase
+from deliveryd.journal.postgresql.asking_anew import ask_anew
 from deliveryd.journal.postgresql.commits import translated
 from deliveryd.journal.postgresql.connection import Db, connect_to_read, connect_to_write
 from deliveryd.journal.postgresql.halt import Loss, accept_losses, losses
 from deliveryd.journal.postgresql.lease import ORDERED
 from deliveryd.journal.postgresql.schema import LOG_BITS, check_readable, lock_schema
 from deliveryd.journal.postgresql.values import plain
-from deliveryd.journal.postgresql.waiting import ask_anew
 from deliveryd.model import SECOND
 from deliveryd.states import State
 

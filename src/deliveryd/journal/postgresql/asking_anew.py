@@ -1,0 +1,44 @@
+"""Answers of the service or a directory that an ended worker may have asked for: they are asked for anew.
+
+Nobody records who asked. So all that waits for such an answer is made due when a worker ends: in portions,
+since during an outage that may be very much. What waits for an answer to a live worker waits again.
+"""
+
+from __future__ import annotations
+
+from deliveryd.journal.postgresql.connection import Db
+from deliveryd.runtime import waits
+
+PORTION = 10_000
+"""Messages that one commit makes due at most: a lease has to be renewed in between."""
+
+_FIRST = -(2**63)
+_BEGIN = """
+INSERT INTO meta VALUES ('unasked', %s) ON CONFLICT (key) DO UPDATE SET value = excluded.value
+"""
+_BEGUN = "SELECT value::int8 FROM meta WHERE key = 'unasked' FOR UPDATE SKIP LOCKED"
+_MAKE_DUE = f"""
+UPDATE waiting SET due_at = 0, waits_for = NULL WHERE id = ANY(ARRAY(
+    SELECT id FROM waiting WHERE id > %s AND (waits_for = '{waits.DIRECTORY}'
+        OR (waits_for >= 'settings ' AND waits_for < 'settings!')
+        OR (waits_for >= 'customer ' AND waits_for < 'customer!'))
+    ORDER BY id LIMIT {PORTION} FOR UPDATE SKIP LOCKED)) RETURNING id
+"""
+
+
+def ask_anew(db: Db) -> None:
+    """Make due what waits for an answer to a worker whose lease ends now: the first portion of it."""
+    db.execute(_BEGIN, (str(_FIRST),))
+    go_on_asking(db)
+
+
+def go_on_asking(db: Db) -> None:
+    """Make the next portion due, if there is one that no other worker is at."""
+    row = db.execute(_BEGUN).fetchone()
+    if row is None:
+        return
+    due = [id_ for (id_,) in db.execute(_MAKE_DUE, row)]
+    if len(due) < PORTION:
+        db.execute("DELETE FROM meta WHERE key = 'unasked'")
+    else:
+        db.execute(_BEGIN, (str(max(due)),))

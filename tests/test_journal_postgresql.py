@@ -60,6 +60,7 @@ from deliveryd.testing.journal_cases.samples import (
     waiting_events,
 )
 from support.directories import NoPostgres, open_postgres
+from support.logs import log_lines
 from support.pg_proxy import Proxy, proxy_to
 from support.postgres import new_database
 
@@ -190,6 +191,32 @@ async def test_while_the_database_is_down_steps_wait_and_receipts_are_given_back
                 assert await receive_all(journal, [sample_receipt("p1")]) == ["unmatched"]
         finally:
             context.__exit__(None, None, None)
+
+
+async def test_the_log_says_whenever_the_reason_of_an_outage_is_another_one(
+    source: JournalDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What ended the connection isn't what keeps the worker from another one; each is said once."""
+    monkeypatch.setattr(group_commit, "FULL_PAUSE", 0.01)
+    name = conninfo_to_dict(source.url)["dbname"]
+    server = source.url.replace(f"/{name}?", "/postgres?")
+    with log_lines("info") as lines:
+        async with open_shared_journal(source) as journal:
+            with psycopg.connect(server, autocommit=True) as admin, anyio.fail_after(20):
+                admin.execute(f"ALTER DATABASE {name} ALLOW_CONNECTIONS false")
+                admin.execute(
+                    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", (name,)
+                )
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(make_ready, journal, 1)
+                    while "not currently accepting" not in str(lines()):
+                        await anyio.lowlevel.checkpoint()
+                    admin.execute(f"ALTER DATABASE {name} ALLOW_CONNECTIONS true")
+        told = [line for line in lines() if line["event"] in ("journal.unreachable", "journal.reached")]
+    assert [line["event"] for line in told][-1] == "journal.reached"
+    reasons = [line["reason"] for line in told[:-1]]
+    assert len(reasons) == len(set(reasons))
+    assert "is not currently accepting connections" in reasons[-1]
 
 
 async def test_a_database_that_takes_too_long_counts_as_one_that_is_gone(

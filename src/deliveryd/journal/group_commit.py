@@ -45,6 +45,7 @@ class GroupCommit(ABC, Generic[Db]):
         self._closing = False
         self._short_of_room = 0
         self._unreachable = False
+        self._logged: str | None = None  # what is lacking, as the log last said
         self._broken: JournalError | None = None
 
     @abstractmethod
@@ -90,8 +91,8 @@ class GroupCommit(ABC, Generic[Db]):
         """Repeat what there was no room for, or no database, until there is."""
         self._short_of_room += 1
         if self._short_of_room == 1:
-            self._unreachable = isinstance(error, JournalUnreachable)
-            self._log_lack(error)
+            self._logged = None
+        self._note_lack(error)
         try:
             while True:
                 self._seek_room()
@@ -99,17 +100,22 @@ class GroupCommit(ABC, Generic[Db]):
                 try:
                     return await attempt()
                 except JournalFull as next_error:
-                    self._unreachable = isinstance(next_error, JournalUnreachable)
+                    self._note_lack(next_error)
         finally:
             self._short_of_room -= 1
             if not self._short_of_room:
                 log(Event.JOURNAL_REACHED if self._unreachable else Event.JOURNAL_ROOM)
 
-    def _log_lack(self, error: JournalFull) -> None:
-        if self._unreachable:
-            log(Event.JOURNAL_UNREACHABLE, reason=str(error))
-        else:
-            log(Event.JOURNAL_FULL)
+    def _note_lack(self, error: JournalFull) -> None:
+        """Log what is lacking, unless the log said so last: it may change while it lasts."""
+        self._unreachable = isinstance(error, JournalUnreachable)
+        lack = str(error) if self._unreachable else ""
+        if lack != self._logged:
+            self._logged = lack
+            if self._unreachable:
+                log(Event.JOURNAL_UNREACHABLE, reason=lack)
+            else:
+                log(Event.JOURNAL_FULL)
 
     async def _try(self, operation: Callable[[Db], T]) -> T:
         """Commit an operation; raises JournalFull when there is no room for it."""

@@ -187,7 +187,7 @@ class Event(StrEnum):
     JOURNAL_UNREACHABLE = (
         "journal.unreachable",
         ERROR,
-        "the journal's database can't be reached; the line waits",
+        "the journal's database can't be reached; the line waits; again whenever the reason is another one",
     )
     JOURNAL_REACHED = "journal.reached", INFO, "the journal's database is reached again; the line continues"
     JOURNAL_ADOPTED = (

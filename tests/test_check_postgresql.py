@@ -114,6 +114,21 @@ def test_a_newer_format_and_foreign_tables_are_told(world: World, database: str)
     assert "no journal of deliveryd: name an empty one" in of_journal(world)[0]
 
 
+def test_a_database_that_lost_commits_is_told_until_that_is_accepted(world: World, database: str) -> None:
+    """A worker that starts would end at once."""
+    world.run_until_idle()
+    execute(
+        database,
+        "INSERT INTO loss (noticed_at, worker, name, acknowledged, found) VALUES (1, 1, 'two/17', 9, 7)",
+    )
+    (told,) = of_journal(world)
+    assert told.startswith("error ")
+    assert "as the worker two/17 noticed" in told
+    assert told.endswith("run deliveryd accept-loss")
+    execute(database, "UPDATE loss SET accepted_at = 2")
+    assert of_journal(world)[0].startswith("ok ")
+
+
 def test_a_user_who_may_not_write_is_told_what_is_missing(world: World, database: str) -> None:
     """Before the first start, and where another one owns the journal."""
     execute(database, "DROP ROLE IF EXISTS clerk", "CREATE ROLE clerk LOGIN")

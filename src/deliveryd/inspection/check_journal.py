@@ -98,6 +98,12 @@ def _database(place: JournalDatabase) -> list[Finding]:
         return [Finding(_URL, Level.ERROR, str(error))]
     if seen.missing is not None:
         return [Finding(_URL, Level.ERROR, f"{seen.where} can't be written: {seen.missing}")]
+    if seen.halted is not None:
+        text = (
+            f"{seen.where}: the database lost commits that it had acknowledged, as the worker {seen.halted}"
+            " noticed; no worker starts until you decide: run deliveryd accept-loss"
+        )
+        return [Finding(_URL, Level.ERROR, text)]
     state = "is a journal" if seen.exists else "is empty: the journal will be created"
     used = f", in use by {', '.join(seen.workers)}" if seen.workers else ""
     good = Finding(_URL, Level.OK, f"{seen.where} ({seen.server}) {state}{used}")

@@ -12,6 +12,7 @@ import psycopg
 from deliveryd.journal.place import JournalDatabase
 from deliveryd.journal.postgresql.commits import translated
 from deliveryd.journal.postgresql.connection import Db, connect_to_read
+from deliveryd.journal.postgresql.halt import losses
 from deliveryd.journal.postgresql.lease import live_workers
 from deliveryd.journal.postgresql.schema import writable_format
 
@@ -22,7 +23,8 @@ class ExaminedDatabase(NamedTuple):
     `server` names its version, `where` the database and its host. `exists`: whether it holds a journal.
     `missing` says what this user may not do that a worker has to. `synchronous` and `fsync` are settings as
     the server has them for this user. `ahead`: seconds by which its clock is ahead of this machine's.
-    `workers` are those whose leases aren't over.
+    `workers` are those whose leases aren't over. `halted`: the worker that noticed a loss of
+    commits, which no operator has accepted yet.
     """
 
     server: str
@@ -33,6 +35,7 @@ class ExaminedDatabase(NamedTuple):
     fsync: str
     ahead: float
     workers: Sequence[str]
+    halted: str | None
 
 
 _SETTINGS = """
@@ -61,6 +64,7 @@ def examine_database(source: JournalDatabase) -> ExaminedDatabase:
                 fsync,
                 _ahead(db),
                 [each.name for each in live_workers(db)] if exists else [],
+                next((each.name for each in losses(db)), None) if exists else None,
             )
     except psycopg.Error as error:
         raise translated(error) from error

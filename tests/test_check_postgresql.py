@@ -6,10 +6,14 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import anyio
 import psycopg
 import pytest
 
+from deliveryd.errors import JournalUnusable
 from deliveryd.inspection import check_journal
+from deliveryd.journal.place import JournalDatabase
+from deliveryd.journal.postgresql.opening import open_shared_journal
 from support.check_command import check, line
 from support.messages import message, sms_settings
 from support.postgres import new_database
@@ -42,6 +46,12 @@ def execute(url: str, *statements: str) -> None:
     with psycopg.connect(url, autocommit=True) as db:
         for statement in statements:
             db.execute(statement)
+
+
+async def opened(url: str) -> None:
+    """Open the journal as a worker does."""
+    async with open_shared_journal(JournalDatabase(url)):
+        pass
 
 
 def of_journal(world: World, *options: str) -> list[str]:
@@ -127,6 +137,20 @@ def test_a_database_that_lost_commits_is_told_until_that_is_accepted(world: Worl
     assert told.endswith("run deliveryd accept-loss")
     execute(database, "UPDATE loss SET accepted_at = 2")
     assert of_journal(world)[0].startswith("ok ")
+
+
+@pytest.mark.parametrize("table", ["message (subject text)", "meta (name text)"])
+def test_tables_of_somebody_else_keep_deliveryd_from_the_database(
+    world: World, database: str, table: str
+) -> None:
+    """Check says so before the first start, and the start says the same."""
+    execute(database, f"CREATE TABLE {table}")
+    advice = "holds tables that aren't deliveryd's, as m"
+    (told,) = of_journal(world)
+    assert told.startswith("error ")
+    assert advice in told
+    with pytest.raises(JournalUnusable, match=advice):
+        anyio.run(opened, database)
 
 
 def test_a_user_who_may_not_write_is_told_what_is_missing(world: World, database: str) -> None:

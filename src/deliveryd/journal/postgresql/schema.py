@@ -8,10 +8,13 @@ waits, and what awaits a receipt, has a row of its own in a small table meanwhil
 
 from __future__ import annotations
 
+import re
 import secrets
 import uuid
 from collections.abc import Sequence
 from datetime import date
+
+import psycopg
 
 from deliveryd.errors import JournalUnusable
 from deliveryd.journal.postgresql.connection import Db
@@ -276,6 +279,9 @@ _STORAGE = {
 """Storage of a day's partitions: three later versions of a message's row fit into its page."""
 
 
+_NAMES: Sequence[str] = re.findall(r"^CREATE TABLE (\w+)", TABLES, re.MULTILINE)
+
+
 def prepare_schema(db: Db) -> None:
     """Create the tables in an empty database, or upgrade an earlier format. Raises JournalUnusable."""
     with db.transaction():
@@ -330,11 +336,17 @@ def end_move(db: Db) -> None:
 
 
 def _format(db: Db) -> int | None:
-    if db.execute("SELECT to_regclass('meta')").fetchone() == (None,):
-        return None
-    found: dict[str, str] = dict(
-        db.execute("SELECT key, value FROM meta WHERE key IN ('format', 'written_since', 'moved')").fetchall()
-    )
+    if not _is_there(db, "meta"):
+        other = next((name for name in _NAMES if _is_there(db, name)), None)
+        if other is None:
+            return None
+        if not _is_there(db, "meta"):  # or a worker that starts has just made them all
+            raise _not_ours(other)
+    try:
+        rows = db.execute("SELECT key, value FROM meta WHERE key IN ('format', 'written_since', 'moved')")
+    except psycopg.errors.UndefinedColumn:
+        raise _not_ours("meta") from None
+    found: dict[str, str] = dict(rows.fetchall())
     if "moved" in found:
         raise JournalUnusable(
             "the journal was moved to another place: name that in journal.url, or see deliveryd journal"
@@ -350,6 +362,16 @@ def _format(db: Db) -> int | None:
             f" and this deliveryd writes format {FORMAT}: run a newer one"
         )
     return form
+
+
+def _is_there(db: Db, table: str) -> bool:
+    return db.execute(f"SELECT to_regclass('{table}')").fetchone() != (None,)
+
+
+def _not_ours(table: str) -> JournalUnusable:
+    return JournalUnusable(
+        f"the database holds tables that aren't deliveryd's, as {table}: give it a database of its own"
+    )
 
 
 def _create(db: Db) -> None:

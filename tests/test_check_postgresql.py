@@ -153,6 +153,16 @@ def test_tables_of_somebody_else_keep_deliveryd_from_the_database(
         anyio.run(opened, database)
 
 
+def test_a_start_that_may_not_create_tables_says_what_to_grant(database: str) -> None:
+    execute(database, "DROP ROLE IF EXISTS novice", "CREATE ROLE novice LOGIN")
+    with pytest.raises(JournalUnusable) as raised:
+        anyio.run(opened, database.replace("postgresql://postgres@", "postgresql://novice@"))
+    assert str(raised.value) == (
+        "the journal's database can't be used: permission denied for schema public;"
+        " let the user that connects own the database, or GRANT CREATE ON SCHEMA public TO it"
+    )
+
+
 def test_a_user_who_may_not_write_is_told_what_is_missing(world: World, database: str) -> None:
     """Before the first start, and where another one owns the journal."""
     execute(database, "DROP ROLE IF EXISTS clerk", "CREATE ROLE clerk LOGIN")

@@ -29,7 +29,7 @@ from deliveryd.journal.moving.to_sqlite import fill_file
 from deliveryd.journal.place import JournalDatabase, JournalFile, JournalPlace
 from deliveryd.journal.postgresql import schema as tables
 from deliveryd.journal.postgresql import upkeep
-from deliveryd.journal.postgresql.commits import translated
+from deliveryd.journal.postgresql.commits import translated_at_opening
 from deliveryd.journal.postgresql.connection import Db, connect_to_copy
 from deliveryd.journal.postgresql.halt import check_not_halted
 from deliveryd.journal.postgresql.lease import LeaseWatch, boot_time, fence, live_workers
@@ -204,7 +204,7 @@ def _translated() -> Iterator[None]:
     try:
         yield
     except psycopg.Error as error:
-        raise translated(error) from error
+        raise translated_at_opening(error) from error
     except sqlite3.Error as error:
         raise unusable(f"the SQLite journal can't be copied: {error}", error) from error
 

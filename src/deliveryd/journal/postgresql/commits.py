@@ -39,6 +39,8 @@ _NO_PARTITION = "23514"
 _NO_TABLE = "42P01"
 """Of a statement that names the partition of such a day."""
 
+_GRANT_CREATE = "; let the user that connects own the database, or GRANT CREATE ON SCHEMA public TO it"
+_GRANT_OWNER = "; workers make and drop parts of its tables: GRANT their owner TO the user that connects"
 
 Pending = PendingOperation[Db, Any]
 
@@ -285,9 +287,24 @@ def _is_beyond_limits(error: Exception) -> bool:
 
 def translated(error: psycopg.Error) -> JournalError:
     """Its first line alone: what follows may quote a row, and so a message."""
-    said = next(iter(str(error).strip().splitlines()), type(error).__name__)
+    said = _first_line(error)
     if is_lost(error):
         return JournalUnreachable(f"the journal's database can't be reached: {said}")
     if error.sqlstate in _FULL:
         return JournalFull(f"there is no room left for the journal's database: {said}")
     return JournalUnusable(f"the journal's database can't be used any more: {said}")
+
+
+def translated_at_opening(error: psycopg.Error) -> JournalError:
+    """The same before anything is recorded: a journal that couldn't be used yet, and what its user lacks."""
+    failure = translated(error)
+    if not isinstance(failure, JournalUnusable):
+        return failure
+    text = f"the journal's database can't be used: {_first_line(error)}"
+    if isinstance(error, psycopg.errors.InsufficientPrivilege):
+        text += _GRANT_CREATE if " schema " in text else _GRANT_OWNER
+    return JournalUnusable(text)
+
+
+def _first_line(error: psycopg.Error) -> str:
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)

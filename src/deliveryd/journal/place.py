@@ -5,7 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
-NOT_INSTALLED = "names a PostgreSQL database, which needs the extra: pip install 'deliveryd[postgresql]'"
+NOT_INSTALLED = (
+    "names a PostgreSQL database, which needs a driver; from a checkout:"
+    " pip install --require-hashes -r locks/postgresql.txt"
+)
 """What is wrong with journal.url where the driver is missing."""
 
 

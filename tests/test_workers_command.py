@@ -13,6 +13,7 @@ import pytest
 from deliveryd.journal.place import JournalDatabase
 from deliveryd.journal.postgresql.opening import open_shared_journal
 from deliveryd.journal.postgresql.reader import PostgresqlReader
+from deliveryd.journal.postgresql.workers import WorkerRecord, Workers
 from deliveryd.journal.reader import DecisionSelection
 from deliveryd.testing.journal_cases.samples import (
     NOW,
@@ -21,6 +22,7 @@ from deliveryd.testing.journal_cases.samples import (
     make_ready,
     sample_message,
 )
+from support import terminal
 from support.postgres import new_database
 from support.virtual import CONFIG
 
@@ -81,6 +83,42 @@ async def test_workers_are_listed_and_one_is_ended_by_its_name(url: str, tmp_pat
         assert "there are none" in again.stderr
     (decision,) = PostgresqlReader(JournalDatabase(url)).decisions(DecisionSelection(verb="fence"), 0, 9)
     assert (decision.key, decision.reason) == (worker["name"], "it hangs")
+
+
+@pytest.mark.parametrize(
+    ("workers", "states", "count"),
+    [
+        ([(1.0, None), (2.0, None)], ["live", "live"], "2 workers"),
+        ([(1.0, None), (60.0, None)], ["live", "stands still"], "1 live, 1 stands still"),
+        (
+            [(60.0, None), (60.0, None), (1.0, "ordered")],
+            ["stands still", "stands still", "ordered"],
+            "0 live, 2 stand still, 1 ended",
+        ),
+    ],
+)
+def test_the_footer_counts_what_the_rows_say(
+    workers: list[tuple[float, str | None]],
+    states: list[str],
+    count: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A dead worker isn't counted as a live one."""
+    found = [
+        WorkerRecord(number, f"host/{number}", NOW, 20.0, 1, still, ended, 0, 1, 0, 0, ())
+        for number, (still, ended) in enumerate(workers, 1)
+    ]
+    monkeypatch.setattr(Workers, "list", lambda _self: found)
+    monkeypatch.setattr(Workers, "losses", lambda _self: [])
+    config = configured(tmp_path, "postgresql://deliveryd@127.0.0.1/deliveryd")
+    listed = terminal.command("workers", "--config", str(config))
+    assert listed.status == 0, listed.err
+    _heading, *rows, last = listed.out.splitlines()
+    assert last == count
+    assert len(rows) == len(states)
+    for row, state in zip(rows, states, strict=True):
+        assert f" {state} " in row
 
 
 async def test_a_loss_is_shown_and_accepted_only_with_yes(url: str, tmp_path: Path) -> None:

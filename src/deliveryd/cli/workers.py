@@ -50,6 +50,11 @@ def list_workers(*, config: ConfigOption = USUAL_CONFIG, as_data: AsData = False
     Messages that are taken, ready and being sent, and events that the service hasn't accepted. RENEWED says
     how long ago a worker last committed, by the database's clock: a live one does so four times in its lease.
     Of workers that ended, those are listed that left something which nobody has taken over yet.
+
+    STATE is live; stands still: it committed nothing for a whole lease, so others may take over; or how its
+    lease ended. released: the worker ended it itself. fenced: another worker ended it, after a whole lease
+    without a commit. ordered: an operator did, by workers fence. halted: the database lost commits, see
+    accept-loss.
     """
     _print_workers(config, as_data=as_data)
 
@@ -94,9 +99,8 @@ def _print_workers(config: ConfigOption, *, as_data: bool) -> None:
             {"workers": [_as_data(each) for each in found], "lost": [loss_data(each) for each in lost]}
         )
         return
-    live = sum(each.ended is None for each in found)
     print_table(_HEADING, map(_row, found), _NUMBERS)
-    print_lines("1 worker" if live == 1 else f"{live} workers")
+    print_lines(_count(found))
     if lost:
         print_lines("the database lost commits, and no worker starts: run deliveryd accept-loss")
 
@@ -118,6 +122,19 @@ def _named(name: str, there: Sequence[WorkerRecord]) -> WorkerRecord:
 
 def _attempts(count: int) -> str:
     return "1 attempt is" if count == 1 else f"{count:,} attempts are"
+
+
+def _count(found: Sequence[WorkerRecord]) -> str:
+    ended = sum(each.ended is not None for each in found)
+    still = sum(each.is_over for each in found)
+    if not ended and not still:
+        return "1 worker" if len(found) == 1 else f"{len(found)} workers"
+    counts = [f"{len(found) - ended - still} live"]
+    if still:
+        counts.append(f"{still} {'stands' if still == 1 else 'stand'} still")
+    if ended:
+        counts.append(f"{ended} ended")
+    return ", ".join(counts)
 
 
 def _row(each: WorkerRecord) -> Sequence[str]:

@@ -367,7 +367,7 @@ async def test_nothing_is_moved_while_a_worker_has_either(
 ) -> None:
     async with opened(file) as journal:
         await make_ready(journal, 1)
-        with pytest.raises(JournalLocked, match="in use by another"):
+        with pytest.raises(JournalLocked, match=r"in use by another .*: stop the worker first$"):
             move(file, database)
     await anyio.to_thread.run_sync(move, file, database)
     async with opened(database):
@@ -382,7 +382,12 @@ async def test_what_a_killed_worker_left_is_moved_when_its_lease_is_over(
         await make_ready(journal, 1)
     with psycopg.connect(database.url) as admin:
         admin.execute("UPDATE worker SET ended = NULL, lease = 500000 WHERE id > 0")
-    await anyio.to_thread.run_sync(move, database, file)
+    told: list[str] = []
+    await anyio.to_thread.run_sync(
+        lambda: move_journal(database, file, DAYS_LATER, lambda _progress: None, told.append)
+    )
+    (line,) = told
+    assert line.endswith("didn't end its lease: waiting 0.5 s for a sign of life")
     async with opened(file) as journal:
         assert (await journal.account()).states == {State.READY: 1}
 
@@ -625,7 +630,8 @@ async def test_the_command_says_what_it_did_and_what_to_do_next(
     assert f'set journal.url = "{database.url}" before a worker starts' in done.stdout
     again = await anyio.to_thread.run_sync(run, "move", "--from", url, "--to", database.url)
     assert again.returncode == 78
-    assert "was moved to another place" in again.stderr
+    assert f"was moved to another place, to {database.name} at 20" in again.stderr
+    assert "reopen" not in again.stderr
     refused = await anyio.to_thread.run_sync(run, "reopen", "--url", url)
     assert refused.returncode == 2
     assert "--accept-duplicates" in refused.stderr
@@ -646,6 +652,18 @@ async def test_the_command_says_what_it_did_and_what_to_do_next(
             "there is no journal at",
         ),
         (("move", "--from", "postgresql://ops:x@db/j", "--to", "sqlite:////tmp/absent.db"), 78, "a password"),
+        (
+            (
+                "reopen",
+                "--url",
+                "postgresql://ops@127.0.0.1/j",
+                "--password-file",
+                "/nowhere/password",
+                "--accept-duplicates",
+            ),
+            78,
+            "deliveryd: --password-file can't be used",
+        ),
         (("reopen", "--url", "sqlite:////nowhere/a.db", "--accept-duplicates"), 78, "there is no journal at"),
     ],
 )

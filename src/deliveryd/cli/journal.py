@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -10,14 +11,16 @@ import typer
 
 from deliveryd.cli.command_group import CommandGroup
 from deliveryd.cli.options import USUAL_CONFIG, AsData, ConfigOption
-from deliveryd.cli.output import print_json, print_lines
+from deliveryd.cli.output import print_errors, print_json, print_lines
 from deliveryd.cli.progress import ProgressLine
 from deliveryd.config import SQLITE, load
-from deliveryd.errors import DeliverydError
+from deliveryd.errors import DeliverydError, JournalUnreachable, JournalUnusable
 from deliveryd.journal.place import NOT_INSTALLED, JournalDatabase, JournalFile, JournalPlace
 from deliveryd.runtime.privileges import work_as_owner
 
 _POSTGRESQL = ("postgresql://", "postgres://")
+_OF_DATABASE = ("the journal's database can't be", "journal.password_file", "journal.url ")
+"""How errors begin that are about the connection to a database."""
 
 journal = CommandGroup(
     no_args_is_help=True,
@@ -33,10 +36,22 @@ To = Annotated[
     str | None,
     typer.Option("--to", metavar="URL", help="Where it shall be; left out: journal.url."),
 ]
-PasswordFile = Annotated[
+PasswordOfEither = Annotated[
     Path | None,
-    typer.Option(metavar="FILE", help="The password of the database that --from or --to names."),
-]
+    typer.Option(
+        "--password-file", metavar="FILE",
+        help="The password of the database that --from or --to names; that of journal.url is in"
+        " journal.password_file.",
+    ),
+]  # fmt: skip
+PasswordOfUrl = Annotated[
+    Path | None,
+    typer.Option(
+        "--password-file", metavar="FILE",
+        help="The password of the database that --url names; that of journal.url is in"
+        " journal.password_file.",
+    ),
+]  # fmt: skip
 OnceMore = Annotated[
     bool,
     typer.Option(
@@ -51,7 +66,7 @@ def move(
     config: ConfigOption = USUAL_CONFIG,
     from_: From = None,
     to: To = None,
-    password_file: PasswordFile = None,
+    password_file: PasswordOfEither = None,
     as_data: AsData = False,
 ) -> None:
     """Move the journal to an empty place of the other kind.
@@ -72,7 +87,9 @@ def move(
         raise DeliverydError(f"a journal's URL {NOT_INSTALLED}") from error
     line = ProgressLine(beside_output=False)
     try:
-        moved = move_journal(source, target, time.time_ns() // 1000, line.came_to)
+        moved = move_journal(source, target, time.time_ns() // 1000, line.came_to, _say)
+    except (JournalUnreachable, JournalUnusable) as error:
+        raise _by_options(error, {"--from": from_, "--to": to}) from None
     finally:
         line.close()
     if as_data:
@@ -94,7 +111,7 @@ def reopen(
         str | None,
         typer.Option("--url", metavar="URL", help="Where the old journal is; left out: journal.url."),
     ] = None,
-    password_file: PasswordFile = None,
+    password_file: PasswordOfUrl = None,
     accept_duplicates: OnceMore = False,
 ) -> None:
     """Let workers use a journal again that was moved, as it was then.
@@ -113,7 +130,11 @@ def reopen(
         from deliveryd.journal.moving.move import reopen_journal  # noqa: PLC0415  # an extra
     except ImportError as error:
         raise DeliverydError(f"a journal's URL {NOT_INSTALLED}") from error
-    if not reopen_journal(place):
+    try:
+        is_reopened = reopen_journal(place)
+    except (JournalUnreachable, JournalUnusable) as error:
+        raise _by_options(error, {"--url": url}) from None
+    if not is_reopened:
         raise DeliverydError(f"the journal at {_url(place)} wasn't moved: workers can use it")
     print_lines(f"workers can use the journal at {_url(place)} again")
 
@@ -130,6 +151,23 @@ def _place(url: str | None, option: str, password_file: Path | None) -> JournalP
             param_hint=option,
         )
     return JournalFile(Path(path).absolute())
+
+
+def _say(text: str) -> None:
+    print_errors(f"deliveryd: {text}")
+
+
+def _by_options(
+    error: JournalUnreachable | JournalUnusable, given: Mapping[str, str | None]
+) -> JournalUnreachable | JournalUnusable:
+    """Name the option instead of the key where the database of an option can't be used."""
+    option = next((name for name, url in given.items() if url and url.startswith(_POSTGRESQL)), None)
+    text = str(error)
+    if option is None or not text.startswith(_OF_DATABASE):
+        return error
+    text = text.replace("set journal.password_file", "give --password-file")
+    text = text.replace("journal.password_file", "--password-file")
+    return type(error)(text.replace("journal.url", option))
 
 
 def _work_as_owner_of(*places: JournalPlace) -> None:

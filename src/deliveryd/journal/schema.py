@@ -194,6 +194,9 @@ MOVED = 1_000_000
 MOVED_BY = "moved_by"
 """The key of the token of a file's latest move: a move that broke off is finished by it."""
 
+MOVED_TO = "moved_to"
+"""The key of where a file's latest move led, and when, for people."""
+
 _HEADER = 100
 """Bytes of a database's header, which holds its application id and format."""
 
@@ -226,22 +229,31 @@ def _create(db: sqlite3.Connection, version: int) -> None:
     db.execute("COMMIT")
 
 
-def mark_moved(db: sqlite3.Connection, token: str) -> None:
-    """Mark a file's journal as moved, durably, by a move with this token."""
+def mark_moved(db: sqlite3.Connection, token: str, where: str = "") -> None:
+    """Mark a file's journal as moved, durably, by a move with this token; `where` is told to people."""
     (version,) = db.execute("PRAGMA user_version").fetchone()
     db.execute("BEGIN IMMEDIATE")
-    db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (MOVED_BY, token))
+    db.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", [(MOVED_BY, token), (MOVED_TO, where)])
     db.execute(f"PRAGMA user_version = {version + MOVED}")
     db.execute("COMMIT")
 
 
 def moved_by(path: Path) -> str | None:
     """The token of the move that marked a file's journal; None: it isn't marked, or no journal."""
+    return _of_move(path, MOVED_BY)
+
+
+def moved_to(path: Path) -> str | None:
+    """Where a file's journal was moved to, and when; None: it isn't marked, or that wasn't recorded."""
+    return _of_move(path, MOVED_TO) or None
+
+
+def _of_move(path: Path, key: str) -> str | None:
     with closing(sqlite3.connect(path, isolation_level=None)) as db:
         application, version = _marks(db)
         if application != APPLICATION_ID or version <= MOVED:
             return None
-        row = db.execute("SELECT value FROM meta WHERE key = ?", (MOVED_BY,)).fetchone()
+        row = db.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
     return None if row is None else str(row[0])
 
 

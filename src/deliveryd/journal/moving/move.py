@@ -12,7 +12,7 @@ import sqlite3
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from typing import NamedTuple
 
 import psycopg
@@ -33,8 +33,9 @@ from deliveryd.journal.postgresql.commits import translated_at_opening
 from deliveryd.journal.postgresql.connection import Db, connect_to_copy
 from deliveryd.journal.postgresql.halt import check_not_halted
 from deliveryd.journal.postgresql.lease import LeaseWatch, boot_time, fence, live_workers
-from deliveryd.journal.schema import mark_moved, moved_by, prepare_schema, unmark_moved
+from deliveryd.journal.schema import mark_moved, moved_by, moved_to, prepare_schema, unmark_moved
 from deliveryd.journal.sqlite_file import checked, open_database
+from deliveryd.model import format_instant
 
 WATCH_PAUSE = 0.25
 """Seconds between two looks at the lease of a worker that may be gone."""
@@ -47,14 +48,23 @@ class Moved(NamedTuple):
     seconds: float
 
 
-def move_journal(source: JournalPlace, target: JournalPlace, now: int, watch: Watch) -> Moved:
-    """Move a journal into an empty place of the other kind. Raises JournalError: both are as they were."""
+def move_journal(
+    source: JournalPlace,
+    target: JournalPlace,
+    now: int,
+    watch: Watch,
+    waits: Callable[[str], None] = lambda _text: None,
+) -> Moved:
+    """Move a journal into an empty place of the other kind. Raises JournalError: both are as they were.
+
+    `waits` is told for which worker the move waits.
+    """
     began = time.monotonic()
     match source, target:
         case JournalFile(), JournalDatabase():
             account = _to_database(source, target, now, watch)
         case JournalDatabase(), JournalFile():
-            account = _to_file(source, target, watch)
+            account = _to_file(source, target, watch, waits)
         case JournalFile(), _:
             raise JournalUnusable("both are SQLite files: while no worker has it, a copy of the file will do")
         case _:
@@ -81,6 +91,7 @@ def _to_database(source: JournalFile, target: JournalDatabase, now: int, watch: 
         token = tables.unfinished_move(db)
         if token is not None and checked(source.path, lambda: moved_by(source.path)) == token:
             checked(source.path, lambda: unmark_moved(source.path))
+        _refuse_moved(source)
         with closing(open_database(source.path)) as file:
             _prepare_empty(db)
             file.execute("BEGIN IMMEDIATE")
@@ -92,13 +103,15 @@ def _to_database(source: JournalFile, target: JournalDatabase, now: int, watch: 
                 token = _new_token()
                 with _database(target) as beside:
                     tables.begin_move(beside, token)
-            mark_moved(file, token)
+            mark_moved(file, token, f"{target.name} at {format_instant(now)}")
         tables.end_move(db)
         _commit_or(db, lambda: unmark_moved(source.path))
         return after
 
 
-def _to_file(source: JournalDatabase, target: JournalFile, watch: Watch) -> Account:
+def _to_file(
+    source: JournalDatabase, target: JournalFile, watch: Watch, waits: Callable[[str], None]
+) -> Account:
     found: list[Account] = []
     token = _new_token()
     with _database(source) as db, _exclusive_file(target):
@@ -110,7 +123,7 @@ def _to_file(source: JournalDatabase, target: JournalFile, watch: Watch) -> Acco
             tables.prepare_schema(db)
             tables.check_movable(db)
             check_not_halted(db)
-            _await_workers(db)
+            _await_workers(db, waits)
 
             def fill(path: object) -> None:
                 found.append(_fill(str(path), db, token, watch))
@@ -174,6 +187,14 @@ def _agree(before: Account, after: Account) -> None:
         )
 
 
+def _refuse_moved(source: JournalFile) -> None:
+    """Raise JournalUnusable where a file's journal was moved to a place that is known."""
+    if (there := checked(source.path, lambda: moved_to(source.path))) is not None:
+        raise JournalUnusable(
+            f"the journal {source.path} was moved to another place, to {there}: name that in journal.url"
+        )
+
+
 def _insist_on_a_file(place: JournalFile) -> None:
     if not place.path.exists():
         raise JournalUnusable(f"there is no journal at {place.path}")
@@ -184,13 +205,16 @@ def _exclusive_file(place: JournalFile) -> Iterator[None]:
     """Keep workers and commands from a file. Raises JournalLocked, JournalError."""
     checked(place.path, lambda: make_folder(place.path.parent))
     check_writable(place.path)
-    with exclusive_worker(place.path):
-        lock = lock_of(place.path)
-        lock.take()
+    lock = lock_of(place.path)
+    with ExitStack() as stack:
         try:
-            yield
-        finally:
-            lock.release()
+            stack.enter_context(exclusive_worker(place.path))
+            lock.take()
+        except JournalLocked as error:
+            said = str(error).partition(";")[0]  # goes on with what a second worker needs
+            raise JournalLocked(f"{said}: stop the worker first") from None
+        stack.callback(lock.release)
+        yield
 
 
 @contextmanager
@@ -218,12 +242,17 @@ def _prepare_empty(db: Db) -> None:
         )
 
 
-def _await_workers(db: Db) -> None:
+def _await_workers(db: Db, waits: Callable[[str], None]) -> None:
     """Wait until the leases of workers that are gone are over. Raises JournalLocked while one works."""
     watch = LeaseWatch()
     first: dict[int, int] = {}
     while workers := live_workers(db):
         for each in workers:
+            if each.id not in first:
+                waits(
+                    f"the worker {each.name} didn't end its lease:"
+                    f" waiting {each.lease:g} s for a sign of life"
+                )
             if first.setdefault(each.id, each.commits) != each.commits:
                 raise JournalLocked(f"the worker {each.name} uses this journal: stop all workers of it first")
         for each in watch.over(workers, boot_time()):

@@ -24,7 +24,7 @@ GONE = -1
 
 NAME = "moved from SQLite"
 
-_OWN_META = "'settled_seq', 'taken', 'pruned', 'forgotten', 'moved_by'"
+_OWN_META = "'settled_seq', 'taken', 'pruned', 'forgotten', 'moved_by', 'moved_to'"
 _DAY = f"max(message.taken_at / {DAY}, 1)"
 _IN_HAND = f"{State.TAKEN:d}, {State.READY:d}, {State.SENDING:d}"
 _MESSAGE = (

@@ -9,7 +9,7 @@ from deliveryd.journal.place import JournalDatabase
 from deliveryd.journal.postgresql import journal, stopped
 from deliveryd.journal.postgresql.connection import Db, connect_to_write
 from deliveryd.journal.postgresql.halt import CommitsLost, halt
-from deliveryd.journal.postgresql.lease import Fenced
+from deliveryd.journal.postgresql.lease import Fenced, fence, live_workers
 from deliveryd.journal.postgresql.opening import open_shared_journal
 from deliveryd.journal.postgresql.reader import PostgresqlReader
 from deliveryd.journal.postgresql.workers import By, Workers
@@ -24,9 +24,12 @@ from deliveryd.testing.journal_cases.samples import (
     accept_all,
     attempt_on,
     begin_attempts,
+    hand_over,
     make_ready,
+    receive_all,
     sample_entry,
     sample_message,
+    sample_receipt,
 )
 from support.postgres import new_database
 
@@ -198,3 +201,22 @@ async def test_a_recipient_who_stops_while_the_list_is_read_is_on_it_or_follows(
         known = {channel for channel, _ in await worker.stopped()}
         known |= {change.channel for change in (await worker.follow(NOW, ["sms"])).stops}
     assert known == {"sms"}
+
+
+async def test_what_others_left_in_the_inbox_of_a_worker_counts_among_its_events(
+    source: JournalDatabase,
+) -> None:
+    """Events alone keep an ended worker in the list until another one takes it over, which is told."""
+    workers = Workers(source)
+    async with open_shared_journal(source) as ended, open_shared_journal(source) as other:
+        await hand_over(ended, 1)
+        await receive_all(other, [sample_receipt("p1")])
+        assert workers.list()[0].events == 2
+        await accept_all(ended)
+        with connect_to_write(source, 9) as db:
+            assert fence(db, live_workers(db)[0])
+        assert [(each.ended, each.events) for each in workers.list()] == [("fenced", 1), (None, 0)]
+        adopted = (await other.follow(NOW, ["sms"])).adopted
+        assert adopted is not None
+        assert adopted.logs == 1
+        assert [row.status for row in await accept_all(other)] == ["delivered"]

@@ -80,7 +80,8 @@ class Recovery(NamedTuple):
     `waiting`: how many wait for their time, those that were in the line's hands among them, but none that is
     paused. `reporting`: ids of ended messages whose last event isn't accepted yet. `pauses`: those in force.
     `paused`: how many messages are paused, by what they wait for. `elsewhere`: the providers that other
-    workers have, or had until a short while ago.
+    workers have, or had until a short while ago. `logs`: of how many ended workers it was taken over while
+    this one ran; there may be events of them alone.
     """
 
     taken: list[Entry]
@@ -91,6 +92,7 @@ class Recovery(NamedTuple):
     pauses: Sequence[Pause] = ()
     paused: Mapping[str, int] = {}
     elsewhere: frozenset[str] = frozenset()
+    logs: int = 0
 
 
 class FromOthers(NamedTuple):

@@ -132,7 +132,9 @@ def adopt(
     ]
     for log in logs:
         _leave_to_others(db, log, foreign)
-    return _put_in_order(db, logs, now, frozenset(providers).union(others)) if logs else NOTHING_LEFT
+    if not logs:
+        return NOTHING_LEFT
+    return _put_in_order(db, logs, now, frozenset(providers).union(others))._replace(logs=len(logs))
 
 
 def adopt_all(

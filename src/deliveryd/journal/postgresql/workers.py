@@ -29,7 +29,8 @@ WITH held AS (
     SELECT coalesce(v.holder, v.id) AS holder,
         coalesce(sum(m.taken), 0)::int8 AS taken, coalesce(sum(m.ready), 0)::int8 AS ready,
         coalesce(sum(m.sending), 0)::int8 AS sending, sum((SELECT count(*) FROM event e
-            WHERE e.seq > v.settled AND e.seq < (v.id + 1) << {LOG_BITS}))::int8 AS events
+            WHERE e.seq > v.settled AND e.seq < (v.id + 1) << {LOG_BITS})
+            + (SELECT count(*) FROM inbox i WHERE i.log = v.id))::int8 AS events
     FROM worker v LEFT JOIN (
         SELECT owner, count(*) FILTER (WHERE state = {State.TAKEN:d}) AS taken,
             count(*) FILTER (WHERE state = {State.READY:d}) AS ready,
@@ -57,7 +58,8 @@ class WorkerRecord(NamedTuple):
 
     `lease` and `still` are seconds: how long its lease is, and for how long its counter `commits` stood still
     by the database's clock. `ended` None: nobody ended its lease. `taken`, `ready`, `sending`: messages.
-    `events`: those that the service hasn't accepted. What it took over from others is among them.
+    `events`: those that the service hasn't accepted, also those that others left in its inbox. What it took
+    over from others is among them.
     """
 
     id: int

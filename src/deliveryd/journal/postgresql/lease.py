@@ -117,7 +117,7 @@ class Lease:
         """Why this worker may commit nothing more."""
         commits, ended = self._row(db)
         if commits is None and self.worker <= _folded(db):  # what was left is adopted, and the row deleted
-            return Fenced("another worker took over, long ago")
+            return Fenced("another worker took over, and everything this one had")
         if commits is None or commits < self._commits:
             return CommitsLost(self.worker, self._commits, commits)
         if ended == HALTED:

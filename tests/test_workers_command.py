@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import getpass
 import json
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -82,7 +84,8 @@ async def test_workers_are_listed_and_one_is_ended_by_its_name(url: str, tmp_pat
         assert again.returncode == 2
         assert "there are none" in again.stderr
     (decision,) = PostgresqlReader(JournalDatabase(url)).decisions(DecisionSelection(verb="fence"), 0, 9)
-    assert (decision.key, decision.reason) == (worker["name"], "it hangs")
+    me = f"{getpass.getuser()}@{socket.gethostname()}"
+    assert (decision.key, decision.user, decision.reason) == (worker["name"], me, "it hangs")
 
 
 @pytest.mark.parametrize(

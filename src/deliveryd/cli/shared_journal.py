@@ -10,7 +10,7 @@ from deliveryd.config import Config
 from deliveryd.control.client import caller
 from deliveryd.errors import JournalUnusable, UsageError
 from deliveryd.journal.place import NOT_INSTALLED, JournalFile
-from deliveryd.runtime.rights import user_name
+from deliveryd.runtime.rights import at_this_machine, user_name
 
 if TYPE_CHECKING:
     from deliveryd.journal.postgresql.workers import By, Workers
@@ -32,10 +32,10 @@ def workers_of(config: Config) -> Workers:
 
 
 def decided_by(reason: str | None) -> By:
-    """Return who runs this command, and why."""
+    """Return who runs this command at which machine, and why."""
     from deliveryd.journal.postgresql.workers import By  # noqa: PLC0415  # as above
 
-    return By(user_name(os.geteuid()), caller(), reason)
+    return By(at_this_machine(user_name(os.geteuid())), caller(), reason)
 
 
 def present() -> int:

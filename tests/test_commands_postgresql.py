@@ -228,6 +228,18 @@ def test_nothing_is_paused_before_the_first_run(empty: Path) -> None:
     assert shown(empty, "paused").out == "nothing is paused\n"
 
 
+@pytest.mark.parametrize("name", ["status", "tail"])
+def test_who_watches_where_no_worker_runs_is_led_to_the_others(empty: Path, name: str) -> None:
+    """Workers of the same journal may run elsewhere; a socket or an admin server names one."""
+    answered = command(name, "--config", empty)
+    assert answered.status == 1
+    assert answered.err == (
+        f"deliveryd: no worker of this machine listens at {empty.with_name('control.sock')}:"
+        " deliveryd workers shows all of the journal; name one with"
+        " DELIVERYD_CONTROL__SOCKET, or with --url\n"
+    )
+
+
 def test_a_database_that_cannot_be_reached_is_one_line_that_says_what_to_check(tmp_path: Path) -> None:
     config = write_config(tmp_path, f"postgresql://deliveryd@127.0.0.1:{free_port()}/deliveryd")
     answered = command("audit", "--config", config)

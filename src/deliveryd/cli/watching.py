@@ -11,6 +11,7 @@ from deliveryd.cli.admin_url import checked_url
 from deliveryd.cli.configuration import load_as_owner, socket_for
 from deliveryd.cli.options import insist_on_a_channel
 from deliveryd.inspection.watched import OverHttp, OverSocket, Watched
+from deliveryd.journal.place import JournalDatabase
 
 UrlOption = Annotated[
     str | None,
@@ -31,4 +32,4 @@ def watched(config: Path, url: str | None, channel: str | None = None) -> Watche
     loaded = load_as_owner(config)
     if channel is not None:
         insist_on_a_channel(channel, sorted(loaded.channels.configured))
-    return OverSocket(socket_for(loaded))
+    return OverSocket(socket_for(loaded), is_shared=isinstance(loaded.journal.place, JournalDatabase))

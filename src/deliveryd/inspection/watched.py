@@ -5,12 +5,13 @@ from __future__ import annotations
 import http.client
 import json
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 from urllib.parse import urlencode, urlsplit
 
-from deliveryd.control.client import ask, stream
+from deliveryd.control.client import NoWorker, ask, stream
 from deliveryd.control.protocol import StatusRequest, TailRequest
 from deliveryd.errors import DeliverydError
 from deliveryd.telemetry.overview import (
@@ -49,22 +50,38 @@ class Watched(Protocol):
 
 
 class OverSocket:
-    """The worker at a control socket."""
+    """The worker at a control socket; `is_shared`: others on its journal may run on other machines."""
 
-    def __init__(self, place: Path) -> None:
+    def __init__(self, place: Path, *, is_shared: bool = False) -> None:
         self._place = place
+        self._is_shared = is_shared
 
     def status(self) -> Mapping[str, Any]:
         """Return its state as JSON. Raises DeliverydError."""
-        found = ask(self._place, StatusRequest(), _TIMEOUT).get("status")
+        with self._missed():
+            found = ask(self._place, StatusRequest(), _TIMEOUT).get("status")
         if not isinstance(found, dict):
             raise DeliverydError("the worker's answer can't be read: is it of another version?")
         return found
 
     def tail(self, wanted: TailRequest) -> Iterator[Portion]:
         """Yield what happens to messages, until the worker ends. Raises DeliverydError."""
-        for line in stream(self._place, wanted):
-            yield _events_of(line)
+        with self._missed():
+            for line in stream(self._place, wanted):
+                yield _events_of(line)
+
+    @contextmanager
+    def _missed(self) -> Iterator[None]:
+        """Say where other workers may be when there is none here."""
+        try:
+            yield
+        except NoWorker:
+            if not self._is_shared:
+                raise
+            raise NoWorker(
+                f"no worker of this machine listens at {self._place}: deliveryd workers shows all of the"
+                " journal; name one with DELIVERYD_CONTROL__SOCKET, or with --url"
+            ) from None
 
 
 class OverHttp:

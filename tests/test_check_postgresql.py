@@ -96,6 +96,27 @@ def test_what_the_server_refuses_says_what_to_change(world: World, database: str
     assert told.endswith(" does not exist; check journal.url")
 
 
+@pytest.mark.parametrize(
+    ("change", "advice"),
+    [
+        ("ALTER ROLE crowd CONNECTION LIMIT 0", "raise max_connections, or the role's CONNECTION LIMIT"),
+        (
+            "ALTER ROLE crowd SET default_transaction_read_only = on",
+            "it is a standby, or default_transaction_read_only is on",
+        ),
+    ],
+)
+def test_a_database_that_takes_nothing_says_why(
+    world: World, database: str, change: str, advice: str
+) -> None:
+    """The server names the symptom; the cause is told with it."""
+    execute(database, "DROP ROLE IF EXISTS crowd", "CREATE ROLE crowd LOGIN", change)
+    world.change("postgresql://postgres@", "postgresql://crowd@")
+    (told,) = of_journal(world)
+    assert told.startswith("failed ")
+    assert told.endswith(f"; {advice}")
+
+
 def test_a_mistake_in_the_address_is_told_once(world: World, database: str) -> None:
     world.change(database, "postgresql://me:hunter2@127.0.0.1/journal")
     answered = check(world)

@@ -41,6 +41,9 @@ _FOR_NOW = frozenset(
     }
 )
 """What another attempt may get past."""
+READ_ONLY = "it is a standby, or default_transaction_read_only is on"
+"""What a database is that takes no writes."""
+
 _REFUSALS = {
     "password authentication failed": "check the user in journal.url, and journal.password_file",
     "no password supplied": "the server asks for a password: set journal.password_file",
@@ -49,6 +52,11 @@ _REFUSALS = {
     "certificate verify failed": "check the server's certificate, and sslrootcert in journal.url",
     "does not support SSL": "turn TLS on at the server (ssl = on)",
     "invalid integer value": "check journal.url",
+    "session is read-only": READ_ONLY,
+    "too many connections": "raise max_connections, or the role's CONNECTION LIMIT",
+    "too many clients": "raise max_connections",
+    "remaining connection slots are reserved": "raise max_connections",
+    "no pg_hba.conf entry": "add a hostssl line for this user, database and machine to pg_hba.conf",
 }
 """What to do about a reason, by words in it."""
 _FILES = ("sslrootcert", "sslcert", "sslkey", "sslcrl", "sslcrldir")

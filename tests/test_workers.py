@@ -31,6 +31,7 @@ from deliveryd.testing.journal_cases.samples import (
     sample_message,
     sample_receipt,
 )
+from support.logs import log_lines
 from support.postgres import new_database
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
@@ -220,3 +221,14 @@ async def test_what_others_left_in_the_inbox_of_a_worker_counts_among_its_events
         assert adopted is not None
         assert adopted.logs == 1
         assert [row.status for row in await accept_all(other)] == ["delivered"]
+
+
+async def test_a_start_is_logged_with_the_workers_name_and_who_else_is_there(source: JournalDatabase) -> None:
+    """By the names that the list of workers has: what the others have waits for the end of their leases."""
+    with log_lines("info") as lines:
+        async with open_shared_journal(source), open_shared_journal(source):
+            first, second = Workers(source).list()
+        joined = [line for line in lines() if line["event"] == "journal.joined"]
+    assert [(line["worker"], line["workers"]) for line in joined] == [
+        (first.name, ""), (second.name, first.name),
+    ]  # fmt: skip

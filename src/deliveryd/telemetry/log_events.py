@@ -190,6 +190,11 @@ class Event(StrEnum):
         "the journal's database can't be reached; the line waits; again whenever the reason is another one",
     )
     JOURNAL_REACHED = "journal.reached", INFO, "the journal's database is reached again; the line continues"
+    JOURNAL_JOINED = (
+        "journal.joined",
+        INFO,
+        "the name of this worker of a shared journal, and of those whose leases aren't over",
+    )
     JOURNAL_ADOPTED = (
         "journal.adopted",
         WARNING,
@@ -299,6 +304,8 @@ class Fields(TypedDict, total=False):
     verdict: str
     version: str
     waiting: int
+    worker: str
+    workers: list[str]
     words: str
 
 

@@ -13,13 +13,15 @@ import psycopg
 from deliveryd.journal.event_json import EventWriter
 from deliveryd.journal.place import JournalDatabase
 from deliveryd.journal.postgresql.commits import Work, translated_at_opening
-from deliveryd.journal.postgresql.connection import connect_to_read, connect_to_write
+from deliveryd.journal.postgresql.connection import Db, connect_to_read, connect_to_write
 from deliveryd.journal.postgresql.database_clock import DatabaseClock
+from deliveryd.journal.postgresql.halt import own_name
 from deliveryd.journal.postgresql.journal import PostgresqlJournal
-from deliveryd.journal.postgresql.lease import begin_work, boot_time
+from deliveryd.journal.postgresql.lease import begin_work, boot_time, live_workers
 from deliveryd.journal.postgresql.schema import prepare_schema
 from deliveryd.model import Clock, WallClock
 from deliveryd.runtime.threads import Blocking, in_thread, own_thread
+from deliveryd.telemetry.log_events import Event, log
 
 T = TypeVar("T")
 
@@ -56,6 +58,11 @@ async def open_shared_journal(
             at, database_clock = (clock or WallClock()).now(), DatabaseClock(clock)
             begin = partial(begin_work, db, lease, at, boot_time, database_clock)
             mine = await write(partial(_as_told, begin))
+            log(
+                Event.JOURNAL_JOINED,
+                worker=own_name(),
+                workers=await write(partial(_as_told, partial(_others, db, mine.worker))),
+            )
             work = Work(db, connect, mine, write, observe)
             make = partial(PostgresqlJournal, work, partial(connect_to_read, source), blocking or in_thread)
             events = EventWriter(details_field)
@@ -69,6 +76,10 @@ async def open_shared_journal(
                     journal.stop()
         finally:
             (db if journal is None else journal).close()
+
+
+def _others(db: Db, worker: int) -> list[str]:
+    return [each.name for each in live_workers(db) if each.id != worker]
 
 
 def _as_told(work: Callable[[], T]) -> T:

@@ -31,6 +31,9 @@ T = TypeVar("T")
 GLANCE = 0.002
 """Seconds, of the machine's own time, after which it is asked whether a statement waits for a lock."""
 
+LOOK_AGAIN = 0.5
+"""Seconds of the plan after which a blocked statement is looked at again."""
+
 SETTLED = 0.03
 """Seconds of the machine's own time within which the server has found a deadlock (`DEADLOCK_MS`)."""
 
@@ -140,7 +143,8 @@ class Process:
                     await self.awake(stop[1])
                 else:
                     self.server.blocked += 1
-                    await self.server.moved()
+                    with anyio.move_on_after(LOOK_AGAIN):  # a lock may also end with what is no statement
+                        await self.server.moved()
                     await self.awake()
         finally:
             journal.end()

@@ -19,6 +19,7 @@ from deliveryd.delivery.policy import DispatchPolicy, RetryPolicy
 from deliveryd.delivery.provider import Provider
 from deliveryd.delivery.recorder import Recorder
 from deliveryd.delivery.routing import Routed
+from deliveryd.journal.pauses import Pause, PauseKind
 from deliveryd.journal.sqlite import SqliteJournal, open_journal_file
 from deliveryd.metrics import Metrics
 from deliveryd.model import (
@@ -71,6 +72,19 @@ class WatchedRecorder(Recorder):
         return settled
 
 
+class CountedBeats(Heartbeats):
+    """Refuses a loop that turns without end, which no virtual time would pass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.turns = 0
+
+    def beat(self, loop: str) -> float:
+        self.turns += 1
+        assert self.turns < 10_000, "the loop turns without end"
+        return super().beat(loop)
+
+
 class Bench:
     """One dispatcher on a real journal; its outcomes are kept instead of being recorded."""
 
@@ -82,10 +96,12 @@ class Bench:
         self.recorder = WatchedRecorder(journal, self.clock, metrics)
         outcomes = Outcomes(self.recorder, Heartbeats())
         self.settled = outcomes._pending
-        provider = Provider("sms", policy.breaker, self.recorder.backlog, self.recorder.pauses, self.clock)
-        choice = Choice({"sms": Sender(self.channel, provider)})
+        self.provider = Provider(
+            "sms", policy.breaker, self.recorder.backlog, self.recorder.pauses, self.clock
+        )
+        choice = Choice({"sms": Sender(self.channel, self.provider)})
         self.dispatcher = Dispatcher(
-            provider, choice, self.channel, self.recorder, outcomes, self.clock, metrics, Heartbeats(),
+            self.provider, choice, self.channel, self.recorder, outcomes, self.clock, metrics, CountedBeats(),
             policy=policy, doubt=DoubtPolicy("sms", policy), namespace=journal.namespace,
             share=100, intermediate=frozenset(),
         )  # fmt: skip
@@ -250,5 +266,18 @@ def test_the_intent_is_durable_before_the_provider_hears_of_the_message(tmp_path
         await trio.sleep(1)
         assert found == [State.SENDING]
         assert bench.channel.attempts[0][1].key == message_key(bench.journal.namespace, 1, "sms", 1)
+
+    on_the_bench(tmp_path, scene)
+
+
+def test_a_message_that_is_paused_while_its_provider_is_down_turns_no_loop(tmp_path: Path) -> None:
+    """It stays queued until the journal has it wait; no probe may begin meanwhile, and none is waited for."""
+
+    async def scene(bench: Bench) -> None:
+        bench.provider.breaker.open()
+        await bench.offer(1)
+        bench.recorder.pauses.replace([Pause(PauseKind.CHANNEL, "sms", START)], frozenset({"sms"}))
+        await trio.sleep(60)
+        assert not bench.channel.attempts
 
     on_the_bench(tmp_path, scene)

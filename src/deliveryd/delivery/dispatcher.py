@@ -308,11 +308,17 @@ class Dispatcher:
             self._turns.follow(self._breaker, tasks)
 
     def _longest_wait(self) -> float:
-        is_wanted = self.queued or (self._breaker.is_open and self._needs_probe)
-        if self._stopping or not is_wanted or self._under_way >= self._policy.concurrency:
+        if self._stopping or not self._is_wanted or self._under_way >= self._policy.concurrency:
             return HEARTBEAT_INTERVAL
         paced = self._pace.wait() if self._pace is not None else 0.0
         return min(max(paced, self._breaker.wait()), HEARTBEAT_INTERVAL)
+
+    @property
+    def _is_wanted(self) -> bool:
+        """Whether something may begin as soon as the pace and the breaker allow it."""
+        if self._breaker.is_open and not self._provider.is_reached:
+            return self._needs_probe
+        return bool(self.queued)
 
     def _next_batch(self) -> list[Routed]:
         if self._breaker.is_open and not self._provider.is_reached:

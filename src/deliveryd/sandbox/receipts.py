@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from datetime import UTC, datetime
+from itertools import count
 from types import TracebackType
 from typing import Literal, Self
 
@@ -26,7 +27,8 @@ class ReceiptSender:
     def __init__(self, state: SandboxState) -> None:
         self._state = state
         self._due: asyncio.Queue[tuple[ReceivedMessage, Voice]] = asyncio.Queue()
-        self._timers: set[asyncio.TimerHandle] = set()
+        self._timers: dict[int, asyncio.TimerHandle] = {}
+        self._numbers = count()
         self._senders: list[asyncio.Task[None]] = []
         # Receipts stay on this host over plain HTTP; loading the system's authorities would cost 50 ms.
         self._client = httpx.AsyncClient(
@@ -43,7 +45,7 @@ class ReceiptSender:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        for timer in self._timers:
+        for timer in self._timers.values():
             timer.cancel()
         for sender in self._senders:
             sender.cancel()
@@ -62,10 +64,11 @@ class ReceiptSender:
         if self._state.receipt_delay <= 0:
             self._due.put_nowait((message, voice))
             return
-        timer = asyncio.get_running_loop().call_later(self._state.receipt_delay, self._ripen, message, voice)
-        self._timers = {each for each in self._timers if not each.cancelled()} | {timer}
+        number, loop = next(self._numbers), asyncio.get_running_loop()
+        self._timers[number] = loop.call_later(self._state.receipt_delay, self._ripen, number, message, voice)
 
-    def _ripen(self, message: ReceivedMessage, voice: Voice) -> None:
+    def _ripen(self, number: int, message: ReceivedMessage, voice: Voice) -> None:
+        del self._timers[number]
         self._due.put_nowait((message, voice))
 
     async def _send_all(self) -> None:

@@ -187,7 +187,7 @@ class Event(StrEnum):
     JOURNAL_UNREACHABLE = (
         "journal.unreachable",
         ERROR,
-        "the journal's database can't be reached; the line waits; again whenever the reason is another one",
+        "the journal's database can't be reached, or for another reason now; the line waits",
     )
     JOURNAL_REACHED = "journal.reached", INFO, "the journal's database is reached again; the line continues"
     JOURNAL_JOINED = (

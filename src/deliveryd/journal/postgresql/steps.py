@@ -65,8 +65,8 @@ SELECT * FROM unnest(%s::int8[], %s::text[], %s::bool[], %s::int8[], %s::text[])
 """
 _BEHIND = 5 * SECOND
 """Microseconds by which the listening time may be behind, that one worker records for all now and then."""
-# Where another worker counts the listening time, this one knows an old one, and the record is a tick behind:
-# a deadline may be late by that, but never early.
+# Where another worker counts the listening time, or may begin to, this one knows an old one, and the record
+# is a tick behind: a deadline may be late by that, but never early.
 _AWAIT = f"""
 INSERT INTO awaited (id, provider, accepted_at, confirm_by, confirm_within, failed_next)
 SELECT s.id, s.provider, s.accepted_at,
@@ -74,8 +74,10 @@ SELECT s.id, s.provider, s.accepted_at,
     s.confirm_within, s.failed_next
 FROM unnest(%s::int8[], %s::text[], %s::int8[], %s::int8[], %s::int8[], %s::bool[])
     AS s (id, provider, accepted_at, confirm_by, confirm_within, failed_next)
-CROSS JOIN (SELECT coalesce((SELECT value::int8 FROM meta WHERE key = 'listened'), 0) + CASE WHEN EXISTS
-    (SELECT 1 FROM meta WHERE key = 'listener' AND value = %s) THEN 0 ELSE {_BEHIND} END AS listened) AS heard
+CROSS JOIN (SELECT coalesce((SELECT value::int8 FROM meta WHERE key = 'listened'), 0) + CASE
+    WHEN coalesce((SELECT value::int8 FROM meta WHERE key = 'listener'),
+        (SELECT min(w.id) FROM worker w WHERE w.ended IS NULL AND w.id <> here.id), here.id) = here.id THEN 0
+    ELSE {_BEHIND} END AS listened FROM (SELECT %s::int8 AS id) AS here) AS heard
 LEFT JOIN provider p ON p.name = s.provider
 """
 # Before the message moves on: its row still has the try.
@@ -158,7 +160,7 @@ class StepWriter:
         if waits := [row for row in rows.waits if row[0] not in lost]:
             db.execute(_WAIT, arrays(waits))
         if awaited := [row for row in rows.awaited if row[0] not in lost]:
-            db.execute(_AWAIT, (*arrays(awaited), str(self._worker)))
+            db.execute(_AWAIT, (*arrays(awaited), self._worker))
         places = {id_: log for id_, log in logs.items() if log != self._worker}
         return StepsWritten(rows.restored, lost, places, days)
 

@@ -407,7 +407,7 @@ async def test_a_worker_that_begins_while_a_move_begins_is_not_overlooked(
         begun.commit()
         begun.close()
 
-    def looked(_db: object) -> None:
+    def looked(_db: object, _waits: object) -> None:
         begun = psycopg.connect(database.url)
         schema.lock_schema(begun)
         threading.Thread(target=begin_meanwhile, args=(begun,)).start()

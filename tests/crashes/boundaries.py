@@ -31,7 +31,6 @@ _ADOPTING = (
 )
 _REMOVING = ("held", "leave", "orphans")
 
-_SHARING = ("follow", "renew")
 NEVER_PASSED: Mapping[str, str] = {
     "COMMIT.cut_log": "no transaction: what it does is a checkpoint, as SQLite does it by itself",
     "COMMIT.account": "only reads, and not in the thread that writes",
@@ -61,8 +60,9 @@ NEVER_PASSED: Mapping[str, str] = {
     ),
     **dict.fromkeys(
         (
-            *(f"{owner}.{step}" for owner in ("COMMIT", "Recorder", "SqliteJournal") for step in _SHARING),
-            *(f"SqliteJournal.{step}" for step in ("allot", "claim_probe", "free_probe", "outlasts")),
+            *(f"{owner}.{step}" for owner in ("COMMIT", "Recorder") for step in ("follow", "renew")),
+            *(f"SqliteJournal.{step}" for step in ("allot", "claim_probe", "free_probe")),
+            *(f"SqliteJournal.{step}" for step in ("follow", "outlasts")),
             *(f"Availability.{step}" for step in ("follow", "forget_others")),
             "Provider.expect_waiting",
             "Sharing.run",

@@ -31,6 +31,11 @@ _SPECIAL: Mapping[int, str] = {
 }
 """Customers at whose addresses something goes wrong."""
 
+_HAS = """
+SELECT EXISTS (SELECT 1 FROM message m JOIN worker w ON w.id = m.owner WHERE w.name = %s AND m.state = %s)
+"""
+"""Whether a worker has messages in a state."""
+
 
 def mix_recipients(worker: FleetWorker) -> None:
     """Let some of the customers have addresses at which something goes wrong."""
@@ -86,6 +91,13 @@ def delay_answers(fleet: Fleet, _worker: FleetWorker, _other: FleetWorker) -> No
     fleet.state.fail("provider.sms", *[ApplyThenDelay(0.5)] * 40)
 
 
+def bereave_of_work(fleet: Fleet, worker: FleetWorker, other: FleetWorker) -> None:
+    """Kill the other one in the middle of an attempt: something is left to adopt."""
+    delay_answers(fleet, worker, other)
+    fleet.wait_until(_HAS, other.name, int(State.SENDING))
+    bereave(fleet, worker, other)
+
+
 BY_EITHER = frozenset(map(commit_name, ("adopt", "fence", "move_in", "sweep")))
 """What either of the workers does: who is the first to."""
 
@@ -97,6 +109,7 @@ PROVOCATIONS: Mapping[str, Provocation] = {
     "Recorder.recover": start_anew,
     commit_name("release_lease"): end,
     **dict.fromkeys(BY_EITHER, bereave),
+    commit_name("adopt"): bereave_of_work,
     **dict.fromkeys(map(commit_name, ("decide", "end_pauses", "park", "wake")), pause),
     commit_name(change_name(State.READY, State.WAITING)): pause,
 }

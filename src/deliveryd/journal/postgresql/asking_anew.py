@@ -9,7 +9,7 @@ from __future__ import annotations
 from deliveryd.journal.postgresql.connection import Db
 from deliveryd.runtime import waits
 
-PORTION = 10_000
+ASKED_AT_ONCE = 10_000
 """Messages that one commit makes due at most: a lease has to be renewed in between."""
 
 _FIRST = -(2**63)
@@ -22,7 +22,7 @@ UPDATE waiting SET due_at = 0, waits_for = NULL WHERE id = ANY(ARRAY(
     SELECT id FROM waiting WHERE id > %s AND (waits_for = '{waits.DIRECTORY}'
         OR (waits_for >= 'settings ' AND waits_for < 'settings!')
         OR (waits_for >= 'customer ' AND waits_for < 'customer!'))
-    ORDER BY id LIMIT {PORTION} FOR UPDATE SKIP LOCKED)) RETURNING id
+    ORDER BY id LIMIT {ASKED_AT_ONCE} FOR UPDATE SKIP LOCKED)) RETURNING id
 """
 
 
@@ -38,7 +38,7 @@ def go_on_asking(db: Db) -> None:
     if row is None:
         return
     due = [id_ for (id_,) in db.execute(_MAKE_DUE, row)]
-    if len(due) < PORTION:
+    if len(due) < ASKED_AT_ONCE:
         db.execute("DELETE FROM meta WHERE key = 'unasked'")
     else:
         db.execute(_BEGIN, (str(max(due)),))

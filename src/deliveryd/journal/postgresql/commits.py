@@ -13,7 +13,7 @@ import psycopg
 
 from deliveryd.errors import IllegalTransition, JournalError, JournalFull, JournalUnreachable, JournalUnusable
 from deliveryd.journal.group_commit import GroupCommit, PendingOperation
-from deliveryd.journal.postgresql.connection import READ_ONLY, Db, is_lost
+from deliveryd.journal.postgresql.connection import STANDBY, Db, is_lost
 from deliveryd.journal.postgresql.halt import CommitsLost, halt
 from deliveryd.journal.postgresql.lease import Lease, Neighbours, release_lease
 from deliveryd.runtime.threads import Blocking
@@ -289,7 +289,7 @@ def translated(error: psycopg.Error) -> JournalError:
     """Its first line alone: what follows may quote a row, and so a message."""
     said = _first_line(error)
     if isinstance(error, psycopg.errors.ReadOnlySqlTransaction):
-        said += f"; {READ_ONLY}"
+        said += f"; {STANDBY}"
     if is_lost(error):
         return JournalUnreachable(f"the journal's database can't be reached: {said}")
     if error.sqlstate in _FULL:

@@ -41,7 +41,7 @@ _FOR_NOW = frozenset(
     }
 )
 """What another attempt may get past."""
-READ_ONLY = "it is a standby, or default_transaction_read_only is on"
+STANDBY = "it is a standby, or default_transaction_read_only is on"
 """What a database is that takes no writes."""
 
 _REFUSALS = {
@@ -52,7 +52,7 @@ _REFUSALS = {
     "certificate verify failed": "check the server's certificate, and sslrootcert in journal.url",
     "does not support SSL": "turn TLS on at the server (ssl = on)",
     "invalid integer value": "check journal.url",
-    "session is read-only": READ_ONLY,
+    "session is read-only": STANDBY,
     "too many connections": "raise max_connections, or the role's CONNECTION LIMIT",
     "too many clients": "raise max_connections",
     "remaining connection slots are reserved": "raise max_connections",

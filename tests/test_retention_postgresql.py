@@ -14,7 +14,7 @@ from deliveryd.journal.postgresql.database_clock import DatabaseClock
 from deliveryd.journal.postgresql.opening import open_shared_journal
 from deliveryd.journal.postgresql.retention import day_to_take_into
 from deliveryd.journal.postgresql.schema import DAY, days_there, partition_of
-from deliveryd.model import Confirmation, StatusEvent, Transition, WallClock
+from deliveryd.model import SECOND, Confirmation, StatusEvent, Transition, WallClock
 from deliveryd.states import State
 from deliveryd.testing.journal_cases.samples import (
     DAYS_LATER,
@@ -121,6 +121,25 @@ async def test_a_message_that_a_receipt_sends_on_meanwhile_is_not_forgotten(sour
         assert await state_counts(journal) == {State.WAITING: 1}
         assert len((await journal.due(DAYS_LATER, {"": 9})).entries) == 1
         assert (await journal.account()).gap == 0
+
+
+async def test_a_receipt_for_a_message_that_is_forgotten_meanwhile_is_not_told_before_what_was_told(
+    source: JournalDatabase,
+) -> None:
+    """At a worker whose clock is behind that of the worker that sent it."""
+    async with open_shared_journal(source) as sender:
+        await deliver_to_sent(sender, 1)
+        async with open_shared_journal(source) as receiver:
+            with psycopg.connect(source.url) as other, psycopg.connect(source.url, autocommit=True) as admin:
+                other.execute("INSERT INTO meta VALUES ('latest_at', '0')")  # where the clock is behind
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(receive_all, receiver, [sample_receipt(at=NOW - 60 * SECOND)])
+                    while admin.execute(BLOCKED).fetchone() is None:
+                        await anyio.lowlevel.checkpoint()
+                    admin.execute("UPDATE retired SET (day, id) = (SELECT day, id FROM message)")
+                    other.commit()
+                told = admin.execute("SELECT status FROM event ORDER BY body::json->>'timestamp'").fetchall()
+    assert told == [("dequeued",), ("sent",), ("delivered",)]
 
 
 async def test_a_clock_that_is_ahead_forgets_nothing_too_early(

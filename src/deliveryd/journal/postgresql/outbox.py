@@ -67,7 +67,7 @@ FROM unnest(%s::int8[], %s::int8[]) AS s (number, seq) WHERE e.seq = s.seq RETUR
 """
 _TOLD = f"""
 SELECT e.message_id, e.status, max({AT}) FROM unnest(%(ids)s::int8[]) AS wanted (id)
-JOIN event e ON e.message_id = wanted.id WHERE {PRESENT} GROUP BY 1, 2
+JOIN event e ON e.message_id = wanted.id GROUP BY 1, 2
 UNION ALL SELECT e.message_id, e.status, max({AT}) FROM unnest(%(ids)s::int8[]) AS wanted (id)
 JOIN inbox e ON e.message_id = wanted.id WHERE e.body IS NOT NULL GROUP BY 1, 2
 """

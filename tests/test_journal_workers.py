@@ -27,7 +27,7 @@ from deliveryd.journal.postgresql.journal import PostgresqlJournal
 from deliveryd.journal.postgresql.lease import Fenced, boot_time, fence, live_workers
 from deliveryd.journal.postgresql.opening import open_shared_journal
 from deliveryd.journal.postgresql.reader import PostgresqlReader
-from deliveryd.model import Outcome, ProgressReport, Transition
+from deliveryd.model import Outcome, ProgressReport, StatusEvent, Transition, message_key
 from deliveryd.states import State
 from deliveryd.testing.journal_cases.samples import (
     NOW,
@@ -437,6 +437,33 @@ async def test_a_receipt_at_the_other_worker_is_told_behind_what_is_reported_her
         assert await receive_all(other, [sample_receipt("p2")]) == ["matched"]
         assert await waiting_events(other) == [(2, "delivered")]
         assert await told(source, 1) == await told(source, 2) == ["dequeued", "sent", "delivered"]
+        await balanced(one)
+
+
+async def test_a_message_that_a_kept_receipt_ends_frees_its_place_though_another_worker_reports_it(
+    source: JournalDatabase,
+) -> None:
+    """Earlier events of it wait in the log of the worker that had it: this one never hears of the last."""
+    async with two_workers(source) as (one, other):
+        await make_ready(one, 1)
+        await begin_attempts(one, attempt_on(1))
+        doubtful, due = attempt_on(1)._replace(doubt=True), NOW + ONE_SECOND
+        progress = (StatusEvent(1, "sending", NOW),)
+        await one.change(
+            [
+                Transition(
+                    doubtful, State.SENDING, State.WAITING, NOW, due, Outcome("in_doubt"), events=progress
+                )
+            ]
+        )
+        (entry,) = (await other.due(due, {"sms": 9})).entries
+        arrived = sample_receipt()._replace(reference=message_key(other.namespace, 1, "sms", 1))
+        assert await receive_all(other, [arrived]) == ["unmatched"]
+        begun = entry.begun("sms", b"12345678", due)
+        recorded = await other.change([Transition(begun, State.READY, State.SENDING, due)])
+        assert (set(recorded.settled), set(recorded.elsewhere)) == ({1}, {1})
+        await one.follow(NOW, SMS)
+        assert await waiting_events(one) == [(1, "sending"), (1, "sent"), (1, "delivered")]
         await balanced(one)
 
 

@@ -362,8 +362,10 @@ class Book:
         record.is_emptied = record.is_emptied or (is_emptied and not self._keeps_variables)
         record.is_paused, record.due_at = False, None
 
-    def write(self, db: Db, outbox: Outbox, matched: Collection[int] = ()) -> None:
-        """Write what changed. Raises ChangedMeanwhile if a message changed since it was read.
+    def write(self, db: Db, outbox: Outbox, matched: Collection[int] = ()) -> frozenset[int]:
+        """Write what changed; return the messages whose events others will report.
+
+        Raises ChangedMeanwhile if a message changed since it was read.
 
         `matched`: messages that receipts are about, also those that these change nothing of. They are locked
         as well: who restores an earlier state of one reads its receipts then.
@@ -385,7 +387,7 @@ class Book:
         if self._restored:
             db.execute(_DROP_TRIES, arrays(self._restored))
         places = {id_: log for id_, log in logs.items() if log != outbox.worker}
-        outbox.put(db, self.events, places, self.days)
+        return outbox.put(db, self.events, places, self.days)
 
     def _lock(self, db: Db, statement: ByDay, rows: Sequence[tuple[Any, ...]]) -> dict[int, int | None]:
         """Run a statement that locks messages; return the logs of their latest events."""

@@ -127,6 +127,13 @@ class StepsRecorded(NamedTuple):
     elsewhere: Collection[int] = ()
 
 
+class _KeptMatched(NamedTuple):
+    """What kept receipts did, by message, and the messages whose events others will report."""
+
+    effects: Mapping[int, Effect]
+    elsewhere: frozenset[int]
+
+
 class Matching:
     """Applies receipts. `namespace` is what all keys begin with."""
 
@@ -214,7 +221,7 @@ class Matching:
         kept = self._kept_for(db, steps)
         ready = {each.entry.id: each for each in steps if each.before is State.READY and was_tried(each)}
         before = self._match_kept(db, kept, ready, BEFORE_A_STEP)
-        overtaken = {id_: effect for id_, effect in before.items() if State.SENT in effect.ended}
+        overtaken = {id_: effect for id_, effect in before.effects.items() if State.SENT in effect.ended}
         steps = [step for step in steps if step.entry.id not in overtaken]
         done = self._recorder.record(db, steps)
         for id_, effect in self._stay_sent(db, done.restored).items():
@@ -225,13 +232,15 @@ class Matching:
             effects[id_].append(effect)
         sending = {each.entry.id: each for each in steps if each.before is State.SENDING}
         settled = set(overtaken)
-        for id_, found in self._match_kept(db, kept, sending, AFTER_A_STEP).items():
+        after = self._match_kept(db, kept, sending, AFTER_A_STEP)
+        for id_, found in after.effects.items():
             effect = instead_of_step(found, sending[id_])
             if State.SENT in effect.ended:
                 settled.add(id_)
             if effect != NO_EFFECT:
                 effects[id_].append(effect)
-        elsewhere &= {step.entry.id for step in steps if step.after in ENDED}
+        elsewhere |= before.elsewhere | after.elsewhere
+        elsewhere &= settled.union(step.entry.id for step in steps if step.after in ENDED)
         return StepsRecorded(settled | done.lost, effects, done.lost, elsewhere)
 
     def _kept_for(self, db: Db, steps: Sequence[Transition]) -> list[_KeptReceipt]:
@@ -261,10 +270,10 @@ class Matching:
         kept: Sequence[_KeptReceipt],
         steps: Mapping[int, Transition],
         settleable: frozenset[State],
-    ) -> Mapping[int, Effect]:
-        """Apply kept receipts to the messages of these steps, by the message."""
+    ) -> _KeptMatched:
+        """Apply kept receipts to the messages of these steps."""
         if not kept or not steps:
-            return {}
+            return _KeptMatched({}, frozenset())
         book = self._book()
         receipts = [each.receipt for each in kept]
         book.read(db, {*steps, *_referred(receipts, self._namespace)}, _named(receipts))
@@ -278,10 +287,10 @@ class Matching:
             if done is not None:
                 matched.append((seq, tried.message_id))
                 effects[tried.message_id] = effects.get(tried.message_id, NO_EFFECT) | done
-        book.write(db, self._outbox)
+        elsewhere = book.write(db, self._outbox)
         if matched:
             db.execute(_MATCH_KEPT, arrays(matched))
-        return effects
+        return _KeptMatched(effects, elsewhere)
 
     def _stay_sent(self, db: Db, steps: Sequence[Transition]) -> Mapping[int, Effect]:
         """Take the steps of messages that stay sent; one fails if its provider reported so meanwhile."""

@@ -62,12 +62,24 @@ class Stage:
         return self.is_over
 
     def _is_all_taken(self) -> bool:
-        """Whether the queue has nothing but what it can't be rid of."""
-        queue = self.others.service.queue
-        if not queue:
+        """Whether the queue has nothing but what it can't be rid of, and no worker is about to record more."""
+        queue, handed = self.others.service.queue, self._handed()
+        if not queue and not handed:
             return True
         known, malformed = {*self.kept.rows(), *self.kept.pruned()}, self.kept.malformed()
+        if not handed <= known | self.kept.forgotten():
+            return False
         return all(id_of(raw) in known or raw in malformed for raw in queue)
+
+    def _handed(self) -> set[int | None]:
+        """The messages that live workers were given."""
+        living = {machine.world.life for machine in self.machines if machine.worker is not None}
+        return {
+            id_of(raw)
+            for taken in self.world.ledger.taken.values()
+            if taken.life in living
+            for raw in taken.raws[: taken.whole]
+        } - {None}
 
 
 class SkewedClock(WallClock):

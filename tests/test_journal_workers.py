@@ -27,7 +27,7 @@ from deliveryd.journal.postgresql.journal import PostgresqlJournal
 from deliveryd.journal.postgresql.lease import Fenced, boot_time, fence, live_workers
 from deliveryd.journal.postgresql.opening import open_shared_journal
 from deliveryd.journal.postgresql.reader import PostgresqlReader
-from deliveryd.model import Outcome, ProgressReport, StatusEvent, Transition, message_key
+from deliveryd.model import Outcome, ProgressReport, StatusEvent, StopChange, Transition, message_key
 from deliveryd.states import State
 from deliveryd.testing.journal_cases.samples import (
     NOW,
@@ -634,6 +634,20 @@ async def test_a_worker_whose_clock_is_behind_ends_no_wait_and_no_pause_of_other
         assert not (await one.due(NOW, {"sms": 9})).entries
         (pause,) = await one.end_pauses(NOW)
         assert pause.until == NOW + 7200 * ONE_SECOND
+
+
+async def test_a_worker_whose_clock_is_behind_lifts_a_stop_that_another_one_recorded(
+    source: JournalDatabase,
+) -> None:
+    """The provider's instants decide; by that clock the later report would be of the future."""
+    stop = StopChange("sms", b"1" * 16, NOW, True, "STOP", "receipt", heard_at=NOW)
+    lift = StopChange("sms", b"1" * 16, NOW + 1, False, None, "receipt", heard_at=NOW - 3600 * ONE_SECOND)
+    async with two_workers(source) as (one, other):
+        await one.receive([], [stop])
+        assert await one.stopped() == [("sms", b"1" * 16)]
+        await other.follow(NOW, SMS)
+        assert [each.result for each in await other.receive([], [lift])] == ["matched"]
+        assert await one.stopped() == []
 
 
 async def test_the_end_of_another_worker_is_told_once(source: JournalDatabase) -> None:

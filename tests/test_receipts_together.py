@@ -106,7 +106,7 @@ async def test_opt_outs_have_results_of_their_own(tmp_path: Path) -> None:
         recorder = ReceiptBatcher(recorder_on(journal))
 
         async def report(number: int) -> None:
-            opt_outs = [OptOut("sms", f"+4477009001{number % 2:02}", True, NOW)] if number else []
+            opt_outs = [OptOut("sms", f"+4477009001{number % 2:02}", True, NOW, NOW)] if number else []
             results[number] = await recorder.record([receipt(number)] if number != 1 else [], opt_outs)
 
         async with anyio.create_task_group() as tasks:

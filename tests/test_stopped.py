@@ -121,10 +121,10 @@ async def test_the_recorder_follows_reports_and_orders_and_loads_what_is_in_forc
     """What it has in memory is what the journal has."""
     async with open_journal_file(path) as journal:
         recorder = recorder_on(journal)
-        await recorder.receive([], [OptOut("sms", ADA, True, 1)])
+        await recorder.receive([], [OptOut("sms", ADA, True, 1, 1)])
         assert recorder.stopped.includes("sms", "447700900101")
         assert not recorder.stopped.includes("email", "447700900101")
-        await recorder.receive([], [OptOut("sms", ADA, False, 2)])
+        await recorder.receive([], [OptOut("sms", ADA, False, 2, 2)])
         assert recorder.stopped.digests == {}
         await recorder.decide(Order(Action.STOP, ItemKind.RECIPIENT, (f"sms {ADA}",)), ["sms"])
         assert recorder.stopped.includes("sms", ADA)
@@ -137,7 +137,7 @@ async def test_the_recorder_follows_reports_and_orders_and_loads_what_is_in_forc
 async def test_an_operator_lifts_what_a_provider_reported_with_a_clock_that_is_ahead(path: Path) -> None:
     async with open_journal_file(path) as journal:
         recorder = recorder_on(journal)
-        await recorder.receive([], [OptOut("sms", ADA, True, 3600)])
+        await recorder.receive([], [OptOut("sms", ADA, True, 3600, 3600)])
         [stopped] = read_stopped(path, "sms")
         assert (await ordered(journal, Action.LIFT, stopped.name)).skipped == {}
         assert await journal.stopped() == []

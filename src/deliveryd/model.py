@@ -410,7 +410,8 @@ class Confirmation(NamedTuple):
 class StopChange(NamedTuple):
     """From an instant on a recipient can't be reached on a channel any more, or can be again.
 
-    `digest` stands for the address. `source` is `answer`, `receipt` or `operator`.
+    `digest` stands for the address. `source` is `answer`, `receipt` or `operator`. `heard_at` is when a
+    report came whose instant the provider gave, by this worker's clock.
     """
 
     channel: str
@@ -419,15 +420,20 @@ class StopChange(NamedTuple):
     stopped: bool = True
     reason: str | None = None
     source: str = "answer"
+    heard_at: int | None = None
 
 
 class OptOut(NamedTuple):
-    """A provider's report that a recipient stopped a channel, or resumed it (`stopped` False)."""
+    """A provider's report that a recipient stopped a channel, or resumed it (`stopped` False).
+
+    `at` is the provider's instant; the report came at `heard_at`.
+    """
 
     channel: str
     address: str
     stopped: bool
     at: int
+    heard_at: int
 
 
 class Transition(NamedTuple):

@@ -62,7 +62,7 @@ class Stage:
         return self.is_over
 
     def _is_all_taken(self) -> bool:
-        """Whether the queue has nothing but what it can't be rid of, and no worker is about to record more."""
+        """Whether the queue has only what it can't be rid of, and no worker is about to record more."""
         queue, handed = self.others.service.queue, self._handed()
         if not queue and not handed:
             return True

@@ -53,19 +53,26 @@ def _may_be_passed_over(case: Case, channel: str, by: Asked) -> bool:
 
 def _may_be_unavailable(case: Case, channel: str, by: Asked) -> bool:
     """Whether all providers of a channel may have been down for so long that its messages go elsewhere."""
-    plan = case.history.plan
-    asked = case.history.ledger.asked
-    failures = {
-        provider: next((one.at for one in asked if _is_failure(case, one, provider)), by.at)
-        for provider in enabled_in(plan, case.history.lives[by.life])
-        if provider in _providers(case, channel)
-    }
+    plan, history = case.history.plan, case.history
     # A clock that was put forward counts over a restart alone.
     jumped = sum(max(jump.seconds, 0.0) for jump in plan.jumps) if by.life else 0.0
-    # Since when a channel is down is kept by the clock of the worker that saw it, and judged by another one.
-    apart = 2 * case.history.skew / SECOND
-    waited = by.at - max(failures.values(), default=by.at)
+    # Since when a channel is down is kept by the clock of the worker that saw it, and judged by another one,
+    # which may have other providers of it.
+    apart = 2 * history.skew / SECOND
+    lives = history.lives if history.is_shared else [history.lives[by.life]]
+    waited = max(_down_for(case, channel, by, life) for life in lives)
     return waited + jumped + apart >= plan.tuning.unavailable_after
+
+
+def _down_for(case: Case, channel: str, by: Asked, life: Life) -> float:
+    """Seconds since the first failures of all providers that a life has of a channel."""
+    asked = case.history.ledger.asked
+    failures = (
+        next((one.at for one in asked if _is_failure(case, one, provider)), by.at)
+        for provider in enabled_in(case.history.plan, life)
+        if provider in _providers(case, channel)
+    )
+    return by.at - max(failures, default=by.at)
 
 
 def _is_failure(case: Case, asked: Asked, provider: str) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from deliveryd.journal.orders import ItemKind
-from simulation.ledger import Asked, Held
+from simulation.ledger import Asked, Held, Polled
 from simulation.run import History
 
 UNDER_WAY = 3.0
@@ -25,8 +25,11 @@ def broken_pauses(history: History) -> Iterator[str]:
     for held in ledger.held:
         what = f"{held.halt.kind} {held.halt.key}"
         if held.halt.kind is ItemKind.INTAKE:
-            asked_at = (polled.at for polled in ledger.polled)
-            late = [at for at in asked_at if held.begun + TAKE_UNDER_WAY < at < held.ended]
+            late = [
+                polled.at
+                for polled in ledger.polled
+                if held.begun + TAKE_UNDER_WAY + _frozen(history, held, polled) < polled.at < held.ended
+            ]
         else:
             late = [
                 asked.at
@@ -42,9 +45,13 @@ def _under_way(history: History, held: Held, asked: Asked) -> float:
     """Seconds for which an attempt may be under way; a process that was frozen goes on where it stood."""
     if not history.is_shared:
         return UNDER_WAY
+    return UNDER_WAY + HEARD_OF + _frozen(history, held, asked)
+
+
+def _frozen(history: History, held: Held, used: Asked | Polled) -> float:
+    """Seconds for which the process that used it stood still since it was paused."""
     still = history.ledger.stood_still
-    frozen = sum(each.within(held.begun, asked.at) for each in still if each.life == asked.life)
-    return UNDER_WAY + HEARD_OF + frozen
+    return sum(each.within(held.begun, used.at) for each in still if each.life == used.life)
 
 
 def _concerns(held: Held, asked: Asked, settings: Mapping[int, int]) -> bool:

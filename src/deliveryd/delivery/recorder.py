@@ -421,7 +421,7 @@ class Recorder:
 
     def _as_stop(self, report: OptOut) -> StopChange:
         digest = self.stopped.digest(report.channel, report.address)
-        return StopChange(report.channel, digest, report.at, report.stopped, None, "receipt")
+        return StopChange(report.channel, digest, report.at, report.stopped, None, "receipt", report.heard_at)
 
     async def decide(self, order: Order, providers: Collection[str]) -> Decided:
         """Carry out an operator's order."""

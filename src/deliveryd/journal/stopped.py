@@ -107,7 +107,7 @@ def record_stops(db: sqlite3.Connection, changes: Iterable[StopChange]) -> list[
 
 
 def _record(db: sqlite3.Connection, change: StopChange) -> bool:
-    channel, digest, _at, _stopped, reason, source = change
+    channel, digest, source = change.channel, change.digest, change.source
     row = db.execute(
         "SELECT at, lifted_at FROM stopped WHERE channel = ? AND digest = ?", (channel, digest)
     ).fetchone()
@@ -115,7 +115,7 @@ def _record(db: sqlite3.Connection, change: StopChange) -> bool:
     if after is None:
         return False
     if after.is_kept and after.lifted_at is None:
-        db.execute(_STOP, (channel, digest, after.at, to_text(reason), source))
+        db.execute(_STOP, (channel, digest, after.at, to_text(change.reason), source))
     elif after.is_kept:
         db.execute(_LIFT, (channel, digest, after.at, source))
     return after.is_changed
@@ -157,8 +157,14 @@ def listed_after(change: StopChange, before: Listed | None) -> ListedAfter | Non
     return ListedAfter(at, None if change.stopped else at, is_kept, change.stopped is not was_stopped)
 
 
+def not_after(change: StopChange, now: int) -> StopChange:
+    """Return a report as of now if its instant is in the future: nothing of today could lift it."""
+    return change._replace(at=min(change.at, now))
+
+
 def stops_reported(db: sqlite3.Connection, changes: Sequence[StopChange]) -> list[MatchedReceipt]:
     """Record what receipts say of recipients; return what each one did."""
+    changes = [each if each.heard_at is None else not_after(each, each.heard_at) for each in changes]
     return [
         MatchedReceipt("matched", Effect(stop=change)) if changed else MatchedReceipt("repeated")
         for change, changed in zip(changes, record_stops(db, changes), strict=True)

@@ -245,7 +245,7 @@ class Receipts:
 
 
 def _opt_outs(channel: str, reports: Sequence[Report], now: int) -> Iterator[OptOut]:
-    """Return what reports say of recipients, of now at the latest: one of the future could not be lifted."""
+    """Return what reports say of recipients."""
     for report in reports:
         if report.consent is not None and report.recipient is not None:
-            yield OptOut(channel, report.recipient, report.consent == "stopped", min(report.at, now))
+            yield OptOut(channel, report.recipient, report.consent == "stopped", report.at, now)

@@ -218,7 +218,7 @@ class PostgresqlJournal(LeasedCommits):
         return await self._try(
             lambda db: [
                 *self._matching.receive(db, reports),
-                *stops_reported(db, stops, self._lease.worker),
+                *stops_reported(db, stops, self._lease.worker, partial(self._common_now, db)),
             ]
         )
 

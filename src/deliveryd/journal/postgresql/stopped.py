@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from deliveryd.journal.base import MatchedReceipt
 from deliveryd.journal.orders import Effect
 from deliveryd.journal.postgresql.connection import Db
 from deliveryd.journal.postgresql.values import plain
-from deliveryd.journal.stopped import Listed, StoppedRecipient, listed_after
+from deliveryd.journal.stopped import Listed, StoppedRecipient, listed_after, not_after
 from deliveryd.model import StopChange
 
 _LIST = """
@@ -64,8 +64,20 @@ def changed_stops(db: Db, after: int, until: int, worker: int) -> list[StopChang
     return [StopChange(channel, bytes(digest), *rest) for channel, digest, *rest in rows]
 
 
-def stops_reported(db: Db, changes: Sequence[StopChange], worker: int) -> list[MatchedReceipt]:
-    """Record what receipts say of recipients; return what each one did."""
+def stops_reported(
+    db: Db, changes: Sequence[StopChange], worker: int, common: Callable[[int], int]
+) -> list[MatchedReceipt]:
+    """Record what receipts say of recipients; return what each one did.
+
+    `common`: the time that workers have in common, from one worker's. By a clock that is behind, a report
+    would seem to be of the future.
+    """
+    changes = [
+        not_after(each, common(each.heard_at))
+        if each.heard_at is not None and each.at > each.heard_at
+        else each
+        for each in changes
+    ]
     return [
         MatchedReceipt("matched", Effect(stop=change)) if changed else MatchedReceipt("repeated")
         for change, changed in zip(changes, record_stops(db, changes, worker), strict=True)

@@ -175,7 +175,8 @@ class Case(NamedTuple):
             return True
         found = self.stops(channel, before)
         lifts = [each for each in found if not each.stopped and each.known is not None]
-        lifted = max((each.begun for each in lifts if each.known_at <= self.offered_at), default=0)
+        late = ELSEWHERE if self.history.is_shared else 0.0
+        lifted = max((each.begun for each in lifts if each.known_at + late <= self.offered_at), default=0)
         return any(each.stopped and (each.known is None or each.known > lifted) for each in found)
 
     def has_stopped(self, by: Asked) -> bool:

@@ -22,7 +22,8 @@ from deliveryd.errors import IllegalTransition
 from deliveryd.journal.base import Account, Doubtful, FromOthers, Journal
 from deliveryd.journal.orders import Action, ItemKind, Order
 from deliveryd.journal.place import JournalDatabase
-from deliveryd.journal.postgresql.connection import connect_to_write
+from deliveryd.journal.postgresql.connection import connect_to_read, connect_to_write
+from deliveryd.journal.postgresql.following import Counting
 from deliveryd.journal.postgresql.journal import PostgresqlJournal
 from deliveryd.journal.postgresql.lease import Fenced, boot_time, fence, live_workers
 from deliveryd.journal.postgresql.opening import open_shared_journal
@@ -597,6 +598,22 @@ async def test_what_waits_is_counted_for_all(source: JournalDatabase) -> None:
         clock.now += 2
         assert (await other.follow(NOW, SMS)).waiting == 1
         assert (await other.follow(NOW, SMS)).waiting is None
+
+
+async def test_a_process_that_stood_still_while_it_counted_counts_again_in_five_minutes(
+    source: JournalDatabase,
+) -> None:
+    """Not only after a multiple of the time for which it stood still."""
+    async with open_shared_journal(source) as journal:
+        await bring_to_wait(journal, 1, NOW)
+    stood_still = 3600.0
+    times = iter([0.0, stood_still, stood_still + 299.0, stood_still + 300.0])
+    counting = Counting(lambda: connect_to_read(source), times.__next__)
+    counts = counting.count()
+    assert counts is not None
+    assert counts.waiting == 1
+    assert [counting.is_due, counting.is_due] == [False, True]
+    counting.close()
 
 
 async def test_listening_time_is_counted_once_and_goes_on_with_another(

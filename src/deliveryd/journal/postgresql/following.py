@@ -32,6 +32,9 @@ COUNTED_EVERY = 1.0
 COUNTING_SHARE = 20
 """Seconds between two counts, for each second that a count takes."""
 
+COUNTED_AT_LEAST_EVERY = 300.0
+"""Most seconds between two counts: one may have taken as long as its process or machine stood still."""
+
 MOST_SWEPT = 500
 """Receipts that fit no attempt, and that one look tries to match again."""
 
@@ -184,7 +187,8 @@ class Counting:
             self.close()
             counts = None
         ended = self._clock()
-        self._next = ended + max(COUNTED_EVERY, COUNTING_SHARE * (ended - began))
+        pause = max(COUNTED_EVERY, COUNTING_SHARE * (ended - began))
+        self._next = ended + min(pause, COUNTED_AT_LEAST_EVERY)
         return counts
 
     def _counted(self) -> WaitingCounts:

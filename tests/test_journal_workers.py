@@ -12,6 +12,7 @@ from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from itertools import count
+from typing import Any
 
 import anyio
 import anyio.lowlevel
@@ -685,6 +686,28 @@ async def test_a_lease_lasts_from_before_its_last_renewal_was_sent(source: Journ
         assert not journal.outlasts(6.0)
         await journal.renew()
         assert journal.outlasts(19.0)
+
+
+async def test_a_lease_is_renewed_also_where_each_commit_takes_longer_than_a_second(
+    source: JournalDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One renewal is enough: nothing would be taken or reported where a standby is slow."""
+    clock, commits = BootClock(), 0
+    committed = PostgresqlJournal._committed
+
+    def slowly(journal: PostgresqlJournal, db: psycopg.Connection[Any]) -> Exception | None:
+        nonlocal commits
+        commits += 1
+        clock.now += 1.5
+        return committed(journal, db)
+
+    async with worker(source, clock=clock) as journal:
+        clock.now += 5.0
+        monkeypatch.setattr(PostgresqlJournal, "_committed", slowly)
+        with anyio.fail_after(10):
+            await journal.renew()
+        assert commits == 1
+        assert journal.outlasts(18.0)
 
 
 # all at once

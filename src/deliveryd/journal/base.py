@@ -279,7 +279,7 @@ class Journal(SharedLimits, Protocol):
         """
 
     async def renew(self) -> None:
-        """Return when this worker's lease was renewed within the last second, however long that takes.
+        """Return when this worker's lease was renewed a moment ago, however long that takes.
 
         What another worker has taken over isn't this one's to take for: see `base.FromOthers`.
         """

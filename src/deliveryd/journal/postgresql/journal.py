@@ -379,8 +379,9 @@ class PostgresqlJournal(LeasedCommits):
         return True
 
     async def renew(self) -> None:
-        """Return when the lease was renewed within the last second."""
-        while self._lease.age > RENEWED_WITHIN:
+        """Return when the lease was renewed within the last second, or by a slow commit since this call."""
+        lease, asked_at = self._lease, self._lease.clock()
+        while lease.age > RENEWED_WITHIN and (lease.renewed_at < asked_at or lease.age > lease.seconds / 2):
             await self._commit(lambda _db: None)
 
     def outlasts(self, seconds: float) -> bool:

@@ -592,6 +592,23 @@ async def test_pauses_stops_and_what_is_down_reach_the_other_worker(source: Jour
         assert (await one.follow(NOW, SMS)).stops == []
 
 
+async def test_the_pause_of_a_forgotten_message_ends_at_the_other_worker_as_well(
+    source: JournalDatabase,
+) -> None:
+    """There it would hold the message for ever that is given the same id later."""
+    async with two_workers(source) as (one, other):
+        await make_ready(one, 1)
+        assert (await decide_on(one, Action.PAUSE, ItemKind.MESSAGE, 1)).done
+        await begin_attempts(one, attempt_on(1))
+        await one.change([accepted_step(attempt_on(1), "p1")])
+        await accept_all(one)
+        heard = (await other.follow(NOW, SMS)).pauses
+        assert heard is not None
+        assert [pause.key for pause in heard] == ["1"]
+        assert (await decide_on(one, Action.FORGET_ANYWAY, ItemKind.MESSAGE, 1)).done
+        assert (await other.follow(NOW, SMS)).pauses == ()
+
+
 async def test_what_waits_is_counted_for_all(source: JournalDatabase) -> None:
     clock = BootClock()
     async with worker(source) as one, worker(source, clock=clock) as other:

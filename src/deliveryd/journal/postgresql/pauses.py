@@ -25,6 +25,7 @@ ON CONFLICT (kind, key) DO UPDATE SET until = excluded.until, "user" = excluded.
     caller = excluded.caller, reason = excluded.reason
 """
 _END = "DELETE FROM pause WHERE kind = %s AND key = %s"
+_END_OF = "DELETE FROM pause WHERE kind = %s AND key = ANY(%s::text[])"
 _OVER = f"DELETE FROM pause WHERE until <= %s RETURNING {_COLUMNS}"
 _BOUND = "UPDATE pause SET until = until - (since - %(now)s), since = %(now)s WHERE since > %(now)s"
 _NOTE_CHANGE = "UPDATE version SET number = number + 1 WHERE kind = 'pauses'"
@@ -61,6 +62,12 @@ def end_pause(db: Db, kind: PauseKind, key: str) -> bool:
     if is_ended:
         db.execute(_NOTE_CHANGE)
     return is_ended
+
+
+def end_pauses_of(db: Db, ids: Sequence[int]) -> None:
+    """Delete the pauses of messages that are forgotten."""
+    if db.execute(_END_OF, (PauseKind.MESSAGE, [str(id_) for id_ in ids])).rowcount:
+        db.execute(_NOTE_CHANGE)
 
 
 def take_out_ended(db: Db, now: int) -> list[Pause]:

@@ -17,6 +17,7 @@ import psycopg
 from deliveryd.journal.postgresql.connection import Db
 from deliveryd.journal.postgresql.database_clock import INSTANT, DatabaseClock
 from deliveryd.journal.postgresql.outbox import WAITS
+from deliveryd.journal.postgresql.pauses import end_pauses_of
 from deliveryd.journal.postgresql.schema import (
     DAY,
     LOG_BITS,
@@ -202,9 +203,7 @@ def forget_beside(db: Db, ids: Sequence[int]) -> None:
     """Delete what is kept of messages in tables that aren't dropped with their day."""
     db.execute("DELETE FROM awaited WHERE id = ANY(%s::int8[])", (list(ids),))
     db.execute("DELETE FROM decision WHERE message_id = ANY(%s::int8[])", (list(ids),))
-    db.execute(
-        "DELETE FROM pause WHERE kind = 'message' AND key = ANY(%s::text[])", ([str(id_) for id_ in ids],)
-    )
+    end_pauses_of(db, ids)
 
 
 def _retired_days(db: Db) -> Collection[int]:

@@ -392,6 +392,24 @@ async def test_what_a_killed_worker_left_is_moved_when_its_lease_is_over(
         assert (await journal.account()).states == {State.READY: 1}
 
 
+async def test_a_move_waits_until_the_attempts_of_a_fenced_worker_are_over(
+    file: JournalFile, database: JournalDatabase
+) -> None:
+    """The first start on the file repeats them at once."""
+    async with opened(database) as journal:
+        await make_ready(journal, 1)
+    with psycopg.connect(database.url) as admin:
+        admin.execute("UPDATE worker SET ended = 'ordered', lease = 500000 WHERE id > 0")
+    told: list[str] = []
+    began = boot_time()
+    await anyio.to_thread.run_sync(
+        lambda: move_journal(database, file, DAYS_LATER, lambda _progress: None, told.append)
+    )
+    assert boot_time() - began >= 0.5
+    (line,) = told
+    assert line.endswith("was ended early: waiting 0.5 s for its last attempts")
+
+
 async def test_a_worker_that_begins_while_a_move_begins_is_not_overlooked(
     file: JournalFile, database: JournalDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -32,7 +32,14 @@ from deliveryd.journal.postgresql import upkeep
 from deliveryd.journal.postgresql.commits import translated_at_opening
 from deliveryd.journal.postgresql.connection import Db, connect_to_copy
 from deliveryd.journal.postgresql.halt import check_not_halted
-from deliveryd.journal.postgresql.lease import LeaseWatch, boot_time, fence, live_workers
+from deliveryd.journal.postgresql.lease import (
+    LeaseWatch,
+    LiveWorker,
+    boot_time,
+    ended_early,
+    fence,
+    live_workers,
+)
 from deliveryd.journal.schema import mark_moved, moved_by, moved_to, prepare_schema, unmark_moved
 from deliveryd.journal.sqlite_file import checked, open_database
 from deliveryd.model import format_instant
@@ -243,21 +250,31 @@ def _prepare_empty(db: Db) -> None:
 
 
 def _await_workers(db: Db, waits: Callable[[str], None]) -> None:
-    """Wait until the leases of workers that are gone are over. Raises JournalLocked while one works."""
+    """Wait until the leases of workers that are gone are over. Raises JournalLocked while one works.
+
+    Also of those that were ended early: what they were sending is repeated from the file, at once.
+    """
     watch = LeaseWatch()
     first: dict[int, int] = {}
-    while workers := live_workers(db):
-        for each in workers:
+    while True:
+        workers, early = live_workers(db), ended_early(db)
+        over = {each.id for each in watch.over([*workers, *early], boot_time())}
+        if not workers and over.issuperset(each.id for each in early):
+            return
+        for each in [*workers, *early]:
             if each.id not in first:
-                waits(
-                    f"the worker {each.name} didn't end its lease:"
-                    f" waiting {each.lease:g} s for a sign of life"
-                )
+                waits(_awaited(each, is_ended=each in early))
             if first.setdefault(each.id, each.commits) != each.commits:
                 raise JournalLocked(f"the worker {each.name} uses this journal: stop all workers of it first")
-        for each in watch.over(workers, boot_time()):
-            fence(db, each)
+            if each in workers and each.id in over:
+                fence(db, each)
         time.sleep(WATCH_PAUSE)
+
+
+def _awaited(worker: LiveWorker, *, is_ended: bool) -> str:
+    if is_ended:
+        return f"the worker {worker.name} was ended early: waiting {worker.lease:g} s for its last attempts"
+    return f"the worker {worker.name} didn't end its lease: waiting {worker.lease:g} s for a sign of life"
 
 
 def _refuse_workers(db: Db) -> None:

@@ -208,7 +208,7 @@ class Neighbours:
         now = self._looked_at = self._lease.clock()
         if self._lease.age > 2 * self.interval:
             self._steady_since = now  # this one couldn't renew meanwhile, and so perhaps nobody could
-        early = _workers(db, _EARLY)
+        early = ended_early(db)
         others = [each for each in live_workers(db) if each.id != self._lease.worker]
         over = self._watch.over([*others, *early], now)
         self.over = [each.id for each in over if each in early]
@@ -226,6 +226,11 @@ def boot_time() -> float:
 def live_workers(db: Db) -> list[LiveWorker]:
     """The workers whose leases nobody ended."""
     return _workers(db, "IS NULL")
+
+
+def ended_early(db: Db) -> list[LiveWorker]:
+    """The workers that an operator or a loss ended: until their leases would be over, attempts may go on."""
+    return _workers(db, _EARLY)
 
 
 def _workers(db: Db, ended: LiteralString) -> list[LiveWorker]:

@@ -23,6 +23,7 @@ from deliveryd.errors import IllegalTransition
 from deliveryd.journal.base import Account, Doubtful, FromOthers, Journal
 from deliveryd.journal.orders import Action, ItemKind, Order
 from deliveryd.journal.place import JournalDatabase
+from deliveryd.journal.postgresql.asking_anew import ask_anew
 from deliveryd.journal.postgresql.connection import connect_to_read, connect_to_write
 from deliveryd.journal.postgresql.following import Counting
 from deliveryd.journal.postgresql.journal import PostgresqlJournal
@@ -267,6 +268,20 @@ async def test_a_restart_of_the_database_ends_no_worker() -> None:
 BLOCKED = """
 SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()
 """
+
+
+@pytest.mark.real_server
+async def test_a_worker_is_ended_though_another_one_stands_still_while_it_asks_anew(
+    source: JournalDatabase,
+) -> None:
+    """It holds the row of an earlier end: whoever ends a worker would wait for it in its only line."""
+    async with two_workers(source):
+        with connect_to_write(source, 9) as stopped, connect_to_write(source, 9) as other:
+            stopped.execute("BEGIN")
+            ask_anew(stopped)
+            other.execute("BEGIN")
+            other.execute("SET LOCAL lock_timeout = '5s'")
+            ask_anew(other)
 
 
 @pytest.mark.real_server

@@ -6,6 +6,8 @@ since during an outage that may be very much. What waits for an answer to a live
 
 from __future__ import annotations
 
+import secrets
+
 from deliveryd.journal.postgresql.connection import Db
 from deliveryd.runtime import waits
 
@@ -13,10 +15,13 @@ ASKED_AT_ONCE = 10_000
 """Messages that one commit makes due at most: a lease has to be renewed in between."""
 
 _FIRST = -(2**63)
-_BEGIN = """
-INSERT INTO meta VALUES ('unasked', %s) ON CONFLICT (key) DO UPDATE SET value = excluded.value
+_BEGIN = "INSERT INTO meta VALUES (%s, %s)"
+# Each end has a row of its own: whoever ends a worker waits for nobody who stands still with another one.
+_BEGUN = """
+SELECT key, value::int8 FROM meta WHERE key >= 'unasked ' AND key < 'unasked!'
+ORDER BY key LIMIT 1 FOR UPDATE SKIP LOCKED
 """
-_BEGUN = "SELECT value::int8 FROM meta WHERE key = 'unasked' FOR UPDATE SKIP LOCKED"
+_GO_ON = "UPDATE meta SET value = %s WHERE key = %s"
 _MAKE_DUE = f"""
 UPDATE waiting SET due_at = 0, waits_for = NULL WHERE id = ANY(ARRAY(
     SELECT id FROM waiting WHERE id > %s AND (waits_for = '{waits.DIRECTORY}'
@@ -28,7 +33,7 @@ UPDATE waiting SET due_at = 0, waits_for = NULL WHERE id = ANY(ARRAY(
 
 def ask_anew(db: Db) -> None:
     """Make due what waits for an answer to a worker whose lease ends now: the first portion of it."""
-    db.execute(_BEGIN, (str(_FIRST),))
+    db.execute(_BEGIN, (f"unasked {secrets.token_hex(8)}", str(_FIRST)))
     go_on_asking(db)
 
 
@@ -37,8 +42,9 @@ def go_on_asking(db: Db) -> None:
     row = db.execute(_BEGUN).fetchone()
     if row is None:
         return
-    due = [id_ for (id_,) in db.execute(_MAKE_DUE, row)]
+    key, after = row
+    due = [id_ for (id_,) in db.execute(_MAKE_DUE, (after,))]
     if len(due) < ASKED_AT_ONCE:
-        db.execute("DELETE FROM meta WHERE key = 'unasked'")
+        db.execute("DELETE FROM meta WHERE key = %s", (key,))
     else:
-        db.execute(_BEGIN, (str(max(due)),))
+        db.execute(_GO_ON, (str(max(due)), key))

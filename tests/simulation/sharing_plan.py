@@ -201,12 +201,17 @@ def _with_halts(choices: Choices, shared: SharedPlan) -> SharedPlan:
 
 
 def _with_days(choices: Choices, shared: SharedPlan) -> SharedPlan:
-    """Days that end during the run; no clock is ahead, since what it forgot would be missed."""
+    """Days that end during the run.
+
+    No clock is ahead, since what it forgot would be missed, and none is put forward: a day could be over, and
+    forgotten, before a take into it is committed.
+    """
     if choices.number(0, 3):
         return shared
+    back = tuple(jump for jump in shared.plan.jumps if jump.seconds < 0)
     return replace(
         shared,
-        plan=replace(shared.plan, malformed=()),
+        plan=replace(shared.plan, malformed=(), jumps=back),
         skews=tuple(min(skew, 0.0) for skew in shared.skews),
         days=Days(
             seconds=choices.one_of((2.0, 4.0, 8.0)),

@@ -203,8 +203,8 @@ def _with_halts(choices: Choices, shared: SharedPlan) -> SharedPlan:
 def _with_days(choices: Choices, shared: SharedPlan) -> SharedPlan:
     """Days that end during the run.
 
-    No clock is ahead, since what it forgot would be missed, and none is put forward: a day could be over, and
-    forgotten, before a take into it is committed.
+    No clock is ahead, since what it forgot would be missed. A day isn't forgotten before a take into it is
+    committed, for which a process that stands still may need a lease: so no clock is put forward either.
     """
     if choices.number(0, 3):
         return shared
@@ -215,7 +215,7 @@ def _with_days(choices: Choices, shared: SharedPlan) -> SharedPlan:
         skews=tuple(min(skew, 0.0) for skew in shared.skews),
         days=Days(
             seconds=choices.one_of((2.0, 4.0, 8.0)),
-            retention=choices.one_of((0.5, 3.0, 6.0, 15.0)),
+            retention=choices.one_of((9.0, 9.0, 12.0, 15.0)),
             pruned_every=choices.one_of((0.5, 2.0)),
         ),
     )

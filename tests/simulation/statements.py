@@ -145,7 +145,7 @@ class Process:
                     self.server.blocked += 1
                     with anyio.move_on_after(LOOK_AGAIN):  # a lock may also end with what is no statement
                         await self.server.moved()
-                    await self.awake()
+                    await self.awake(stop[1])
         finally:
             journal.end()
         if journal.error is not None:

@@ -276,6 +276,8 @@ def _is_left_over(history: History, post: Posted) -> bool:
     """
     if not history.is_shared or post.life not in history.ledger.crashed:
         return False
+    if any(each.life == post.life and each.order > post.order for each in history.ledger.posted):
+        return False  # it lived on
     before = (each for each in history.ledger.posted if each.order < post.order and each.life != post.life)
     told = {body for each in before for body in each.bodies}
     return told.issuperset(post.bodies)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from pathlib import Path
 
 import anyio
@@ -11,6 +11,7 @@ import pytest
 from starlette.types import Message
 
 from deliveryd.channels.receipt_options import ReceiptOptions
+from deliveryd.model import channel_of
 from deliveryd.receipts import endpoint
 from deliveryd.receipts.endpoint import ReceiptEndpoint, TakeIn, TurnedAway
 from deliveryd.receipts.inlet import ReceiptReply, open_inlet
@@ -18,6 +19,31 @@ from deliveryd.receipts.request import ReceiptRequest
 from deliveryd.receipts.signatures.base import Forged
 
 pytestmark = pytest.mark.anyio
+
+
+def with_token_in_path(
+    folder: Path, token: str, own: Sequence[str], others: Collection[str] = ()
+) -> ReceiptEndpoint:
+    """The endpoint of a worker whose own providers have this token in the path."""
+    secret = folder / "token"
+    secret.touch(mode=0o600)
+    secret.write_text(token)
+    signature = {"scheme": "token", "at": "path", "secret_file": str(secret)}
+    inlet = open_inlet(ReceiptOptions.model_validate({"provider_id": "/id", "signature": signature}))
+
+    async def take_in(_provider: str, request: ReceiptRequest) -> ReceiptReply:
+        try:
+            inlet.verify(request, 0)
+        except Forged:
+            return inlet.refusal
+        return inlet.reply
+
+    paths = {f"/receipts/{name if '/' in name else f'{name}/{name}'}": name for name in own}
+    paths |= {f"/receipts/{channel_of(name)}": name for name in own if len(own) == 1}
+    return ReceiptEndpoint(
+        paths, dict.fromkeys(own, inlet), take_in, lambda _status, _provider: None,
+        largest=dict.fromkeys(own, 100), others=lambda: others,
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -33,48 +59,60 @@ pytestmark = pytest.mark.anyio
 )
 async def test_a_token_may_have_a_slash_in_it(tmp_path: Path, path: str, status: int) -> None:
     """Tokens in base64 have some."""
-    token = tmp_path / "token"
-    token.touch(mode=0o600)
-    token.write_text("ab/cd+")
-    signature = {"scheme": "token", "at": "path", "secret_file": str(token)}
-    inlet = open_inlet(ReceiptOptions.model_validate({"provider_id": "/id", "signature": signature}))
-
-    async def take_in(_provider: str, request: ReceiptRequest) -> ReceiptReply:
-        try:
-            inlet.verify(request, 0)
-        except Forged:
-            return inlet.refusal
-        return inlet.reply
-
-    app = ReceiptEndpoint(
-        {"/receipts/sms": "sms"}, {"sms": inlet}, take_in, lambda _status, _provider: None,
-        largest={"sms": 100},
-    )  # fmt: skip
+    app = with_token_in_path(tmp_path, "ab/cd+", ["sms"])
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://x") as client:
         assert (await client.post(path)).status_code == status
 
 
+OTHERS = {"email/ses", "inApp", "sms/a", "sms/b"}
+
+
 @pytest.mark.parametrize(
-    ("path", "status"),
+    ("own", "others", "path", "status"),
     [
-        ("email/ses", 503),
-        ("email", 503),
-        ("inApp", 503),
-        ("inApp/own", 503),
-        ("messenger", 404),
-        ("sms/b", 404),
+        # of a channel that only others have: by the provider's name, by the channel's, each with a token
+        ("", OTHERS, "email/ses", 503),
+        ("", OTHERS, "email/ses/ab%2Fcd%2B", 503),
+        ("", OTHERS, "email", 503),
+        ("", OTHERS, "email/ab%2Fcd%2B", 503),
+        ("", OTHERS, "inApp", 503),
+        ("", OTHERS, "inApp/inApp", 503),
+        ("", OTHERS, "inApp/ab/cd", 503),
+        ("sms/a", OTHERS, "email/ab", 503),
+        # of a channel whose other provider is here
+        ("sms/a", OTHERS, "sms/b", 503),
+        ("sms/a", OTHERS, "sms/b/ab", 503),
+        ("sms", OTHERS, "sms/b", 503),
+        ("sms/a", {"sms"}, "sms/sms", 503),
+        ("sms/a", {"sms"}, "sms/sms/ab", 503),
+        ("sms/a sms/b", {"sms/a"}, "sms", 503),
+        ("sms/a sms/b", {"sms/a"}, "sms/TOKEN", 503),
+        # of a provider that is here
+        ("sms/a", OTHERS, "sms/TOKEN", 200),
+        ("sms/a", OTHERS, "sms/a/TOKEN", 200),
+        ("sms/a", {"sms/TOKEN"}, "sms/TOKEN", 200),
+        ("sms/a", OTHERS, "sms/wrong", 401),
+        ("sms/a", OTHERS, "sms/a/wrong", 401),
+        ("sms/a", OTHERS, "sms/a/b", 401),
+        ("sms/a", OTHERS, "sms/a", 401),
+        ("sms/a", {"sms/a"}, "sms/b", 401),
+        ("sms", {"sms"}, "sms/sms", 401),
+        # of none that is known
+        ("", OTHERS, "messenger", 404),
+        ("", OTHERS, "emails/ses", 404),
+        ("", OTHERS, "messenger/email/ses", 404),
+        ("sms/a", OTHERS, "messenger/b", 404),
+        ("sms/a sms/b", {"sms/a", "sms/b"}, "sms", 404),
+        ("sms/a sms/b", {"sms/a", "sms/b"}, "sms/c", 404),
+        ("sms/a sms/b", set(), "sms/c/ab", 404),
+        ("sms/a", OTHERS, "email/ses/", 307),
     ],
 )
-async def test_what_another_worker_can_read_is_to_be_reported_again(path: str, status: int) -> None:
-    """A provider that is told 404 may never report it again."""
-
-    async def take_in(_provider: str, _request: ReceiptRequest) -> ReceiptReply:
-        raise AssertionError
-
-    app = ReceiptEndpoint(
-        {}, {}, take_in, lambda _status, _provider: None,
-        largest={}, others=lambda: {"email/ses", "inApp", "sms/a"},
-    )  # fmt: skip
+async def test_what_another_worker_can_read_is_to_be_reported_again(
+    tmp_path: Path, own: str, others: set[str], path: str, status: int
+) -> None:
+    """A provider that is told 404 or 401 may never report it again."""
+    app = with_token_in_path(tmp_path, "TOKEN", own.split(), others)
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://x") as client:
         assert (await client.post(f"/receipts/{path}")).status_code == status
 

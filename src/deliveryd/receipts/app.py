@@ -22,7 +22,7 @@ from deliveryd.model import (
     channel_of,
 )
 from deliveryd.receipts.batcher import ReceiptBatcher
-from deliveryd.receipts.endpoint import ELSEWHERE, ReceiptEndpoint
+from deliveryd.receipts.endpoint import ELSEWHERE, UNKNOWN, ReceiptEndpoint
 from deliveryd.receipts.inlet import Inlet, ReceiptReply
 from deliveryd.receipts.pages import Pages
 from deliveryd.receipts.reading import ReadReports, Report
@@ -35,7 +35,6 @@ STRANGERS_LOG_INTERVAL = 60.0
 
 _STARTING = ReceiptReply(503, "deliveryd is starting; report it again later")
 _LATER = ReceiptReply(503, "can't be recorded now; report it again later")
-_REMOVED = ReceiptReply(404, "no provider of this name has receipts")
 _UNREACHABLE = ReceiptReply(503, "the provider's certificate or confirmation can't be fetched now")
 
 
@@ -123,7 +122,7 @@ class Receipts:
             return _STARTING
         inlet = self._inlets.get(provider)
         if inlet is None:
-            return ELSEWHERE if provider in self._recorder.pausing.elsewhere else _REMOVED
+            return ELSEWHERE if provider in self._recorder.pausing.elsewhere else UNKNOWN
         if (challenged := inlet.answer_challenge(request)) is not None:
             return challenged
         now = self._clock.now()

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from urllib.parse import unquote
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import Message, Receive, Scope, Send
 
@@ -32,8 +32,11 @@ SMALL_BODY = 64 << 10
 LARGE_BODIES = 8 << 20
 """Bytes that all bodies together may have beyond that, or as many as the largest request."""
 
-ELSEWHERE = ReceiptReply(503, "another worker has this provider; report it again later")
+ELSEWHERE = ReceiptReply(503, "another worker may have this provider; report it again later")
 """So that a report isn't lost that the other worker, or this one with a newer configuration, can read."""
+
+UNKNOWN = ReceiptReply(404, "no provider of this name has receipts")
+"""What no worker of the journal can read, as far as is known."""
 
 _CROWDED = ReceiptReply(503, "too many large reports at once; report it again later")
 
@@ -95,7 +98,10 @@ class ReceiptEndpoint:
         self._turned_away = turned_away
         self._others = others
         self.adopt(paths, inlets, largest=largest, public_url=public_url)
-        self._elsewhere = Starlette(routes=[Route(path, self._unknown, methods=_METHODS) for path in _PATHS])
+        self._elsewhere = Starlette(
+            routes=[Route(path, _unknown, methods=_METHODS) for path in _PATHS],
+            exception_handlers={UNKNOWN.status: self._not_here},
+        )
 
     def adopt(
         self,
@@ -107,6 +113,7 @@ class ReceiptEndpoint:
     ) -> None:
         """Serve other paths, or by other limits, from now on."""
         self._paths = paths
+        self._inlets = inlets
         self._with_token = {path: name for path, name in paths.items() if inlets[name].has_token_in_path}
         self._largest = largest
         self._room = LargeBodies(max([LARGE_BODIES, *largest.values()]))
@@ -157,17 +164,26 @@ class ReceiptEndpoint:
         return await self._take_in(provider, request)
 
     def _before_token(self, scope: Scope) -> str | None:
-        """Return the provider whose path ends with a token, which may have a slash in it (%2F)."""
+        """Return the provider whose path ends with a token, which may have a slash in it (%2F).
+
+        Another worker's provider may have the name that a wrong token would be.
+        """
         if not self._with_token:
             return None
-        path, _, _token = scope["raw_path"].rpartition(b"/")
-        return self._with_token.get(unquote(path.decode("latin-1")))
+        raw_path = scope["raw_path"].decode("latin-1")
+        provider = self._with_token.get(unquote(raw_path.rpartition("/")[0]))
+        if provider is None or scope["path"] not in map(_path_of, self._others()):
+            return provider
+        return provider if self._inlets[provider].has_token(raw_path) else None
 
-    async def _unknown(self, request: Request) -> Response:
-        named = "/".join(request.path_params.values())
-        if any(_is_named(provider, named) for provider in self._others()):
-            raise HTTPException(ELSEWHERE.status, ELSEWHERE.text)
-        raise HTTPException(404, "no provider of this name has receipts")
+    async def _not_here(self, request: Request, _error: Exception) -> Response:
+        reply = ELSEWHERE if self._is_elsewhere(request.scope["path"]) else UNKNOWN
+        return PlainTextResponse(reply.text, reply.status)
+
+    def _is_elsewhere(self, path: str) -> bool:
+        """Whether workers have other providers of a path's channel than this one, and so other paths."""
+        theirs = _in_channel(path, self._others())
+        return bool(theirs) and theirs != _in_channel(path, self._paths.values())
 
     def _telling(self, provider: str | None, send: Send) -> Send:
         """Return a `send` that also reports the response's status."""
@@ -180,9 +196,19 @@ class ReceiptEndpoint:
         return tell_and_send
 
 
-def _is_named(provider: str, named: str) -> bool:
-    """Whether a path may be the one of a provider: a channel's only one is also named by its channel."""
-    return provider == named or channel_of(provider) == named or provider == channel_of(named)
+async def _unknown(_request: Request) -> Response:
+    raise HTTPException(UNKNOWN.status)
+
+
+def _path_of(provider: str) -> str:
+    """Return the path that names a provider, also one that has its channel's name."""
+    channel, _, name = provider.partition("/")
+    return f"/receipts/{channel}/{name or channel}"
+
+
+def _in_channel(path: str, providers: Iterable[str]) -> set[str]:
+    """Return the providers of the channel that a path names."""
+    return {each for each in providers if f"{path}/".startswith(f"/receipts/{channel_of(each)}/")}
 
 
 async def _send(send: Send, reply: ReceiptReply) -> None:

@@ -10,7 +10,7 @@ from deliveryd.channels.receipt_options import ChallengeOptions, ReceiptOptions
 from deliveryd.channels.signature_schemes import BasicSignature, TokenSignature
 from deliveryd.receipts.reading import ReadReports, ReportReader
 from deliveryd.receipts.request import ReceiptRequest
-from deliveryd.receipts.signatures.base import Verified
+from deliveryd.receipts.signatures.base import Forged, Verified
 from deliveryd.receipts.verification import Verifier, open_verifier
 from deliveryd.runtime.renewal import RenewedValue
 
@@ -70,6 +70,14 @@ class Inlet:
     def verify(self, request: ReceiptRequest, now: int) -> Verified:
         """Return what a genuine request holds. Raises Forged, CertificateMissing."""
         return request if self._verifier is None else self._verifier.verify(request, now)
+
+    def has_token(self, path: str) -> bool:
+        """Whether a path ends with the token, of a provider that has it there."""
+        try:
+            self.verify(ReceiptRequest("POST", path, b"", [], b""), 0)
+        except Forged:
+            return False
+        return True
 
     def read(self, request: ReceiptRequest, now: int) -> ReadReports:
         """Return the reports of a request. Raises Unreadable."""

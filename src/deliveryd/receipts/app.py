@@ -22,7 +22,7 @@ from deliveryd.model import (
     channel_of,
 )
 from deliveryd.receipts.batcher import ReceiptBatcher
-from deliveryd.receipts.endpoint import ELSEWHERE, UNKNOWN, ReceiptEndpoint
+from deliveryd.receipts.endpoint import ELSEWHERE, NOTHING_HERE, ReceiptEndpoint
 from deliveryd.receipts.inlet import Inlet, ReceiptReply
 from deliveryd.receipts.pages import Pages
 from deliveryd.receipts.reading import ReadReports, Report
@@ -122,7 +122,7 @@ class Receipts:
             return _STARTING
         inlet = self._inlets.get(provider)
         if inlet is None:
-            return ELSEWHERE if provider in self._recorder.pausing.elsewhere else UNKNOWN
+            return ELSEWHERE if provider in self._recorder.pausing.elsewhere else NOTHING_HERE
         if (challenged := inlet.answer_challenge(request)) is not None:
             return challenged
         now = self._clock.now()

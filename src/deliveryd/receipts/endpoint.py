@@ -35,7 +35,7 @@ LARGE_BODIES = 8 << 20
 ELSEWHERE = ReceiptReply(503, "another worker may have this provider; report it again later")
 """So that a report isn't lost that the other worker, or this one with a newer configuration, can read."""
 
-UNKNOWN = ReceiptReply(404, "no provider of this name has receipts")
+NOTHING_HERE = ReceiptReply(404, "no provider of this name has receipts")
 """What no worker of the journal can read, as far as is known."""
 
 _CROWDED = ReceiptReply(503, "too many large reports at once; report it again later")
@@ -100,7 +100,7 @@ class ReceiptEndpoint:
         self.adopt(paths, inlets, largest=largest, public_url=public_url)
         self._elsewhere = Starlette(
             routes=[Route(path, _unknown, methods=_METHODS) for path in _PATHS],
-            exception_handlers={UNKNOWN.status: self._not_here},
+            exception_handlers={NOTHING_HERE.status: self._not_here},
         )
 
     def adopt(
@@ -177,7 +177,7 @@ class ReceiptEndpoint:
         return provider if self._inlets[provider].has_token(raw_path) else None
 
     async def _not_here(self, request: Request, _error: Exception) -> Response:
-        reply = ELSEWHERE if self._is_elsewhere(request.scope["path"]) else UNKNOWN
+        reply = ELSEWHERE if self._is_elsewhere(request.scope["path"]) else NOTHING_HERE
         return PlainTextResponse(reply.text, reply.status)
 
     def _is_elsewhere(self, path: str) -> bool:
@@ -197,7 +197,7 @@ class ReceiptEndpoint:
 
 
 async def _unknown(_request: Request) -> Response:
-    raise HTTPException(UNKNOWN.status)
+    raise HTTPException(NOTHING_HERE.status)
 
 
 def _path_of(provider: str) -> str:

@@ -30,7 +30,15 @@ from deliveryd.journal.postgresql.journal import PostgresqlJournal
 from deliveryd.journal.postgresql.lease import Fenced, boot_time, fence, live_workers
 from deliveryd.journal.postgresql.opening import open_shared_journal
 from deliveryd.journal.postgresql.reader import PostgresqlReader
-from deliveryd.model import Outcome, ProgressReport, StatusEvent, StopChange, Transition, message_key
+from deliveryd.model import (
+    Confirmation,
+    Outcome,
+    ProgressReport,
+    StatusEvent,
+    StopChange,
+    Transition,
+    message_key,
+)
 from deliveryd.states import State
 from deliveryd.testing.journal_cases.samples import (
     NOW,
@@ -657,7 +665,45 @@ async def test_listening_time_is_counted_once_and_goes_on_with_another(
             assert (await one.pass_deadlines(5, NOW, SMS, 9)).listened == 5
             assert (await other.pass_deadlines(5, NOW, SMS, 9)).listened == 5
             assert (await one.pass_deadlines(5, NOW, SMS, 9)).listened == 10
+        assert (await other.pass_deadlines(7, NOW, SMS, 9)).listened == 10  # `one` may have counted it
         assert (await other.pass_deadlines(7, NOW, SMS, 9)).listened == 17
+    async with worker(source) as last:
+        assert (await last.pass_deadlines(3, NOW, SMS, 9)).listened == 20
+
+
+async def test_no_deadline_is_early_where_the_worker_ends_that_counts_the_time(
+    source: JournalDatabase,
+) -> None:
+    """The one that takes over listened for a whole tick, most of which the other one had counted."""
+    tick, within = 5 * ONE_SECOND, 4 * ONE_SECOND
+    async with worker(source) as other:
+        async with worker(source) as one:
+            await one.pass_deadlines(tick, NOW, SMS, 9)
+            await other.pass_deadlines(tick, NOW, SMS, 9)
+            time = (await one.pass_deadlines(tick - ONE_SECOND // 10, NOW, SMS, 9)).listened
+            await make_ready(one, 1)
+            await begin_attempts(one, attempt_on(1))
+            confirmation = Confirmation(time + within, within, failed_next=False)
+            await one.change([accepted_step(attempt_on(1), "p1")._replace(confirmation=confirmation)])
+        found = await other.pass_deadlines(tick, NOW, SMS, 9)  # a tenth of a second after it was sent
+        assert (found.passed, found.next_by) == ({}, time + within)
+        assert not (await other.pass_deadlines(within - 1, NOW, SMS, 9)).passed
+        assert (await other.pass_deadlines(1, NOW, SMS, 9)).passed == {"sms": 1}
+
+
+async def test_a_worker_that_took_over_the_listening_time_isnt_displaced_before_it_counted(
+    source: JournalDatabase,
+) -> None:
+    """That the time stood still before is nothing that it failed to do."""
+    tick = 5 * ONE_SECOND
+    async with two_workers(source) as (other, third):
+        async with worker(source) as one:
+            await one.pass_deadlines(tick, NOW, SMS, 9)
+            for _ in range(2):
+                assert (await third.pass_deadlines(tick, NOW, SMS, 9)).listened == tick
+        for journal in (other, third):
+            assert (await journal.pass_deadlines(tick, NOW, SMS, 9)).listened == tick
+        assert (await other.pass_deadlines(tick, NOW, SMS, 9)).listened == 2 * tick
 
 
 async def test_a_clock_that_is_put_back_at_one_of_two_workers_moves_no_due_times(

@@ -132,30 +132,47 @@ STANDSTILL = 10 * SECOND
 class Listening:
     """Which one of several workers adds to the listening time: all of them listen at the same time."""
 
-    def __init__(self, worker: int) -> None:
+    def __init__(self, db: Db, worker: int) -> None:
         self._worker = worker
         self._total = -1
         self._unheard = 0
+        self._listener = _listener(db)
+        self._ended = None if _is_live(db, self._listener) else self._listener
+        """The one that counted last, if it had ended before this one listened."""
 
     def add(self, db: Db, listened: int) -> ListenedTo:
-        """Add microseconds if this worker is the one; return the listening time."""
-        row = db.execute(_LISTENER).fetchone()
-        listener = None if row is None else row[0]
-        if listener != self._worker and not self._takes_over(db, listener, listened):
-            return ListenedTo(int(_one(db, _TOTAL, ())), listened)
-        return ListenedTo(int(_one(db, _LISTENED, (str(listened),))), listened)
+        """Add microseconds if this worker is the one; return the listening time.
 
-    def _takes_over(self, db: Db, listener: int | None, listened: int) -> bool:
+        Where it takes over from one that ended, that one may have counted the same time: it adds nothing yet.
+        """
+        listener = _listener(db)
+        is_live = listener == self._worker or _is_live(db, listener)
+        if listener != self._worker and not self._takes_over(db, listener, listened, is_live=is_live):
+            return ListenedTo(int(_one(db, _TOTAL, ())), listened)
+        added = listened if is_live or listener == self._ended else 0
+        return ListenedTo(int(_one(db, _LISTENED, (str(added),))), added)
+
+    def _takes_over(self, db: Db, listener: int | None, listened: int, *, is_live: bool) -> bool:
         """Become the one that counts, if the other one ended, or stopped listening."""
         total = _one(db, _TOTAL, ())
-        self._unheard = self._unheard + listened if total == self._total else 0
-        self._total = total
-        is_live = listener is not None and db.execute(_IS_LIVE, (listener,)).fetchone() is not None
+        stands_still = (listener, total) == (self._listener, self._total)
+        self._unheard = self._unheard + listened if stands_still else 0
+        self._listener, self._total = listener, total
         if is_live and self._unheard < STANDSTILL:
             return False
         self._unheard = 0
         values = {"me": str(self._worker), "instead_of": str(listener)}
         return db.execute(_LISTEN, values).rowcount == 1
+
+
+def _listener(db: Db) -> int | None:
+    """The worker that counts; None: none ever did."""
+    listener: int | None = _one(db, _LISTENER, ())
+    return listener
+
+
+def _is_live(db: Db, listener: int | None) -> bool:
+    return listener is not None and _one(db, _IS_LIVE, (listener,)) is not None
 
 
 def pass_deadlines(

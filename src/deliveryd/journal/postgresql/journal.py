@@ -115,7 +115,7 @@ class PostgresqlJournal(LeasedCommits):
         self._matching = Matching(self._outbox, recorder, self.namespace, keeps_variables=keeps_variables)
         self._follower = Follower(lease.worker, self._neighbours, self._outbox, self._matching, lease.clock)
         self._counting = Counting(reading, lease.clock)
-        self._listening = deadlines.Listening(lease.worker)
+        self._listening = deadlines.Listening(db, lease.worker)
         self._decisions = Decisions(self._outbox, self._matching, lease.worker, self.stop_key)
 
     async def take(

@@ -20,10 +20,12 @@ import psycopg
 import pytest
 
 from deliveryd.errors import IllegalTransition
-from deliveryd.journal.base import Account, Doubtful, FromOthers, Journal
+from deliveryd.journal.base import Account, Doubtful, FromOthers, Journal, PassedDeadlines
 from deliveryd.journal.orders import Action, ItemKind, Order
 from deliveryd.journal.place import JournalDatabase
+from deliveryd.journal.postgresql import deadlines
 from deliveryd.journal.postgresql.asking_anew import ask_anew
+from deliveryd.journal.postgresql.commits import ChangedMeanwhile
 from deliveryd.journal.postgresql.connection import connect_to_read, connect_to_write
 from deliveryd.journal.postgresql.following import Counting
 from deliveryd.journal.postgresql.journal import PostgresqlJournal
@@ -704,6 +706,28 @@ async def test_a_worker_that_took_over_the_listening_time_isnt_displaced_before_
         for journal in (other, third):
             assert (await journal.pass_deadlines(tick, NOW, SMS, 9)).listened == tick
         assert (await other.pass_deadlines(tick, NOW, SMS, 9)).listened == 2 * tick
+
+
+async def test_what_a_repeated_transaction_listened_counts_once(
+    source: JournalDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the other worker would seem to have listened no more, and be displaced while it counts."""
+    tick = 5 * ONE_SECOND
+    pass_deadlines = deadlines.pass_deadlines
+    repeats = iter([True, True])
+
+    def collide(*values: Any, **options: Any) -> PassedDeadlines:
+        passed = pass_deadlines(*values, **options)
+        if next(repeats, False):
+            raise ChangedMeanwhile
+        return passed
+
+    async with two_workers(source) as (one, other):
+        await one.pass_deadlines(tick, NOW, SMS, 9)
+        monkeypatch.setattr(deadlines, "pass_deadlines", collide)
+        assert (await other.pass_deadlines(tick, NOW, SMS, 9)).listened == tick
+        assert next(repeats, None) is None
+        assert (await one.pass_deadlines(tick, NOW, SMS, 9)).listened == 2 * tick
 
 
 async def test_a_clock_that_is_put_back_at_one_of_two_workers_moves_no_due_times(

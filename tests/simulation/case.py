@@ -45,6 +45,9 @@ BUSY = frozenset({Trouble.BUSY, Trouble.BUSY_AFTER})
 UNDER_WAY, AT_ONCE = 3.0, 0.5
 """Seconds that a request may take from its intent to its first byte, where connections are slow or not."""
 
+JUST_WOKEN = 1.0
+"""Seconds after which a process that stood still has looked at its lease."""
+
 ELSEWHERE = 2.0
 """Seconds more where several workers share a journal: each reads about once a second what others recorded."""
 
@@ -276,8 +279,9 @@ def _is_left_over(history: History, post: Posted) -> bool:
     """
     if not history.is_shared or post.life not in history.ledger.crashed:
         return False
-    if any(each.life == post.life and each.order > post.order for each in history.ledger.posted):
-        return False  # it lived on
+    woken = (each.ended for each in history.ledger.stood_still if each.life == post.life)
+    if not any(ended <= post.at <= ended + JUST_WOKEN for ended in woken):
+        return False
     before = (each for each in history.ledger.posted if each.order < post.order and each.life != post.life)
     told = {body for each in before for body in each.bodies}
     return told.issuperset(post.bodies)

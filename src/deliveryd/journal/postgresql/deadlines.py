@@ -105,10 +105,15 @@ class _Due(NamedTuple):
 
 
 class ListenedTo(NamedTuple):
-    """The listening time, and how much of it this worker listened since it last said so."""
+    """The listening time, and how much of it this worker listened since it last said so.
+
+    `listener` counts it; `unheard` is for how long it didn't, while this worker listened.
+    """
 
     total: int
     here: int
+    listener: int | None
+    unheard: int = 0
 
 
 class _Hearing(NamedTuple):
@@ -130,15 +135,18 @@ STANDSTILL = 10 * SECOND
 
 
 class Listening:
-    """Which one of several workers adds to the listening time: all of them listen at the same time."""
+    """Which one of several workers adds to the listening time: all of them listen at the same time.
+
+    What it remembers is of commits that took place.
+    """
 
     def __init__(self, db: Db, worker: int) -> None:
         self._worker = worker
-        self._total = -1
-        self._unheard = 0
-        self._listener = _listener(db)
-        self._ended = None if _is_live(db, self._listener) else self._listener
+        listener = _listener(db)
+        self._ended = None if _is_live(db, listener) else listener
         """The one that counted last, if it had ended before this one listened."""
+
+        self._last = ListenedTo(-1, 0, listener)
 
     def add(self, db: Db, listened: int) -> ListenedTo:
         """Add microseconds if this worker is the one; return the listening time.
@@ -147,20 +155,25 @@ class Listening:
         """
         listener = _listener(db)
         is_live = listener == self._worker or _is_live(db, listener)
-        if listener != self._worker and not self._takes_over(db, listener, listened, is_live=is_live):
-            return ListenedTo(int(_one(db, _TOTAL, ())), listened)
+        if listener != self._worker:
+            found = self._found(db, listener, listened)
+            if (is_live and found.unheard < STANDSTILL) or not self._takes_over(db, listener):
+                return found
         added = listened if is_live or listener == self._ended else 0
-        return ListenedTo(int(_one(db, _LISTENED, (str(added),))), added)
+        return ListenedTo(int(_one(db, _LISTENED, (str(added),))), added, self._worker)
 
-    def _takes_over(self, db: Db, listener: int | None, listened: int, *, is_live: bool) -> bool:
-        """Become the one that counts, if the other one ended, or stopped listening."""
-        total = _one(db, _TOTAL, ())
-        stands_still = (listener, total) == (self._listener, self._total)
-        self._unheard = self._unheard + listened if stands_still else 0
-        self._listener, self._total = listener, total
-        if is_live and self._unheard < STANDSTILL:
-            return False
-        self._unheard = 0
+    def remember(self, time: ListenedTo) -> None:
+        """The commit took place in which this worker found it so."""
+        self._last = time
+
+    def _found(self, db: Db, listener: int | None, listened: int) -> ListenedTo:
+        """The listening time as another worker counts it."""
+        total = int(_one(db, _TOTAL, ()))
+        stands_still = (total, listener) == (self._last.total, self._last.listener)
+        return ListenedTo(total, listened, listener, self._last.unheard + listened if stands_still else 0)
+
+    def _takes_over(self, db: Db, listener: int | None) -> bool:
+        """Become the one that counts, unless another one did meanwhile."""
         values = {"me": str(self._worker), "instead_of": str(listener)}
         return db.execute(_LISTEN, values).rowcount == 1
 

@@ -241,10 +241,12 @@ class PostgresqlJournal(LeasedCommits):
         self, listened: int, at: int, providers: Collection[str], limit: int
     ) -> PassedDeadlines:
         """Add to the listening time; send messages on whose deadline passed."""
-        return await self._commit(
-            lambda db: deadlines.pass_deadlines(
+
+        def count(db: Db) -> tuple[PassedDeadlines, deadlines.ListenedTo]:
+            time = self._listening.add(db, listened)
+            found = deadlines.pass_deadlines(
                 db,
-                self._listening.add(db, listened),
+                time,
                 at,
                 providers,
                 limit,
@@ -252,7 +254,11 @@ class PostgresqlJournal(LeasedCommits):
                 instant=self._clock.given,
                 keeps_variables=self._keeps_variables,
             )
-        )
+            return found, time
+
+        found, time = await self._commit(count)
+        self._listening.remember(time)
+        return found
 
     async def count_overdue(self, provider: str, since: int | None, until: int) -> int:  # noqa: ARG002
         """Count what a provider accepted and nobody confirmed; read beside the writer.

@@ -248,20 +248,63 @@ def test_a_channel_is_given_up_when_it_was_down_for_long_enough_for_any_worker(
     play(fallback, scene)
 
 
-def test_an_outage_that_is_none_here_stays_noted_until_the_worker_that_noted_it_ends(
+ELSEWHERE = frozenset({"email"})
+"""Another worker has this channel, or had it in the last ten minutes."""
+
+
+def test_an_outage_that_is_none_here_stays_noted_until_nobody_else_has_the_channel(
     fallback: VirtualWorld, journals: list[SharedJournal]
 ) -> None:
     """Else two workers would delete each other's notes, or one would keep that of a third for ever."""
 
     async def scene(_worker: VirtualSupervisor) -> None:
         await anyio.sleep(60)
-        journals[0].news.append(FromOthers(down_since={**noted(fallback), "email": START}))
+        down_since = {**noted(fallback), "email": START}
+        journals[0].news.append(FromOthers(down_since=down_since, elsewhere=ELSEWHERE))
         await anyio.sleep(30)
         fallback.channels["sms"].verdict = lambda _dispatch: Accepted("1")
         await anyio.sleep(150)
         assert noted(fallback) == {"email": START}
-        journals[0].news.append(FromOthers(adopted=Recovery([], [], 0, [])))
+        journals[0].news.append(FromOthers(adopted=Recovery([], [], 0, []), elsewhere=frozenset()))
         await anyio.sleep(10)
+        assert noted(fallback) == {}
+
+    play(fallback, scene)
+
+
+def test_an_outage_of_a_worker_whose_end_nobody_saw_is_forgotten_in_a_minute(
+    fallback: VirtualWorld, journals: list[SharedJournal]
+) -> None:
+    """It had come and gone between two looks."""
+    fallback.channels["sms"].verdict = lambda _dispatch: Accepted("1")
+
+    async def scene(_worker: VirtualSupervisor) -> None:
+        await journals[0].note_down({"email": START})
+        journals[0].news.append(FromOthers(down_since={"email": START}, elsewhere=ELSEWHERE))
+        await anyio.sleep(130)
+        assert noted(fallback) == {"email": START}
+        journals[0].news.append(FromOthers(elsewhere=frozenset()))
+        await anyio.sleep(70)
+        assert noted(fallback) == {}
+
+    play(fallback, scene)
+
+
+def test_an_outage_that_a_worker_noted_is_still_noted_when_it_is_restarted(
+    fallback: VirtualWorld, journals: list[SharedJournal]
+) -> None:
+    """After ten minutes it isn't, if the others don't see it: they have the same channel, and it works."""
+    fallback.channels["sms"].verdict = lambda _dispatch: Accepted("1")
+
+    async def scene(_worker: VirtualSupervisor) -> None:
+        await journals[0].note_down({"email": START})
+        journals[0].news.append(FromOthers(down_since={"email": START}, elsewhere=ELSEWHERE))
+        await anyio.sleep(30)
+        for _ in range(2):
+            journals[0].news.append(FromOthers(any_ended=True, elsewhere=ELSEWHERE))
+            await anyio.sleep(590)
+            assert noted(fallback) == {"email": START}
+        await anyio.sleep(100)
         assert noted(fallback) == {}
 
     play(fallback, scene)

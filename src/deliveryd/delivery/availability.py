@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import anyio
 
@@ -73,12 +73,12 @@ class Availability:
         for channel in since.keys() & self._down_from.keys():
             self._down_from[channel] = min(self._down_from[channel], self._by_the_loop(since[channel]))
 
-    def forget_others(self) -> None:
+    def forget_others(self, but: Collection[str] = ()) -> None:
         """Delete what is noted of channels that aren't down here: a worker that ended may have noted it.
 
-        Workers to which they are down note it again.
+        Workers to which they are down note it again. `but`: channels of which the note stays.
         """
-        self._others = {}
+        self._others = {channel: at for channel, at in self._others.items() if channel in but}
 
     def _by_the_loop(self, at: int) -> float:
         """An instant of the past by the event loop's clock."""

@@ -12,7 +12,7 @@ from deliveryd.delivery.provider import Provider
 from deliveryd.delivery.recorder import Recorder
 from deliveryd.delivery.recovery import adopt_line
 from deliveryd.journal.base import FromOthers
-from deliveryd.model import Clock
+from deliveryd.model import Clock, channel_of
 from deliveryd.runtime.wakeup import AutoResetEvent, Heartbeats
 
 FOLLOW_INTERVAL = 1.0
@@ -23,6 +23,9 @@ REVIEW_INTERVAL = 60.0
 
 Nobody records which worker was to wake it: that one may have ended unseen, or have the provider no more.
 """
+
+RESTART = 600.0
+"""Seconds after the end of a worker for which the outages stay noted that it saw: it may be restarted."""
 
 
 class Sends(Protocol):
@@ -39,8 +42,8 @@ class Outages(Protocol):
     def follow(self, since: Mapping[str, int]) -> None:
         """Take over what others noted."""
 
-    def forget_others(self) -> None:
-        """Delete what is noted of channels that aren't down here."""
+    def forget_others(self, but: Collection[str] = ()) -> None:
+        """Delete what is noted of channels that aren't down here, but for some."""
 
 
 class Sharing:
@@ -62,6 +65,7 @@ class Sharing:
         self._clock = clock
         self._heartbeats = heartbeats
         self._review_at = 0.0  # the event loop's time
+        self._forget_at = float("inf")  # the event loop's time
         self._stopping = False
         self._stop_event = AutoResetEvent()
 
@@ -96,9 +100,21 @@ class Sharing:
         self._recorder.backlog.note_short_of_room(providers)
         for lane in self._lanes.values():
             lane.provider.expect_waiting()
+        self._forget_outages()
 
     def _follow_outages(self, found: FromOthers) -> None:
         if found.down_since is not None:
             self._outages.follow(found.down_since)
         if found.any_ended or found.adopted is not None:
+            self._forget_at = anyio.current_time() + RESTART
+
+    def _forget_outages(self) -> None:
+        """Forget what ended workers noted, once none of them may be restarted that saw it.
+
+        That is at once where nobody else has a provider of the channel, or had one a short while ago.
+        """
+        if anyio.current_time() >= self._forget_at:
+            self._forget_at = float("inf")
             self._outages.forget_others()
+        else:
+            self._outages.forget_others({channel_of(name) for name in self._recorder.pausing.elsewhere})

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from deliveryd.journal.orders import ItemKind
 from simulation.ledger import Asked, Held, Polled
+from simulation.new_beginnings import FORGETS
 from simulation.run import History
 
 UNDER_WAY = 3.0
@@ -24,6 +25,8 @@ def broken_pauses(history: History) -> Iterator[str]:
     ledger = history.ledger
     for held in ledger.held:
         what = f"{held.halt.kind} {held.halt.key}"
+        if held.halt.kind is ItemKind.MESSAGE and int(held.halt.key) in _forgotten(history):
+            continue  # its pause was forgotten with it
         if held.halt.kind is ItemKind.INTAKE:
             late = [
                 polled.at
@@ -39,6 +42,11 @@ def broken_pauses(history: History) -> Iterator[str]:
             ]
         if late:
             yield f"{what} was paused at {held.begun:.1f} and used at {late[0]:.1f}"
+
+
+def _forgotten(history: History) -> set[int]:
+    """The messages that operators ordered to forget."""
+    return {id_ for each in history.ledger.ordered if each.verb in FORGETS for id_ in each.message_ids}
 
 
 def _under_way(history: History, held: Held, asked: Asked) -> float:

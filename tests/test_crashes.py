@@ -35,7 +35,7 @@ pytestmark = pytest.mark.slow
 KILLABLE = [name for name in telling_names() if name.rpartition("/")[0] not in {*NEVER_PASSED, IF_FAST}]
 COMMITTING = [name for name in KILLABLE if name.startswith("COMMIT.")]
 OTHERS = [name for name in KILLABLE if name not in COMMITTING]
-KILLED = [*COMMITTING, *OTHERS[:: int(os.environ.get("DELIVERYD_KILLED_OF", "9"))]]
+KILLED = [*COMMITTING, *OTHERS[:: int(os.environ.get("DELIVERYD_KILLED_OF", "20"))]]
 """Every commit, and one of so many other boundaries; `make soak` kills at each of them."""
 
 SYSCALL_SAMPLES = 12

@@ -22,7 +22,7 @@ pytestmark = [
 
 PLANS = int(os.environ.get("DELIVERYD_PLANS", "300"))
 SHARES = 4
-SECONDS = 6.0 * PLANS / 300
+SECONDS = 3.0 * PLANS / 300
 """That a share takes at most: how many plans there is time for depends on the machine."""
 
 BREAKS = breaks_in(breaks_of_sharing)

@@ -375,39 +375,32 @@ async def test_nothing_is_moved_while_a_worker_has_either(
             await anyio.to_thread.run_sync(move, database, JournalFile(file.path.with_name("back.db")))
 
 
-async def test_what_a_killed_worker_left_is_moved_when_its_lease_is_over(
-    file: JournalFile, database: JournalDatabase
+@pytest.mark.parametrize(
+    ("ended", "told"),
+    [
+        (None, "didn't end its lease: waiting 0.5 s for a sign of life"),
+        ("ordered", "was ended early: waiting 0.5 s for its last attempts"),
+    ],
+    ids=["killed", "fenced"],
+)
+async def test_what_a_worker_left_is_moved_when_its_lease_would_be_over(
+    file: JournalFile, database: JournalDatabase, ended: str | None, told: str
 ) -> None:
+    """Until then it may be sending what the first start on the file repeats at once."""
     async with opened(database) as journal:
         await make_ready(journal, 1)
     with psycopg.connect(database.url) as admin:
-        admin.execute("UPDATE worker SET ended = NULL, lease = 500000 WHERE id > 0")
-    told: list[str] = []
-    await anyio.to_thread.run_sync(
-        lambda: move_journal(database, file, DAYS_LATER, lambda _progress: None, told.append)
-    )
-    (line,) = told
-    assert line.endswith("didn't end its lease: waiting 0.5 s for a sign of life")
-    async with opened(file) as journal:
-        assert (await journal.account()).states == {State.READY: 1}
-
-
-async def test_a_move_waits_until_the_attempts_of_a_fenced_worker_are_over(
-    file: JournalFile, database: JournalDatabase
-) -> None:
-    """The first start on the file repeats them at once."""
-    async with opened(database) as journal:
-        await make_ready(journal, 1)
-    with psycopg.connect(database.url) as admin:
-        admin.execute("UPDATE worker SET ended = 'ordered', lease = 500000 WHERE id > 0")
-    told: list[str] = []
+        admin.execute("UPDATE worker SET ended = %s, lease = 500000 WHERE id > 0", (ended,))
+    said: list[str] = []
     began = boot_time()
     await anyio.to_thread.run_sync(
-        lambda: move_journal(database, file, DAYS_LATER, lambda _progress: None, told.append)
+        lambda: move_journal(database, file, DAYS_LATER, lambda _progress: None, said.append)
     )
     assert boot_time() - began >= 0.5
-    (line,) = told
-    assert line.endswith("was ended early: waiting 0.5 s for its last attempts")
+    (line,) = said
+    assert line.endswith(told)
+    async with opened(file) as journal:
+        assert (await journal.account()).states == {State.READY: 1}
 
 
 async def test_a_worker_that_begins_while_a_move_begins_is_not_overlooked(

@@ -252,6 +252,12 @@ ELSEWHERE = frozenset({"email"})
 """Another worker has this channel, or had it in the last ten minutes."""
 
 
+async def hear_of_an_outage(journal: SharedJournal) -> None:
+    """Another worker noted one, of a channel that works here."""
+    await journal.note_down({"email": START})
+    journal.news.append(FromOthers(down_since={"email": START}, elsewhere=ELSEWHERE))
+
+
 def test_an_outage_that_is_none_here_stays_noted_until_nobody_else_has_the_channel(
     fallback: VirtualWorld, journals: list[SharedJournal]
 ) -> None:
@@ -279,8 +285,7 @@ def test_an_outage_of_a_worker_whose_end_nobody_saw_is_forgotten_in_a_minute(
     fallback.channels["sms"].verdict = lambda _dispatch: Accepted("1")
 
     async def scene(_worker: VirtualSupervisor) -> None:
-        await journals[0].note_down({"email": START})
-        journals[0].news.append(FromOthers(down_since={"email": START}, elsewhere=ELSEWHERE))
+        await hear_of_an_outage(journals[0])
         await anyio.sleep(130)
         assert noted(fallback) == {"email": START}
         journals[0].news.append(FromOthers(elsewhere=frozenset()))
@@ -297,8 +302,7 @@ def test_an_outage_that_a_worker_noted_is_still_noted_when_it_is_restarted(
     fallback.channels["sms"].verdict = lambda _dispatch: Accepted("1")
 
     async def scene(_worker: VirtualSupervisor) -> None:
-        await journals[0].note_down({"email": START})
-        journals[0].news.append(FromOthers(down_since={"email": START}, elsewhere=ELSEWHERE))
+        await hear_of_an_outage(journals[0])
         await anyio.sleep(30)
         for _ in range(2):
             journals[0].news.append(FromOthers(any_ended=True, elsewhere=ELSEWHERE))

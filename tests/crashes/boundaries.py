@@ -75,6 +75,7 @@ NEVER_PASSED: Mapping[str, str] = {
     **dict.fromkeys(
         (
             *(f"{owner}.use_token" for owner in ("COMMIT", "Recorder", "SqliteJournal")),
+            "Inlet.has_token",
             "ReceiptRequest.with_token",
             *(f"Pages.{step}" for step in ("get", "note_useless")),
         ),

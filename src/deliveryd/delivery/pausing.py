@@ -33,7 +33,9 @@ class Pausing:
         self._backlog = backlog
         self._in_flight = in_flight
         self._clock = clock
-        self._providers: Sequence[str] = ()
+        self.here: frozenset[str] = frozenset()
+        """The providers that this worker has."""
+
         self.elsewhere: frozenset[str] = frozenset()
         """The providers that other workers of the journal have."""
 
@@ -44,7 +46,7 @@ class Pausing:
 
         Messages go on whose pause ended meanwhile, and those of channels and providers that were removed.
         """
-        self._providers = tuple(providers)
+        self.here = frozenset(providers)
         self.elsewhere = left.elsewhere
         self.pauses.replace(left.pauses, self._known)
         self._backlog.change_paused(sum(left.paused.values()))
@@ -55,11 +57,11 @@ class Pausing:
     @property
     def _known(self) -> Collection[str]:
         """The providers whose pauses are in force: another worker's messages wait for their ends."""
-        return self.elsewhere.union(self._providers)
+        return self.elsewhere | self.here
 
     def configure(self, providers: Collection[str]) -> None:
         """Follow a change of the configured providers: a pause of one that nobody has isn't in force."""
-        self._providers = tuple(providers)
+        self.here = frozenset(providers)
         self._replace(self.pauses.all)
 
     async def decided(self, decide: Callable[[], Awaitable[Decided]]) -> Decided:

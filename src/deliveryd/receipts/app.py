@@ -22,7 +22,7 @@ from deliveryd.model import (
     channel_of,
 )
 from deliveryd.receipts.batcher import ReceiptBatcher
-from deliveryd.receipts.endpoint import ELSEWHERE, NOTHING_HERE, ReceiptEndpoint
+from deliveryd.receipts.endpoint import ELSEWHERE, NOTHING_HERE, STARTING, KnownProviders, ReceiptEndpoint
 from deliveryd.receipts.inlet import Inlet, ReceiptReply
 from deliveryd.receipts.pages import Pages
 from deliveryd.receipts.reading import ReadReports, Report
@@ -33,7 +33,6 @@ from deliveryd.telemetry.log_events import Event, Fields, log
 STRANGERS_LOG_INTERVAL = 60.0
 """Seconds between two log lines of one kind about requests that anybody may send in any number."""
 
-_STARTING = ReceiptReply(503, "deliveryd is starting; report it again later")
 _LATER = ReceiptReply(503, "can't be recorded now; report it again later")
 _UNREACHABLE = ReceiptReply(503, "the provider's certificate or confirmation can't be fetched now")
 
@@ -92,13 +91,17 @@ class Receipts:
             self._turned_away,
             largest=self._largest,
             public_url=self._public_url,
-            others=lambda: self._recorder.pausing.elsewhere,
+            known=self._known,
         )
         self._endpoints.append(endpoint)
         endpoint.adopt(  # this runs in a thread, and another configuration may have been adopted meanwhile
             self._paths, self._inlets, largest=self._largest, public_url=self._public_url
         )
         return endpoint
+
+    def _known(self) -> KnownProviders | None:
+        pausing = self._recorder.pausing
+        return KnownProviders(pausing.here, pausing.elsewhere) if self._recorder.recovered else None
 
     def adopt(
         self,
@@ -119,7 +122,7 @@ class Receipts:
     async def take_in(self, provider: str, request: ReceiptRequest) -> ReceiptReply:
         """Verify, read and record what a provider reports; not before the start is over."""
         if not self._recorder.recovered:
-            return _STARTING
+            return STARTING
         inlet = self._inlets.get(provider)
         if inlet is None:
             return ELSEWHERE if provider in self._recorder.pausing.elsewhere else NOTHING_HERE

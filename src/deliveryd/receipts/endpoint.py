@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from typing import NamedTuple
 from urllib.parse import unquote
 
 from starlette.applications import Starlette
@@ -32,6 +33,9 @@ SMALL_BODY = 64 << 10
 LARGE_BODIES = 8 << 20
 """Bytes that all bodies together may have beyond that, or as many as the largest request."""
 
+STARTING = ReceiptReply(503, "deliveryd is starting; report it again later")
+"""As long as nobody knows what other workers have."""
+
 ELSEWHERE = ReceiptReply(503, "another worker may have this provider; report it again later")
 """So that a report isn't lost that the other worker, or this one with a newer configuration, can read."""
 
@@ -39,6 +43,13 @@ NOTHING_HERE = ReceiptReply(404, "no provider of this name has receipts")
 """What no worker of the journal can read, as far as is known."""
 
 _CROWDED = ReceiptReply(503, "too many large reports at once; report it again later")
+
+
+class KnownProviders(NamedTuple):
+    """The providers that this worker has, and those that other workers of the journal have."""
+
+    here: Collection[str] = ()
+    others: Collection[str] = ()
 
 
 class LargeBodies:
@@ -80,7 +91,7 @@ class ReceiptEndpoint:
 
     Reports bypass Starlette, whose routing costs as much as verifying, parsing and recording a report. It
     handles all other requests. `largest` are the sizes of providers' largest requests, `public_url` is what
-    they call, in front of the path; `others` tells which providers other workers of the journal have.
+    they call, in front of the path; `known` tells which providers there are, None before the start is over.
     """
 
     def __init__(
@@ -92,11 +103,11 @@ class ReceiptEndpoint:
         *,
         largest: Mapping[str, int],
         public_url: str = "",
-        others: Callable[[], Collection[str]] = frozenset,
+        known: Callable[[], KnownProviders | None] = KnownProviders,
     ) -> None:
         self._take_in = take_in
         self._turned_away = turned_away
-        self._others = others
+        self._known = known
         self.adopt(paths, inlets, largest=largest, public_url=public_url)
         self._elsewhere = Starlette(
             routes=[Route(path, _unknown, methods=_METHODS) for path in _PATHS],
@@ -172,18 +183,18 @@ class ReceiptEndpoint:
             return None
         raw_path = scope["raw_path"].decode("latin-1")
         provider = self._with_token.get(unquote(raw_path.rpartition("/")[0]))
-        if provider is None or scope["path"] not in map(_path_of, self._others()):
+        known = self._known()
+        if provider is None or known is None or scope["path"] not in map(_path_of, known.others):
             return provider
         return provider if self._inlets[provider].has_token(raw_path) else None
 
     async def _not_here(self, request: Request, _error: Exception) -> Response:
-        reply = ELSEWHERE if self._is_elsewhere(request.scope["path"]) else NOTHING_HERE
+        known = self._known()
+        if known is None:
+            reply = STARTING
+        else:
+            reply = ELSEWHERE if _is_elsewhere(request.scope["path"], known) else NOTHING_HERE
         return PlainTextResponse(reply.text, reply.status)
-
-    def _is_elsewhere(self, path: str) -> bool:
-        """Whether workers have other providers of a path's channel than this one, and so other paths."""
-        theirs = _in_channel(path, self._others())
-        return bool(theirs) and theirs != _in_channel(path, self._paths.values())
 
     def _telling(self, provider: str | None, send: Send) -> Send:
         """Return a `send` that also reports the response's status."""
@@ -204,6 +215,12 @@ def _path_of(provider: str) -> str:
     """Return the path that names a provider, also one that has its channel's name."""
     channel, _, name = provider.partition("/")
     return f"/receipts/{channel}/{name or channel}"
+
+
+def _is_elsewhere(path: str, known: KnownProviders) -> bool:
+    """Whether workers have other providers of a path's channel than this one, and so other paths."""
+    theirs = _in_channel(path, known.others)
+    return bool(theirs) and theirs != _in_channel(path, known.here)
 
 
 def _in_channel(path: str, providers: Iterable[str]) -> set[str]:

@@ -314,6 +314,23 @@ def test_an_outage_that_a_worker_noted_is_still_noted_when_it_is_restarted(
     play(fallback, scene)
 
 
+def test_an_outage_that_another_worker_noted_is_still_noted_after_a_start(
+    fallback: VirtualWorld, journals: list[SharedJournal], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where this worker's own channel goes down while the other one, too, is being restarted."""
+
+    async def note(_worker: VirtualSupervisor) -> None:
+        await journals[0].note_down({"email": START})
+
+    async def start(_worker: VirtualSupervisor) -> None:
+        await anyio.sleep(60)
+        assert noted(fallback).keys() == {"sms", "email"}
+
+    play(fallback, note)
+    monkeypatch.setattr(SharedJournal, "elsewhere", ELSEWHERE)
+    play(fallback, start)
+
+
 # receipt deadlines
 
 

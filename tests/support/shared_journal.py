@@ -11,7 +11,7 @@ from unittest.mock import patch
 import anyio
 
 from deliveryd.errors import JournalError
-from deliveryd.journal.base import FromOthers, Journal
+from deliveryd.journal.base import FromOthers, Journal, Recovery
 from deliveryd.journal.opening import open_journal
 from deliveryd.worker import wiring
 
@@ -21,6 +21,8 @@ class SharedJournal:
 
     is_shared = True
     is_unreachable = False
+    elsewhere: frozenset[str] = frozenset()
+    """The providers that others have when a worker starts."""
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
@@ -53,6 +55,10 @@ class SharedJournal:
         """When the test allows it."""
         self.renewals += 1
         await self.renewable.wait()
+
+    async def recover(self, now: int, providers: Collection[str]) -> Recovery:
+        """What the file has, and what others have."""
+        return (await self._journal.recover(now, providers))._replace(elsewhere=self.elsewhere)
 
     async def follow(self, _now: int, providers: Collection[str]) -> FromOthers:
         """What the test says, each thing once."""

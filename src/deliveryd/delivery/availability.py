@@ -41,9 +41,7 @@ class Availability:
         self._heartbeats = heartbeats
         self._down_from: dict[str, float] = {}  # the event loop's time
         self._kept: Mapping[str, int] = {}  # the time of day, as in the journal
-        self._others: Mapping[
-            str, int
-        ] = {}  # what other workers noted there of channels that aren't down here
+        self._others: Mapping[str, int] = {}  # the same of what others noted and isn't down here
 
     def adopt(self, choices: Mapping[str, Choice], limits: Mapping[str, float]) -> None:
         """Watch other channels from now on; those that stay keep what was noted of them."""

@@ -25,6 +25,8 @@ async def recover_line(
     """Record what becomes of messages in doubt, and probe each provider with a few that wait for it."""
     left = await recorder.recover(providers)
     availability.resume(left.down_since)
+    if recorder.is_shared:
+        availability.follow(left.down_since)
     await _take_up(recorder, left, providers, clock)
     recorder.open()
     if left.taken or left.doubtful or left.waiting or left.reporting:

@@ -63,10 +63,10 @@ _WAIT = """
 INSERT INTO waiting (id, provider, doubt, due_at, waits_for)
 SELECT * FROM unnest(%s::int8[], %s::text[], %s::bool[], %s::int8[], %s::text[])
 """
-_BEHIND = 5 * SECOND
-"""Microseconds by which the listening time may be behind, that one worker records for all now and then."""
+_BEHIND = 10 * SECOND
+"""Microseconds that are added at most at once to the listening time, which one worker records for all."""
 # Where another worker counts the listening time, or may begin to, this one knows an old one, and the record
-# is a tick behind: a deadline may be late by that, but never early.
+# is behind: a deadline may be late by that, but never early.
 _AWAIT = f"""
 INSERT INTO awaited (id, provider, accepted_at, confirm_by, confirm_within, failed_next)
 SELECT s.id, s.provider, s.accepted_at,

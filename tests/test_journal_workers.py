@@ -19,6 +19,7 @@ import anyio.lowlevel
 import psycopg
 import pytest
 
+from deliveryd import transitions
 from deliveryd.errors import IllegalTransition
 from deliveryd.journal.base import Account, Doubtful, FromOthers, Journal, PassedDeadlines
 from deliveryd.journal.orders import Action, ItemKind, Order
@@ -41,6 +42,7 @@ from deliveryd.model import (
     Transition,
     message_key,
 )
+from deliveryd.runtime import waits
 from deliveryd.states import State
 from deliveryd.testing.journal_cases.samples import (
     NOW,
@@ -278,6 +280,19 @@ async def test_a_restart_of_the_database_ends_no_worker() -> None:
 BLOCKED = """
 SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()
 """
+
+
+@pytest.mark.parametrize("cause", [waits.settings(10), waits.customer(10), waits.DIRECTORY])
+async def test_what_waits_for_an_answer_to_a_worker_that_ended_is_asked_for_anew(
+    source: JournalDatabase, cause: str
+) -> None:
+    """Whatever the order of the database's locale: that of en_US disregards spaces."""
+    async with worker(source) as other:
+        async with worker(source) as one:
+            await make_ready(one, 1)
+            await one.change([transitions.deferred(sample_entry(1), NOW, NOW + 3600 * ONE_SECOND, cause)])
+        await other.follow(NOW, SMS)
+        assert [each.id for each in (await other.due(NOW, {"": 9, "sms": 9})).entries] == [1]
 
 
 @pytest.mark.real_server
@@ -693,6 +708,24 @@ async def test_no_deadline_is_early_where_the_worker_ends_that_counts_the_time(
         assert (await other.pass_deadlines(1, NOW, SMS, 9)).passed == {"sms": 1}
 
 
+async def test_no_deadline_is_early_where_the_worker_that_counts_the_time_stood_still_for_a_while(
+    source: JournalDatabase,
+) -> None:
+    """It counts two ticks at once then, and the other one's time had fallen behind by nearly as much."""
+    tick, tenth = 5 * ONE_SECOND, ONE_SECOND // 10
+    async with two_workers(source) as (one, other):
+        await one.pass_deadlines(0, NOW, SMS, 9)
+        await other.pass_deadlines(tick, NOW, SMS, 9)
+        time = (await other.pass_deadlines(tick, NOW, SMS, 9)).listened
+        await make_ready(other, 1)
+        await begin_attempts(other, attempt_on(1))
+        confirmation = Confirmation(time + tenth + tick, tick, failed_next=False)
+        await other.change([accepted_step(attempt_on(1), "p1")._replace(confirmation=confirmation)])
+        found = await one.pass_deadlines(2 * tick - tenth, NOW, SMS, 9)  # another tenth of a second later
+        assert found.next_by is not None
+        assert found.next_by - found.listened >= tick - tenth
+
+
 async def test_a_worker_that_took_over_the_listening_time_isnt_displaced_before_it_counted(
     source: JournalDatabase,
 ) -> None:
@@ -760,7 +793,7 @@ async def test_a_worker_whose_clock_is_behind_lifts_a_stop_that_another_one_reco
     source: JournalDatabase,
 ) -> None:
     """The provider's instants decide; by that clock the later report would be of the future."""
-    stop = StopChange("sms", b"1" * 16, NOW, True, "STOP", "receipt", heard_at=NOW)
+    stop = StopChange("sms", b"1" * 16, NOW, True, "STOP", "receipt", heard_at=NOW + ONE_SECOND)
     lift = StopChange("sms", b"1" * 16, NOW + 1, False, None, "receipt", heard_at=NOW - 3600 * ONE_SECOND)
     async with two_workers(source) as (one, other):
         await one.receive([], [stop])
@@ -768,6 +801,19 @@ async def test_a_worker_whose_clock_is_behind_lifts_a_stop_that_another_one_reco
         await other.follow(NOW, SMS)
         assert [each.result for each in await other.receive([], [lift])] == ["matched"]
         assert await one.stopped() == []
+
+
+@pytest.mark.parametrize("stopped", [True, False])
+async def test_of_reports_without_an_instant_the_later_one_counts_whatever_the_workers_clocks_say(
+    source: JournalDatabase, stopped: bool
+) -> None:
+    earlier = StopChange("sms", b"1" * 16, NOW, not stopped, None, "receipt", heard_at=NOW)
+    behind = NOW - 300 * ONE_SECOND
+    later = StopChange("sms", b"1" * 16, behind, stopped, None, "receipt", heard_at=behind)
+    async with two_workers(source) as (one, other):
+        await one.receive([], [earlier])
+        assert [each.result for each in await other.receive([], [later])] == ["matched"]
+        assert bool(await one.stopped()) is stopped
 
 
 async def test_the_end_of_another_worker_is_told_once(source: JournalDatabase) -> None:

@@ -411,7 +411,7 @@ class StopChange(NamedTuple):
     """From an instant on a recipient can't be reached on a channel any more, or can be again.
 
     `digest` stands for the address. `source` is `answer`, `receipt` or `operator`. `heard_at` is when a
-    report came whose instant the provider gave, by this worker's clock.
+    report came, by this worker's clock; so is `at` if the report has no instant.
     """
 
     channel: str
@@ -426,7 +426,7 @@ class StopChange(NamedTuple):
 class OptOut(NamedTuple):
     """A provider's report that a recipient stopped a channel, or resumed it (`stopped` False).
 
-    `at` is the provider's instant; the report came at `heard_at`.
+    `at` is the provider's instant; the report came at `heard_at`, which is `at` too if it has no instant.
     """
 
     channel: str

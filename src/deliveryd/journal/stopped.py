@@ -158,8 +158,11 @@ def listed_after(change: StopChange, before: Listed | None) -> ListedAfter | Non
 
 
 def not_after(change: StopChange, now: int) -> StopChange:
-    """Return a report as of now if its instant is in the future: nothing of today could lift it."""
-    return change._replace(at=min(change.at, now))
+    """Return a report as of now if its instant is in the future: nothing of today could lift it.
+
+    So it is dated if it has no instant.
+    """
+    return change._replace(at=now if change.at == change.heard_at else min(change.at, now))
 
 
 def stops_reported(db: sqlite3.Connection, changes: Sequence[StopChange]) -> list[MatchedReceipt]:

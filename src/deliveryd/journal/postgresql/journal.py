@@ -195,6 +195,10 @@ class PostgresqlJournal(LeasedCommits):
         """The time that all due times go by: where others work, a clock that is behind doesn't count."""
         return max(now, self._clock.now(db)) if self._neighbours.live else now
 
+    def _common_time(self, db: Db) -> int | None:
+        """The time of what reaches any worker: the database's clock, if there are others."""
+        return self._clock.now(db) if self._neighbours.live else None
+
     async def largest_cause(self) -> tuple[str, int]:
         """What most messages wait for; read beside the writer, since it scans all that wait."""
         return await self._read(upkeep.largest_cause)
@@ -218,7 +222,7 @@ class PostgresqlJournal(LeasedCommits):
         return await self._try(
             lambda db: [
                 *self._matching.receive(db, reports),
-                *stops_reported(db, stops, self._lease.worker, partial(self._common_now, db)),
+                *stops_reported(db, stops, self._lease.worker, self._common_time(db) if stops else None),
             ]
         )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 
 from deliveryd.journal.base import MatchedReceipt
 from deliveryd.journal.orders import Effect
@@ -65,17 +65,15 @@ def changed_stops(db: Db, after: int, until: int, worker: int) -> list[StopChang
 
 
 def stops_reported(
-    db: Db, changes: Sequence[StopChange], worker: int, common: Callable[[int], int]
+    db: Db, changes: Sequence[StopChange], worker: int, now: int | None
 ) -> list[MatchedReceipt]:
     """Record what receipts say of recipients; return what each one did.
 
-    `common`: the time that workers have in common, from one worker's. By a clock that is behind, a report
-    would seem to be of the future.
+    `now` is of the clock that workers have in common; None: there is one worker. By clocks that differ, a
+    later report could seem to be the earlier one.
     """
     changes = [
-        not_after(each, common(each.heard_at))
-        if each.heard_at is not None and each.at > each.heard_at
-        else each
+        each if each.heard_at is None else not_after(each, each.heard_at if now is None else now)
         for each in changes
     ]
     return [

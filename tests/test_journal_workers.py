@@ -793,7 +793,7 @@ async def test_a_worker_whose_clock_is_behind_lifts_a_stop_that_another_one_reco
     source: JournalDatabase,
 ) -> None:
     """The provider's instants decide; by that clock the later report would be of the future."""
-    stop = StopChange("sms", b"1" * 16, NOW, True, "STOP", "receipt", heard_at=NOW + ONE_SECOND)
+    stop = StopChange("sms", b"1" * 16, NOW, True, "STOP", "receipt", heard_at=NOW)
     lift = StopChange("sms", b"1" * 16, NOW + 1, False, None, "receipt", heard_at=NOW - 3600 * ONE_SECOND)
     async with two_workers(source) as (one, other):
         await one.receive([], [stop])
@@ -807,9 +807,9 @@ async def test_a_worker_whose_clock_is_behind_lifts_a_stop_that_another_one_reco
 async def test_of_reports_without_an_instant_the_later_one_counts_whatever_the_workers_clocks_say(
     source: JournalDatabase, stopped: bool
 ) -> None:
-    earlier = StopChange("sms", b"1" * 16, NOW, not stopped, None, "receipt", heard_at=NOW)
+    earlier = StopChange("sms", b"1" * 16, NOW, not stopped, None, "receipt", heard_at=NOW, is_dated=False)
     behind = NOW - 300 * ONE_SECOND
-    later = StopChange("sms", b"1" * 16, behind, stopped, None, "receipt", heard_at=behind)
+    later = StopChange("sms", b"1" * 16, behind, stopped, None, "receipt", heard_at=behind, is_dated=False)
     async with two_workers(source) as (one, other):
         await one.receive([], [earlier])
         assert [each.result for each in await other.receive([], [later])] == ["matched"]

@@ -186,6 +186,7 @@ def test_an_opt_out_without_a_message_needs_a_recipient() -> None:
     """It stands in one of several places."""
     found = only(WORDS, post({"status": "START", "from": "+447700900123"}))
     assert (found.provider_id, found.consent, found.recipient) == (None, "resumed", "+447700900123")
+    assert not found.is_dated
     with pytest.raises(Unreadable, match="recipient at /to, /from"):
         read(WORDS, post({"status": "START"}))
 

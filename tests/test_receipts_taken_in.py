@@ -17,6 +17,9 @@ from deliveryd.delivery.backlog import Backlog
 from deliveryd.delivery.in_flight import InFlightLimit
 from deliveryd.delivery.outbox_signals import OutboxSignals
 from deliveryd.delivery.recorder import Recorder
+from deliveryd.journal.base import Journal
+from deliveryd.journal.place import JournalDatabase
+from deliveryd.journal.postgresql.opening import open_shared_journal
 from deliveryd.journal.sqlite import SqliteJournal, open_journal_file
 from deliveryd.metrics import Metrics
 from deliveryd.model import SECOND, WallClock
@@ -25,6 +28,7 @@ from deliveryd.receipts.inlet import open_inlet
 from deliveryd.receipts.pages import FETCHES_AT_ONCE, Pages
 from deliveryd.receipts.request import ReceiptRequest
 from deliveryd.testing.journal_cases.samples import accept_all, deliver_to_sent, waiting_events
+from support.postgres import new_database
 from test_signature_keys import (
     CERTIFICATE,
     CONFIRM,
@@ -53,10 +57,13 @@ TABLE = {
 
 
 class StandingClock:
-    """Stands at the time of the samples."""
+    """Stands at the time of the samples, or so many seconds later."""
+
+    def __init__(self, later: int = 0) -> None:
+        self._now = SNS_NOW + later * SECOND
 
     def now(self) -> int:
-        return SNS_NOW
+        return self._now
 
 
 class Host:
@@ -78,21 +85,21 @@ async def room(
     """A room of receipts for one provider, whose host has this page, and its journal."""
     host = Host(page, [] if fetched is None else fetched)
     async with open_journal_file(path / "journal.db") as journal:
-        recorder = Recorder(
-            journal, InFlightLimit(1000), OutboxSignals(500), Backlog(), WallClock(), Metrics([], "1"),
-            max_waiting=1000, longest_pause=3600.0,
-        )  # fmt: skip
-        recorder.open()
-        inlets = {"sms": open_inlet(ReceiptOptions.model_validate(table))}
-        paths = {"/receipts/sms": "sms"}
-        metrics = Metrics([], "1")
-        yield (
-            Receipts(
-                inlets, paths, recorder, StandingClock(), metrics, pages=Pages(host),
-                largest={"sms": 65536}, intermediate=["accepted"],
-            ),
-            journal,
-        )  # fmt: skip
+        yield room_on(journal, table, host, StandingClock()), journal
+
+
+def room_on(journal: Journal, table: dict[str, Any], host: Host, clock: StandingClock) -> Receipts:
+    """The same room, by this clock."""
+    recorder = Recorder(
+        journal, InFlightLimit(1000), OutboxSignals(500), Backlog(), WallClock(), Metrics([], "1"),
+        max_waiting=1000, longest_pause=3600.0,
+    )  # fmt: skip
+    recorder.open()
+    inlets = {"sms": open_inlet(ReceiptOptions.model_validate(table))}
+    return Receipts(
+        inlets, {"/receipts/sms": "sms"}, recorder, clock, Metrics([], "1"), pages=Pages(host),
+        largest={"sms": 65536}, intermediate=["accepted"],
+    )  # fmt: skip
 
 
 def results(*items: dict[str, object]) -> ReceiptRequest:
@@ -130,6 +137,24 @@ async def test_a_stop_in_the_future_can_be_lifted(tmp_path: Path) -> None:
         assert len(await journal.stopped()) == 1
         await receipts.take_in("sms", results({"status": "start", "to": "+447700900104"}))
         assert await journal.stopped() == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("words", [["stop", "start"], ["start", "stop"]])
+async def test_of_words_without_an_instant_the_last_counts_though_its_workers_clock_is_behind(
+    words: list[str],
+) -> None:
+    url = new_database()
+    if url is None:
+        pytest.skip("there is no PostgreSQL here")
+    source = JournalDatabase(url)
+    async with open_shared_journal(source) as one, open_shared_journal(source) as other:
+        for word, journal, later in zip(words, (one, other), (0, -300), strict=True):
+            await journal.recover(SNS_NOW, ["sms"])
+            receipts = room_on(journal, TABLE, Host(None, []), StandingClock(later))
+            reply = await receipts.take_in("sms", results({"status": word, "to": "+447700900104"}))
+            assert reply.status == 200
+        assert bool(await one.stopped()) is (words[-1] == "stop")
 
 
 async def test_a_failure_that_names_no_recipient_is_a_failure(tmp_path: Path) -> None:

@@ -411,7 +411,7 @@ class StopChange(NamedTuple):
     """From an instant on a recipient can't be reached on a channel any more, or can be again.
 
     `digest` stands for the address. `source` is `answer`, `receipt` or `operator`. `heard_at` is when a
-    report came, by this worker's clock; so is `at` if the report has no instant.
+    report came, by this worker's clock; so is `at` if the report has no instant (`is_dated` False).
     """
 
     channel: str
@@ -421,12 +421,14 @@ class StopChange(NamedTuple):
     reason: str | None = None
     source: str = "answer"
     heard_at: int | None = None
+    is_dated: bool = True
 
 
 class OptOut(NamedTuple):
     """A provider's report that a recipient stopped a channel, or resumed it (`stopped` False).
 
-    `at` is the provider's instant; the report came at `heard_at`, which is `at` too if it has no instant.
+    `at` is the provider's instant; the report came at `heard_at`, which is `at` too if it has none
+    (`is_dated` False).
     """
 
     channel: str
@@ -434,6 +436,7 @@ class OptOut(NamedTuple):
     stopped: bool
     at: int
     heard_at: int
+    is_dated: bool = True
 
 
 class Transition(NamedTuple):

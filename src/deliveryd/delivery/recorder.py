@@ -421,7 +421,8 @@ class Recorder:
 
     def _as_stop(self, report: OptOut) -> StopChange:
         digest = self.stopped.digest(report.channel, report.address)
-        return StopChange(report.channel, digest, report.at, report.stopped, None, "receipt", report.heard_at)
+        told = (report.channel, digest, report.at, report.stopped)
+        return StopChange(*told, source="receipt", heard_at=report.heard_at, is_dated=report.is_dated)
 
     async def decide(self, order: Order, providers: Collection[str]) -> Decided:
         """Carry out an operator's order."""

@@ -162,7 +162,7 @@ def not_after(change: StopChange, now: int) -> StopChange:
 
     So it is dated if it has no instant.
     """
-    return change._replace(at=now if change.at == change.heard_at else min(change.at, now))
+    return change._replace(at=min(change.at, now) if change.is_dated else now)
 
 
 def stops_reported(db: sqlite3.Connection, changes: Sequence[StopChange]) -> list[MatchedReceipt]:

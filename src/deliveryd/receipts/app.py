@@ -250,4 +250,5 @@ def _opt_outs(channel: str, reports: Sequence[Report], now: int) -> Iterator[Opt
     """Return what reports say of recipients."""
     for report in reports:
         if report.consent is not None and report.recipient is not None:
-            yield OptOut(channel, report.recipient, report.consent == "stopped", report.at, now)
+            stopped = report.consent == "stopped"
+            yield OptOut(channel, report.recipient, stopped, report.at, now, report.is_dated)

@@ -40,7 +40,8 @@ class Report(NamedTuple):
     """What a provider says of one message, or of one recipient.
 
     `word` is what has a meaning: the status, or the status and the code. `intermediate` is the status for the
-    service, `consent` what it says of `recipient`. `at` is when it happened.
+    service, `consent` what it says of `recipient`. `at` is when it happened, or when the report came if it
+    has no instant (`is_dated` False).
     """
 
     provider_id: str | None
@@ -53,6 +54,7 @@ class Report(NamedTuple):
     intermediate: IntermediateStatus | None = None
     consent: Consent | None = None
     recipient: str | None = None
+    is_dated: bool = True
 
     @property
     def details(self) -> str:
@@ -180,9 +182,13 @@ class ReportReader:
         reference = _first(self._reference, item)
         if not any(ids) and reference is None and meaning != "none":
             _missing("provider_id or reference", (*self._provider_id, *self._reference))
-        at = received_at if meaning == "none" and consent is None else self._time(item, received_at)
+        instant = None if meaning == "none" and consent is None else self._time(item)
+        is_dated = instant is not None
+        at = received_at if instant is None else instant
         for id_ in ids:
-            yield Report(id_, reference, word, meaning, at, status, code, intermediate, consent, recipient)
+            yield Report(
+                id_, reference, word, meaning, at, status, code, intermediate, consent, recipient, is_dated
+            )
 
     def _ids(self, item: Document) -> Sequence[str | None]:
         for place in self._provider_id:
@@ -190,10 +196,10 @@ class ReportReader:
                 return found
         return (None,)
 
-    def _time(self, item: Document, received_at: int) -> int:
+    def _time(self, item: Document) -> int | None:
         text = _first(self._reported_at, item)
         if text is None:
-            return received_at
+            return None
         try:
             return self._read_time(text)
         except (ValueError, OverflowError):

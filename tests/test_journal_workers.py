@@ -629,7 +629,6 @@ async def test_pauses_stops_and_what_is_down_reach_the_other_worker(source: Jour
         assert found.down_since == {"sms": NOW}
         found = await other.follow(NOW, SMS)
         assert (found.pauses, found.stops, found.down_since) == (None, (), None)
-        assert (await one.follow(NOW, SMS)).stops == []
 
 
 async def test_the_pause_of_a_forgotten_message_ends_at_the_other_worker_as_well(
@@ -801,6 +800,21 @@ async def test_a_worker_whose_clock_is_behind_lifts_a_stop_that_another_one_reco
         await other.follow(NOW, SMS)
         assert [each.result for each in await other.receive([], [lift])] == ["matched"]
         assert await one.stopped() == []
+
+
+async def test_a_return_is_heard_of_by_a_worker_that_recorded_another_one_on_top_of_it(
+    source: JournalDatabase,
+) -> None:
+    """Its own changed nothing: the recipient had returned, as it didn't know yet."""
+    stop = StopChange("sms", b"1" * 16, NOW, True, "STOP", "receipt", heard_at=NOW)
+    async with two_workers(source) as (one, other):
+        await one.stopped()
+        await one.receive([], [stop])
+        for journal, later, result in ((other, 1, "matched"), (one, 2, "repeated")):
+            lift = StopChange("sms", b"1" * 16, NOW + later, False, None, "receipt", heard_at=NOW + later)
+            assert [each.result for each in await journal.receive([], [lift])] == [result]
+        last = (await one.follow(NOW, SMS)).stops[-1]
+        assert (last.digest, last.stopped) == (b"1" * 16, False)
 
 
 @pytest.mark.parametrize("stopped", [True, False])

@@ -190,8 +190,8 @@ async def test_a_recipient_who_stops_while_the_list_is_read_is_on_it_or_follows(
         with psycopg.connect(source.url) as another:
             another.execute("UPDATE version SET number = number + 1 WHERE kind = 'stops'")
             another.execute(
-                "INSERT INTO stopped (channel, digest, at, source, change, changed_by)"
-                " SELECT 'sms', %s, %s, 'receipt', number, 1 FROM version WHERE kind = 'stops'",
+                "INSERT INTO stopped (channel, digest, at, source, change)"
+                " SELECT 'sms', %s, %s, 'receipt', number FROM version WHERE kind = 'stops'",
                 (b"d" * 32, NOW),
             )
         return found

@@ -98,13 +98,13 @@ class Recovery(NamedTuple):
 class FromOthers(NamedTuple):
     """What the other workers of a shared journal did since the last look; what isn't known to differ is None.
 
-    `adopted`: what workers left whose leases are over; it is this one's now. `pauses`: all that are in force.
-    `stops`: recipients who were put on the stopped list or taken off it. `down_since`: as in Recovery.
-    `waiting`: how many waited just before, in all and without those that are paused; `paused`: those, by
-    what they wait for. `events`: how many events others left to be reported by this one. `effects`: the
-    changes of the recorder's counts by receipts that were matched now, since their messages' steps were
-    recorded at the same time. `elsewhere`: as in Recovery. `any_ended`: whether a worker is gone that was
-    there at the last look.
+    `adopted`: what workers left whose leases are over; it is this one's now. `pauses`: all that are in
+    force. `stops`: recipients who were put on the stopped list or taken off it, by any worker.
+    `down_since`: as in Recovery. `waiting`: how many waited just before, in all and without those that are
+    paused; `paused`: those, by what they wait for. `events`: how many events others left to be reported by
+    this one. `effects`: the changes of the recorder's counts by receipts that were matched now, since their
+    messages' steps were recorded at the same time. `elsewhere`: as in Recovery. `any_ended`: whether a
+    worker is gone that was there at the last look.
     """
 
     adopted: Recovery | None = None

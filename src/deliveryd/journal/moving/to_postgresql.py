@@ -100,8 +100,8 @@ _COPIES = (
     _TableCopy("used_token", "token, body, until", "SELECT token, body, until FROM used_token"),
     _TableCopy(
         "stopped",
-        "channel, digest, at, lifted_at, reason, source, change, changed_by",
-        "SELECT channel, digest, at, lifted_at, reason, source, 0, 0 FROM stopped",
+        "channel, digest, at, lifted_at, reason, source, change",
+        "SELECT channel, digest, at, lifted_at, reason, source, 0 FROM stopped",
     ),
     _TableCopy(
         "pause",

@@ -227,7 +227,7 @@ class _Records:
         return self._db.execute(statement, values).rowcount > 0
 
     def record_stop(self, change: StopChange) -> bool:
-        (changed,) = record_stops(self._db, [change], self._worker)
+        (changed,) = record_stops(self._db, [change])
         return changed
 
     def obstacle_to_forgetting(self, id_: int, *, accepted: bool) -> str | None:

@@ -149,7 +149,7 @@ class Follower:
     def _stops(self, db: Db, version: int) -> Sequence[StopChange]:
         """Since the whole list was read, or the last look."""
         seen = self._seen.get("stops", version)
-        return changed_stops(db, seen, version, self._worker) if version > seen else ()
+        return changed_stops(db, seen, version) if version > seen else ()
 
 
 def read_versions(db: Db) -> Mapping[str, int]:

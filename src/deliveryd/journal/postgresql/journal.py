@@ -222,7 +222,7 @@ class PostgresqlJournal(LeasedCommits):
         return await self._try(
             lambda db: [
                 *self._matching.receive(db, reports),
-                *stops_reported(db, stops, self._lease.worker, self._common_time(db) if stops else None),
+                *stops_reported(db, stops, self._common_time(db) if stops else None),
             ]
         )
 

@@ -218,7 +218,6 @@ CREATE TABLE stopped (                    -- recipients who can't be reached on 
     channel text COLLATE "C" NOT NULL, digest bytea NOT NULL,
     at bigint NOT NULL, lifted_at bigint, reason text, source text NOT NULL,
     change bigint NOT NULL,               -- the number of its latest change, by the version of all
-    changed_by bigint NOT NULL,           -- the worker that made it
     PRIMARY KEY (channel, digest)
 );
 CREATE INDEX stopped_lifted ON stopped (lifted_at) WHERE lifted_at IS NOT NULL;

@@ -138,7 +138,7 @@ class StepWriter:
         But messages that were nobody's may be another worker's by now.
         """
         steps = sorted(steps, key=lambda step: step.entry.id)
-        _conclude(db, steps, self._worker)
+        _conclude(db, steps)
         return self._move(db, steps)
 
     def _move(self, db: Db, steps: Sequence[Transition]) -> StepsWritten:
@@ -210,7 +210,7 @@ class StepWriter:
         return entry.id, step.before, entry.tries, step.at, *taken, is_emptied
 
 
-def _conclude(db: Db, steps: Iterable[Transition], worker: int) -> None:
+def _conclude(db: Db, steps: Iterable[Transition]) -> None:
     """Record the outcomes of tries that weren't accepted; all others stand in their message's row."""
     ended, held, stops = [], [], []
     for step in steps:
@@ -226,7 +226,7 @@ def _conclude(db: Db, steps: Iterable[Transition], worker: int) -> None:
     for statement, rows in ((_UNACCEPTED, ended), (_HOLD, held)):
         if rows:
             db.execute(statement, arrays(rows))
-    record_stops(db, stops, worker)
+    record_stops(db, stops)
 
 
 def _outcome(outcome: Outcome | None, at: int) -> tuple[Any, ...]:

@@ -86,7 +86,11 @@ def test_an_id_that_is_none_is_told_in_words() -> None:
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (("dead", "list", "--kind", "letter"), "Invalid value for '--kind': 'letter' is not one of 'event'"),
+        (
+            ("dead", "list", "--kind", "letter"),
+            "Invalid value for '--kind': 'letter' isn't a kind of dead letter",
+        ),
+        (("dead", "list", "--kind", "worker"), "there are event, message, malformed, receipt, report\n"),
         (("in-doubt", "settle", "--as", "maybe", "1"), "Invalid value for '--as': 'maybe' is not one of"),
         (("sandbox", "--port", "many"), "Invalid value for '--port': must be a valid integer\n"),
         (("sandbox", "--port", "65536"), "Invalid value for '--port': "),

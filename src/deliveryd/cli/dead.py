@@ -26,6 +26,9 @@ from deliveryd.journal.attention import DEAD_KINDS, DeadLetter
 from deliveryd.journal.opening import open_reader
 from deliveryd.journal.orders import NOT_RETRIED, Action, ItemKind
 from deliveryd.model import format_instant
+from deliveryd.options.suggestion import suggestion
+
+_KINDS = ", ".join(DEAD_KINDS)
 
 dead = CommandGroup(
     no_args_is_help=True,
@@ -41,6 +44,14 @@ def _parsed(name: str) -> tuple[ItemKind, str]:
     if kind not in DEAD_KINDS or not key:
         raise typer.BadParameter(f"{name!r} isn't a name such as event:12; run: deliveryd dead list")
     return ItemKind(kind), key
+
+
+def _parse_kind(text: str) -> ItemKind:
+    if text not in DEAD_KINDS:
+        raise typer.BadParameter(
+            f"{text!r} isn't a kind of dead letter{suggestion(text, DEAD_KINDS)}; there are {_KINDS}"
+        )
+    return ItemKind(text)
 
 
 class _Filter(NamedTuple):
@@ -61,8 +72,9 @@ Kinds = Annotated[
     list[ItemKind] | None,
     typer.Option(
         "--kind",
+        parser=_parse_kind,
         metavar="KIND",
-        help=f"Only this kind: {', '.join(DEAD_KINDS)}; can be repeated.",
+        help=f"Only this kind: {_KINDS}; can be repeated.",
     ),
 ]
 Since = Annotated[

@@ -160,7 +160,7 @@ def test_a_database_that_lost_commits_is_told_until_that_is_accepted(world: Worl
     assert of_journal(world)[0].startswith("ok ")
 
 
-@pytest.mark.parametrize("table", ["message (subject text)", "meta (name text)"])
+@pytest.mark.parametrize("table", ["message (subject text)", "meta (name text)", "mine (name text)"])
 def test_tables_of_somebody_else_keep_deliveryd_from_the_database(
     world: World, database: str, table: str
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -24,7 +25,7 @@ from deliveryd.journal.moving.move import move_journal, reopen_journal
 from deliveryd.journal.opening import JournalTerms, open_journal, open_reader
 from deliveryd.journal.orders import Action, ItemKind, Order
 from deliveryd.journal.place import JournalDatabase, JournalFile, JournalPlace
-from deliveryd.journal.postgresql import schema
+from deliveryd.journal.postgresql import move_marks, schema
 from deliveryd.journal.postgresql.connection import connect_to_write
 from deliveryd.journal.postgresql.database_clock import DatabaseClock
 from deliveryd.journal.postgresql.lease import begin_work, boot_time
@@ -437,7 +438,8 @@ async def test_a_worker_that_opened_a_journal_just_before_it_was_moved_does_not_
     with connect_to_write(database, 9.0) as worker:
         schema.prepare_schema(worker)
         await anyio.to_thread.run_sync(move, database, file)
-        with pytest.raises(JournalUnusable, match="was moved"):
+        where = f"{file.path} of {socket.gethostname()} at 20"
+        with pytest.raises(JournalUnusable, match=f"was moved to another place, to {where}"):
             begin_work(worker, 9.0, NOW, boot_time, DatabaseClock())
 
 
@@ -487,7 +489,7 @@ async def test_what_was_moved_refuses_workers_until_it_is_reopened(
     async with opened(file) as journal:
         await make_ready(journal, 1)
     await anyio.to_thread.run_sync(move, file, database)
-    with pytest.raises(JournalError, match="was moved"):
+    with pytest.raises(JournalError, match=f"was moved to another place, to {database.name} at 20"):
         async with opened(file):
             pass
     await anyio.to_thread.run_sync(move, database, JournalFile(file.path.with_name("back.db")))
@@ -543,7 +545,7 @@ from deliveryd.journal.place import JournalDatabase, JournalFile
 
 file, url, way, step = sys.argv[1:]
 places = [JournalFile(Path(file)), JournalDatabase(url)]
-module = move if hasattr(move, step) else move.tables
+module = move if hasattr(move, step) else move.move_marks
 
 def kill(*_):
     os.kill(os.getpid(), signal.SIGKILL)
@@ -612,7 +614,7 @@ async def test_what_an_older_move_left_half_done_is_not_finished_with_what_is_ol
     async with opened(file) as journal:
         await make_ready(journal, 1)
     with psycopg.connect(database.url) as admin:
-        schema.begin_move(admin, "older")
+        move_marks.begin_move(admin, "older")
     elsewhere = new_database()
     assert elsewhere is not None
     await anyio.to_thread.run_sync(move, file, JournalDatabase(elsewhere))

@@ -127,6 +127,11 @@ def _days(_: re.Match[str]) -> Command:
     return lambda session: _rows(["regexp_match"], [(day,) for day in sorted(session.days("message"))])
 
 
+def _other_table(session: Session) -> Result:
+    others = sorted(set(session.database.tables) - {"unfinished_move"})
+    return _rows(["relname"], [(name,) for name in others[:1]])
+
+
 def _is_read_for_long(session: Session) -> Result:
     began = session.database.clock() - 1_000_000
     others = [each for each in session.server.sessions.values() if each is not session]
@@ -170,6 +175,7 @@ _COMMANDS: dict[str, Callable[[re.Match[str]], Command]] = {
     r"ALTER TABLE (\w+) ATTACH PARTITION (\w+) FOR VALUES IN \((\d+)\)$": _attach,
     r"DROP TABLE IF EXISTS (\w+)$": _drop,
     r"SELECT \(regexp_match\(pg_get_expr\(": _days,
+    r"SELECT c.relname FROM pg_class c": lambda _: _other_table,
     r"SELECT EXISTS \(SELECT 1 FROM pg_locks": lambda _: _is_read_for_long,
     r"SELECT 1 FROM pg_stat_activity WHERE pid = %s$": lambda _: _is_there,
     r"CREATE DATABASE (\w+)(?:.* TEMPLATE (\w+))?": lambda match: (

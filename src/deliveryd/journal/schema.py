@@ -7,7 +7,7 @@ import secrets
 import sqlite3
 import uuid
 from collections.abc import Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 from deliveryd.errors import JournalError
@@ -238,22 +238,32 @@ def mark_moved(db: sqlite3.Connection, token: str, where: str = "") -> None:
     db.execute("COMMIT")
 
 
+def was_moved(where: str | None) -> str:
+    """Tell people that a journal was moved; `where`: to which place, and when, if that was recorded."""
+    if where:
+        return f"the journal was moved to another place, to {where}: name that in journal.url"
+    return (
+        "the journal was moved to another place: name that in journal.url, or see: deliveryd journal reopen"
+    )
+
+
 def moved_by(path: Path) -> str | None:
     """The token of the move that marked a file's journal; None: it isn't marked, or no journal."""
-    return _of_move(path, MOVED_BY)
+    with closing(sqlite3.connect(path, isolation_level=None)) as db:
+        return _of_move(db, MOVED_BY)
 
 
 def moved_to(path: Path) -> str | None:
     """Where a file's journal was moved to, and when; None: it isn't marked, or that wasn't recorded."""
-    return _of_move(path, MOVED_TO) or None
-
-
-def _of_move(path: Path, key: str) -> str | None:
     with closing(sqlite3.connect(path, isolation_level=None)) as db:
-        application, version = _marks(db)
-        if application != APPLICATION_ID or version <= MOVED:
-            return None
-        row = db.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
+        return _of_move(db, MOVED_TO) or None
+
+
+def _of_move(db: sqlite3.Connection, key: str) -> str | None:
+    application, version = _marks(db)
+    if application != APPLICATION_ID or version <= MOVED:
+        return None
+    row = db.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
     return None if row is None else str(row[0])
 
 
@@ -271,13 +281,13 @@ def unmark_moved(path: Path) -> bool:
 
 def check_supported(db: sqlite3.Connection, upgrades: Sequence[str] = UPGRADES) -> None:
     """Raise JournalError when the file isn't a journal, or has a format that can't be upgraded."""
-    _check_format(*_marks(db), upgrades)
+    _check_format(*_marks(db), upgrades, _of_move(db, MOVED_TO))
 
 
 def check_latest(db: sqlite3.Connection, upgrades: Sequence[str] = UPGRADES) -> None:
     """Raise JournalError when the file isn't a journal of the latest format; readers don't upgrade."""
     application, version = _marks(db)
-    _check_format(application, version, upgrades)
+    _check_format(application, version, upgrades, _of_move(db, MOVED_TO))
     if version != latest_format(upgrades):
         raise JournalError(
             f"the journal has format {version}, and this deliveryd reads format {latest_format(upgrades)}:"
@@ -304,7 +314,12 @@ def check_header(path: Path, upgrades: Sequence[str] = UPGRADES) -> None:
         )
     if len(header) < _HEADER:
         raise JournalError("the file is truncated; restore a backup")
-    _check_format(int.from_bytes(header[68:72], "big"), int.from_bytes(header[60:64], "big"), upgrades)
+    application, version = int.from_bytes(header[68:72], "big"), int.from_bytes(header[60:64], "big")
+    where = None
+    if application == APPLICATION_ID and version > MOVED:
+        with suppress(sqlite3.Error):
+            where = moved_to(path)
+    _check_format(application, version, upgrades, where)
 
 
 def _marks(db: sqlite3.Connection) -> tuple[int, int]:
@@ -314,14 +329,11 @@ def _marks(db: sqlite3.Connection) -> tuple[int, int]:
     return application, version
 
 
-def _check_format(application: int, version: int, upgrades: Sequence[str]) -> None:
+def _check_format(application: int, version: int, upgrades: Sequence[str], where: str | None = None) -> None:
     if application != APPLICATION_ID:
         raise JournalError("the file is a database, but no journal of deliveryd; name another in journal.url")
     if version > MOVED:
-        raise JournalError(
-            "the journal was moved to another place: name that in journal.url,"
-            " or see: deliveryd journal reopen"
-        )
+        raise JournalError(was_moved(where))
     if not FIRST_FORMAT <= version <= latest_format(upgrades):
         raise JournalError(
             f"the journal has format {version}, and this deliveryd supports formats up to"

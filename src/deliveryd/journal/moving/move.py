@@ -8,6 +8,7 @@ finishes it: by a token that both sides have from it.
 
 from __future__ import annotations
 
+import socket
 import sqlite3
 import time
 import uuid
@@ -27,8 +28,8 @@ from deliveryd.journal.moving.progress import Watch
 from deliveryd.journal.moving.to_postgresql import fill_database
 from deliveryd.journal.moving.to_sqlite import fill_file
 from deliveryd.journal.place import JournalDatabase, JournalFile, JournalPlace
+from deliveryd.journal.postgresql import move_marks, upkeep
 from deliveryd.journal.postgresql import schema as tables
-from deliveryd.journal.postgresql import upkeep
 from deliveryd.journal.postgresql.commits import translated_at_opening
 from deliveryd.journal.postgresql.connection import Db, connect_to_copy
 from deliveryd.journal.postgresql.halt import check_not_halted
@@ -40,7 +41,7 @@ from deliveryd.journal.postgresql.lease import (
     fence,
     live_workers,
 )
-from deliveryd.journal.schema import mark_moved, moved_by, moved_to, prepare_schema, unmark_moved
+from deliveryd.journal.schema import mark_moved, moved_by, moved_to, prepare_schema, unmark_moved, was_moved
 from deliveryd.journal.sqlite_file import checked, open_database
 from deliveryd.model import format_instant
 
@@ -71,7 +72,7 @@ def move_journal(
         case JournalFile(), JournalDatabase():
             account = _to_database(source, target, now, watch)
         case JournalDatabase(), JournalFile():
-            account = _to_file(source, target, watch, waits)
+            account = _to_file(source, target, now, watch, waits)
         case JournalFile(), _:
             raise JournalUnusable("both are SQLite files: while no worker has it, a copy of the file will do")
         case _:
@@ -87,7 +88,7 @@ def reopen_journal(place: JournalPlace) -> bool:
             return checked(place.path, lambda: unmark_moved(place.path))
     with _database(place) as db, _translated(), db.transaction():
         tables.lock_schema(db)
-        return tables.unmark_moved(db)
+        return move_marks.unmark_moved(db)
 
 
 def _to_database(source: JournalFile, target: JournalDatabase, now: int, watch: Watch) -> Account:
@@ -95,7 +96,7 @@ def _to_database(source: JournalFile, target: JournalDatabase, now: int, watch: 
     with _exclusive_file(source), _database(target) as db, _translated():
         db.execute("BEGIN")
         tables.lock_schema(db)
-        token = tables.unfinished_move(db)
+        token = move_marks.unfinished_move(db)
         if token is not None and checked(source.path, lambda: moved_by(source.path)) == token:
             checked(source.path, lambda: unmark_moved(source.path))
         _refuse_moved(source)
@@ -109,15 +110,15 @@ def _to_database(source: JournalFile, target: JournalDatabase, now: int, watch: 
             if token is None:
                 token = _new_token()
                 with _database(target) as beside:
-                    tables.begin_move(beside, token)
+                    move_marks.begin_move(beside, token)
             mark_moved(file, token, f"{target.name} at {format_instant(now)}")
-        tables.end_move(db)
+        move_marks.end_move(db)
         _commit_or(db, lambda: unmark_moved(source.path))
         return after
 
 
 def _to_file(
-    source: JournalDatabase, target: JournalFile, watch: Watch, waits: Callable[[str], None]
+    source: JournalDatabase, target: JournalFile, now: int, watch: Watch, waits: Callable[[str], None]
 ) -> Account:
     found: list[Account] = []
     token = _new_token()
@@ -136,7 +137,8 @@ def _to_file(
                 found.append(_fill(str(path), db, token, watch))
 
             _make(target, fill)
-            tables.mark_moved(db, token)
+            where = f"{target.name} of {socket.gethostname()} at {format_instant(now)}"
+            move_marks.mark_moved(db, token, where)
             _commit_or(db, target.path.unlink)
         checked(target.path, lambda: unmark_moved(target.path))
     return found[0]
@@ -146,7 +148,7 @@ def _finished(target: JournalFile, db: Db) -> Account:
     """Finish a move that broke off when the database was marked already. Raises JournalUnusable."""
     token = checked(target.path, lambda: moved_by(target.path))
     with _translated():
-        if token is None or token != tables.moved_by(db):
+        if token is None or token != move_marks.moved_by(db):
             raise JournalUnusable(f"{target.path} isn't empty: name a file that doesn't exist")
     checked(target.path, lambda: unmark_moved(target.path))
     with closing(open_database(target.path)) as file:
@@ -197,9 +199,7 @@ def _agree(before: Account, after: Account) -> None:
 def _refuse_moved(source: JournalFile) -> None:
     """Raise JournalUnusable where a file's journal was moved to a place that is known."""
     if (there := checked(source.path, lambda: moved_to(source.path))) is not None:
-        raise JournalUnusable(
-            f"the journal {source.path} was moved to another place, to {there}: name that in journal.url"
-        )
+        raise JournalUnusable(was_moved(there))
 
 
 def _insist_on_a_file(place: JournalFile) -> None:

@@ -19,7 +19,7 @@ from deliveryd.journal.postgresql.values import VISIBLE
 ITERATED = 5_000
 """Rows that are fetched at once."""
 
-_OWN_META = "'format', 'written_since', 'moved', 'moved_by'"
+_OWN_META = "'format', 'written_since', 'moved', 'moved_by', 'moved_to'"
 _TRY = (
     "message_id, key, number, provider, beginning, started_at, ended_at, verdict, provider_id, reason, words"
 )

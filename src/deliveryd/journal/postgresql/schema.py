@@ -18,7 +18,9 @@ import psycopg
 
 from deliveryd.errors import JournalUnusable
 from deliveryd.journal.postgresql.connection import Db
+from deliveryd.journal.postgresql.move_marks import unfinished_move
 from deliveryd.journal.read_transaction import JournalAbsent
+from deliveryd.journal.schema import MOVED_TO, was_moved
 
 FORMAT = 1
 """The format that this program writes."""
@@ -37,9 +39,6 @@ LOG_BITS = 40
 
 PARTITIONED = ("message", "unaccepted", "event", "receipt")
 """What is partitioned by day; the message first, since the others belong to it."""
-
-_NEVER = 1_000_000
-"""A format that no program will have."""
 
 _RECORDED = (
     "worker WHERE id > 0",
@@ -278,6 +277,14 @@ _STORAGE = {
 """Storage of a day's partitions: three later versions of a message's row fit into its page."""
 
 
+_OF_FORMAT = ["format", "written_since", "moved", MOVED_TO]
+_OTHER_TABLE = """
+SELECT c.relname FROM pg_class c
+WHERE c.relnamespace = current_schema()::regnamespace AND c.relkind IN ('r', 'p', 'f')
+    AND c.relname <> 'unfinished_move' AND NOT EXISTS (SELECT 1 FROM pg_depend d
+        WHERE d.classid = 'pg_class'::regclass AND d.objid = c.oid AND d.deptype = 'e')
+ORDER BY c.relname LIMIT 1
+"""
 _NAMES: Sequence[str] = re.findall(r"^CREATE TABLE (\w+)", TABLES, re.MULTILINE)
 
 
@@ -314,42 +321,20 @@ def writable_format(db: Db) -> int | None:
     return _format(db)
 
 
-def unfinished_move(db: Db) -> str | None:
-    """The token of a move into this database that isn't committed; None: there is none."""
-    if db.execute("SELECT to_regclass('unfinished_move')").fetchone() == (None,):
-        return None
-    row = db.execute("SELECT token FROM unfinished_move").fetchone()
-    return "" if row is None else str(row[0])
-
-
-def begin_move(db: Db, token: str) -> None:
-    """Let no worker begin here until the move with this token is committed."""
-    with db.transaction():
-        db.execute("CREATE TABLE unfinished_move (token text NOT NULL)")
-        db.execute("INSERT INTO unfinished_move VALUES (%s)", (token,))
-
-
-def end_move(db: Db) -> None:
-    """The move into this database is over, with the transaction that is open."""
-    db.execute("DROP TABLE unfinished_move")
-
-
 def _format(db: Db) -> int | None:
     if not _is_there(db, "meta"):
-        other = next((name for name in _NAMES if _is_there(db, name)), None)
+        other = _other_table(db)
         if other is None:
             return None
         if not _is_there(db, "meta"):  # or a worker that starts has just made them all
             raise _not_ours(other)
     try:
-        rows = db.execute("SELECT key, value FROM meta WHERE key IN ('format', 'written_since', 'moved')")
+        rows = db.execute("SELECT key, value FROM meta WHERE key = ANY(%s)", (_OF_FORMAT,))
     except psycopg.errors.UndefinedColumn:
         raise _not_ours("meta") from None
     found: dict[str, str] = dict(rows.fetchall())
     if "moved" in found:
-        raise JournalUnusable(
-            "the journal was moved to another place: name that in journal.url, or see deliveryd journal"
-        )
+        raise JournalUnusable(was_moved(found.get(MOVED_TO)))
     if "format" not in found:
         raise JournalUnusable(
             "the database holds tables, but no journal of deliveryd: name an empty one in journal.url"
@@ -361,6 +346,14 @@ def _format(db: Db) -> int | None:
             f" and this deliveryd writes format {FORMAT}: run a newer one"
         )
     return form
+
+
+def _other_table(db: Db) -> str | None:
+    """A table of somebody else in a database without a journal; tables of extensions don't count."""
+    if (known := next((name for name in _NAMES if _is_there(db, name)), None)) is not None:
+        return known
+    row = db.execute(_OTHER_TABLE).fetchone()
+    return None if row is None else str(row[0])
 
 
 def _is_there(db: Db, table: str) -> bool:
@@ -390,36 +383,6 @@ def _upgrade(db: Db, form: int) -> None:
     for statements in UPGRADES[form - 1 :]:
         db.execute(statements, prepare=False)
     db.execute("UPDATE meta SET value = %s WHERE key = 'format'", (str(FORMAT),))
-
-
-def mark_moved(db: Db, token: str) -> None:
-    """Mark the journal as moved, in the transaction that is open: older programs refuse it for its format."""
-    db.execute(
-        "INSERT INTO meta VALUES ('moved_by', %s) ON CONFLICT (key) DO UPDATE SET value = excluded.value",
-        (token,),
-    )
-    db.execute("INSERT INTO meta SELECT 'moved', value FROM meta WHERE key = 'written_since'")
-    db.execute("UPDATE meta SET value = %s WHERE key = 'written_since'", (str(_NEVER),))
-
-
-def moved_by(db: Db) -> str | None:
-    """The token of the move that marked the journal; None: it isn't marked."""
-    if db.execute("SELECT to_regclass('meta')").fetchone() == (None,):
-        return None
-    row = db.execute(
-        "SELECT value FROM meta WHERE key = 'moved_by' AND EXISTS (SELECT 1 FROM meta WHERE key = 'moved')"
-    ).fetchone()
-    return None if row is None else str(row[0])
-
-
-def unmark_moved(db: Db) -> bool:
-    """Let the journal be used again, in the transaction that is open; return whether it was marked."""
-    if db.execute("SELECT to_regclass('meta')").fetchone() == (None,):
-        return False
-    since = db.execute("DELETE FROM meta WHERE key = 'moved' RETURNING value").fetchone()
-    if since is not None:
-        db.execute("UPDATE meta SET value = %s WHERE key = 'written_since'", since)
-    return since is not None
 
 
 def first_filled(db: Db) -> str | None:

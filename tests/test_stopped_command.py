@@ -61,6 +61,8 @@ def test_a_misspelt_channel_has_no_empty_list(config: Path) -> None:
     assert imported(config, "+447700900101")[0] == 0
     listed = command("stopped", "list", "--config", config, "--channel", "smss")
     assert (listed.status, "did you mean sms?" in listed.err) == (2, True)
+    lifted = command("stopped", "lift", "--config", config, "--channel", "smss", "+447700900101")
+    assert (lifted.status, "did you mean sms?" in lifted.err) == (2, True)
 
 
 def test_a_provider_stands_for_its_channel(config: Path) -> None:

@@ -81,11 +81,26 @@ async def test_workers_are_listed_and_one_is_ended_by_its_name(url: str, tmp_pat
         assert fenced.stdout.startswith(f"fenced: {worker['name']} (1), which renewed its lease")
         assert "1 attempt is in doubt" in fenced.stdout
         again = run(config, "workers", "fence", worker["name"])
-        assert again.returncode == 2
-        assert "there are none" in again.stderr
+        assert again.returncode == 1
+        assert f"{worker['name']} has ended already: an operator ordered it" in again.stderr
     (decision,) = PostgresqlReader(JournalDatabase(url)).decisions(DecisionSelection(verb="fence"), 0, 9)
     me = f"{getpass.getuser()}@{socket.gethostname()}"
     assert (decision.key, decision.user, decision.reason) == (worker["name"], me, "it hangs")
+
+
+async def test_what_only_another_worker_has_can_be_paused_and_resumed(url: str, tmp_path: Path) -> None:
+    config = configured(tmp_path, url)
+    async with open_shared_journal(JournalDatabase(url)) as journal:
+        await journal.follow(NOW, ["email/far"])
+        for what in (("provider", "email/far"), ("channel", "email")):
+            for verb in ("pause", "resume"):
+                done = run(config, verb, *what)
+                assert (done.returncode, done.stderr) == (0, ""), done
+        nobodys = run(config, "pause", "provider", "email/near")
+        assert nobodys.returncode == 2
+        assert "did you mean email/far?" in nobodys.stderr
+        assert run(config, "find", "--provider", "email/far").returncode == 0
+        assert "there are email, sms" in run(config, "find", "--channel", "voice").stderr
 
 
 @pytest.mark.parametrize(

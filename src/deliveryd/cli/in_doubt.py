@@ -33,6 +33,7 @@ from deliveryd.cli.orders import (
 )
 from deliveryd.cli.outcome import FAILED
 from deliveryd.cli.output import print_errors, print_json, print_lines
+from deliveryd.cli.shared_journal import known_channels
 from deliveryd.config import Config
 from deliveryd.inspection.asking import ask_providers
 from deliveryd.inspection.explanation import moment
@@ -246,9 +247,7 @@ def _held(config: Config, channel: str | None, until: int | None) -> Sequence[In
     held = reader.in_doubt(channel, until)
     if channel is not None and not held:
         of_all = (channel_of(each.provider) for each in reader.in_doubt(None, None))
-        insist_on_a_channel(
-            channel, sorted({*config.channels.configured, *config.channels.providers, *of_all})
-        )
+        insist_on_a_channel(channel, sorted({*known_channels(config), *of_all}))
     return held
 
 

@@ -68,8 +68,13 @@ def language_tag(text: str) -> str:
         raise typer.BadParameter(str(error)) from None
 
 
+def insist_on_known(what: str, name: str, known: Sequence[str], option: str | None = None) -> None:
+    """Raise BadParameter, with a suggestion, unless `name` is known; `option`: where it was given."""
+    if name not in known:
+        text = f"there is no {what} {name!a}{suggestion(name, known)}; there are {', '.join(known)}"
+        raise typer.BadParameter(text, param_hint=option)
+
+
 def insist_on_a_channel(name: str, known: Sequence[str]) -> None:
     """Raise BadParameter, with a suggestion, unless `name` is one of the known channels."""
-    if name not in known:
-        text = f"there is no channel {name!a}{suggestion(name, known)}; there are {', '.join(known)}"
-        raise typer.BadParameter(text, param_hint="--channel")
+    insist_on_known("channel", name, known, "--channel")

@@ -9,17 +9,17 @@ import typer
 
 from deliveryd.cli.command_group import CommandGroup
 from deliveryd.cli.configuration import load_as_owner
-from deliveryd.cli.options import USUAL_CONFIG, AsData, ConfigOption, WhyOption, identifier
+from deliveryd.cli.options import USUAL_CONFIG, AsData, ConfigOption, WhyOption, identifier, insist_on_known
 from deliveryd.cli.orders import carry_out, report_reply
 from deliveryd.cli.output import print_errors
+from deliveryd.cli.shared_journal import known_channels, known_providers
 from deliveryd.config import Config
 from deliveryd.control.protocol import LONGEST_ORDERED_PAUSE
 from deliveryd.journal.opening import open_reader
 from deliveryd.journal.orders import Action, ItemKind
 from deliveryd.journal.pauses import INTAKE, RECENT, KnownIds
 from deliveryd.journal.read_transaction import JournalAbsent
-from deliveryd.model import channel_of, format_duration
-from deliveryd.options.suggestion import suggestion
+from deliveryd.model import format_duration
 from deliveryd.options.units import parse_duration
 
 pause = CommandGroup(
@@ -95,7 +95,9 @@ def pause_channel(
 
     Messages that would choose one wait; they don't take the next channel."""
     loaded = load_as_owner(config)
-    _insist("channel", names, sorted({channel_of(each) for each in loaded.channels.providers}))
+    known = known_channels(loaded)
+    for name in names:
+        insist_on_known("channel", name, known)
     _pause(loaded, ItemKind.CHANNEL, names, lasts, why, as_data=as_data)
 
 
@@ -113,7 +115,9 @@ def pause_provider(
     Other providers of the channel take their messages. Messages that no other takes wait, and so do those in
     doubt there."""
     loaded = load_as_owner(config)
-    _insist("provider", names, list(loaded.channels.providers))
+    known = known_providers(loaded)
+    for name in names:
+        insist_on_known("provider", name, known)
     _pause(loaded, ItemKind.PROVIDER, names, lasts, why, as_data=as_data)
 
 
@@ -155,15 +159,6 @@ def pause_message(
         if id_ not in known:
             print_errors(f"deliveryd: note: message {id_} wasn't taken yet; it waits as soon as it is")
     _pause(loaded, ItemKind.MESSAGE, list(map(str, ids)), lasts, why, as_data=as_data)
-
-
-def _insist(what: str, names: Sequence[str], known: Sequence[str]) -> None:
-    """Raise BadParameter, with a suggestion, unless all names are among those that are configured."""
-    for name in names:
-        if name not in known:
-            raise typer.BadParameter(
-                f"there is no {what} {name!a}{suggestion(name, known)}; there are {', '.join(known)}"
-            )
 
 
 def _known(config: Config, messages: Sequence[int] = (), settings: Sequence[int] = ()) -> KnownIds:

@@ -11,18 +11,18 @@ from typing import Annotated, NamedTuple
 
 import typer
 
-from deliveryd.cli.options import identifier, insist_on_a_channel
+from deliveryd.cli.options import identifier, insist_on_a_channel, insist_on_known
 from deliveryd.cli.orders import parse_instant_option
 from deliveryd.cli.output import json_text
 from deliveryd.cli.printable import printable
 from deliveryd.cli.progress import ProgressLine
+from deliveryd.cli.shared_journal import known_channels, known_providers
 from deliveryd.cli.standard_output import standard_output
 from deliveryd.config import Config
 from deliveryd.inspection.tables import aligned, widths_of
 from deliveryd.journal.opening import open_reader
 from deliveryd.journal.reader import read_found
 from deliveryd.journal.selection import FoundMessage, Selection
-from deliveryd.options.suggestion import suggestion
 
 ROWS = 1000
 """Rows of a table whose columns are as wide as the widest of them; then the widths may grow."""
@@ -131,7 +131,7 @@ class _FindProgress:
 def find_all(config: Config, selection: Selection, *, beside_output: bool) -> Iterator[FoundMessage]:
     """Find messages; show the progress on standard error, unless the output goes to the terminal meanwhile.
 
-    Raises BadParameter if nothing was found of a channel or a provider that isn't configured.
+    Raises BadParameter if nothing was found of a channel or a provider that no worker has.
     """
     line = ProgressLine(beside_output=beside_output and sys.stdout.isatty())
     progress = _FindProgress(line)
@@ -147,12 +147,9 @@ def find_all(config: Config, selection: Selection, *, beside_output: bool) -> It
 
 def _insist_on_known_names(config: Config, selection: Selection) -> None:
     if selection.channel is not None:
-        insist_on_a_channel(selection.channel, sorted(config.channels.configured))
-    known = sorted(config.channels.providers)
-    if selection.provider is not None and selection.provider not in known:
-        name = selection.provider
-        text = f"there is no provider {name!a}{suggestion(name, known)}; there are {', '.join(known)}"
-        raise typer.BadParameter(text, param_hint="--provider")
+        insist_on_a_channel(selection.channel, known_channels(config))
+    if selection.provider is not None:
+        insist_on_known("provider", selection.provider, known_providers(config), "--provider")
 
 
 def print_table(heading: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[int] = ()) -> int:

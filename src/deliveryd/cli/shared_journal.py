@@ -1,15 +1,18 @@
-"""Commands that concern the workers of a shared journal."""
+"""What commands need of the workers of a shared journal."""
 
 from __future__ import annotations
 
 import os
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from deliveryd.config import Config
 from deliveryd.control.client import caller
 from deliveryd.errors import JournalUnusable, UsageError
 from deliveryd.journal.place import NOT_INSTALLED, JournalFile
+from deliveryd.journal.read_transaction import JournalAbsent
+from deliveryd.model import channel_of
 from deliveryd.runtime.rights import at_this_machine, user_name
 
 if TYPE_CHECKING:
@@ -29,6 +32,22 @@ def workers_of(config: Config) -> Workers:
     except ImportError as error:
         raise JournalUnusable(f"journal.url {NOT_INSTALLED}") from error
     return Workers(place)
+
+
+def known_providers(config: Config) -> Sequence[str]:
+    """Return the providers that are configured here, and those that other workers of the journal have."""
+    own = config.channels.providers
+    if isinstance(config.journal.place, JournalFile):
+        return sorted(own)
+    try:
+        return sorted({*own, *workers_of(config).providers()})
+    except JournalAbsent:
+        return sorted(own)
+
+
+def known_channels(config: Config) -> Sequence[str]:
+    """Return the channels that are configured here, and those that other workers of the journal have."""
+    return sorted({*config.channels.configured, *map(channel_of, known_providers(config))})
 
 
 def decided_by(reason: str | None) -> By:

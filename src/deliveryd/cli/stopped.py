@@ -13,7 +13,7 @@ from deliveryd.channels.http_options import HttpChannelOptions
 from deliveryd.channels.phone_numbers import PhoneReader
 from deliveryd.cli.command_group import CommandGroup
 from deliveryd.cli.configuration import load_as_owner
-from deliveryd.cli.options import USUAL_CONFIG, AsData, ConfigOption, WhyOption
+from deliveryd.cli.options import USUAL_CONFIG, AsData, ConfigOption, WhyOption, insist_on_a_channel
 from deliveryd.cli.orders import carry_out, report_reply
 from deliveryd.cli.output import print_json, print_lines
 from deliveryd.config import Config
@@ -25,7 +25,6 @@ from deliveryd.journal.opening import open_reader
 from deliveryd.journal.orders import Action, ItemKind
 from deliveryd.journal.stopped import DIGEST_PREFIX, StoppedRecipient
 from deliveryd.model import format_instant
-from deliveryd.options.suggestion import suggestion
 
 stopped = CommandGroup(
     no_args_is_help=True,
@@ -55,7 +54,7 @@ def list_stopped(
     channel = None if channel is None else _channel(loaded, channel)
     found = open_reader(loaded.journal.place).stopped(channel)
     if channel is not None and not found:  # a channel that was removed may still have a list
-        _check_channel(loaded, channel)
+        insist_on_a_channel(channel, sorted(loaded.channels.configured))
     if as_data:
         print_json([_as_data(each) for each in found])
     else:
@@ -79,6 +78,8 @@ def lift(
     loaded = load_as_owner(config)
     channel = _channel(loaded, channel)
     answer = _order(loaded, Action.LIFT, channel, list(dict.fromkeys(recipients)), why)
+    if not answer.done:  # as above
+        insist_on_a_channel(channel, sorted(loaded.channels.configured))
     report_reply(str(Action.LIFT), answer, as_data=as_data)
 
 
@@ -99,7 +100,7 @@ def import_stopped(
     phone numbers, so is anything else, which is told, with exit status 1."""
     loaded = load_as_owner(config)
     channel = _channel(loaded, channel)
-    _check_channel(loaded, channel)
+    insist_on_a_channel(channel, sorted(loaded.channels.configured))
     recipients = list(dict.fromkeys(_recipients(file)))
     answer = _order(loaded, Action.STOP, channel, recipients, why)
     known = [name for name, reason in answer.skipped.items() if "already" in reason]
@@ -132,14 +133,6 @@ def _channel(config: Config, given: str) -> str:
     if provider is not None:
         configured_provider(config, channel, provider)
     return channel
-
-
-def _check_channel(config: Config, channel: str) -> None:
-    """Raise BadParameter unless the channel is configured."""
-    known = sorted(config.channels.configured)
-    if channel not in known:
-        text = f"there is no channel {channel!a}{suggestion(channel, known)}; there are {', '.join(known)}"
-        raise typer.BadParameter(text, param_hint="--channel")
 
 
 def _order(

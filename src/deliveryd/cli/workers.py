@@ -14,14 +14,14 @@ from deliveryd.cli.outcome import FAILED
 from deliveryd.cli.output import print_errors, print_json, print_lines
 from deliveryd.cli.selecting import print_table
 from deliveryd.cli.shared_journal import decided_by, present, workers_of
-from deliveryd.errors import UsageError
+from deliveryd.errors import DeliverydError, UsageError
 from deliveryd.inspection.explanation import moment
 from deliveryd.model import format_instant
 from deliveryd.options.suggestion import suggestion
 
 if TYPE_CHECKING:
     from deliveryd.journal.postgresql.halt import Loss
-    from deliveryd.journal.postgresql.workers import WorkerRecord
+    from deliveryd.journal.postgresql.workers import WorkerRecord, Workers
 
 workers = CommandGroup(
     invoke_without_command=True,
@@ -32,6 +32,12 @@ workers = CommandGroup(
 _HEADING = (
     "NO", "NAME", "SINCE", "STATE", "LEASE", "RENEWED", "TAKEN", "READY", "SENDING", "EVENTS", "PROVIDERS",
 )  # fmt: skip
+_ENDED = {
+    "released": "it ended its lease itself",
+    "fenced": "another worker ended it, after a whole lease without a commit",
+    "ordered": "an operator ordered it",
+    "halted": "the database lost commits",
+}
 _NUMBERS = (0, 4, 5, 6, 7, 8, 9)
 
 
@@ -74,7 +80,7 @@ def fence_worker(
     held.
     """
     there = workers_of(load_as_owner(config))
-    worker = _named(name, there.list())
+    worker = _named(name, there)
     is_done = there.fence(worker, present(), decided_by(why))
     if as_data:
         print_json({"what": "fence", "worker": _as_data(worker), "fenced": is_done})
@@ -105,15 +111,18 @@ def _print_workers(config: ConfigOption, *, as_data: bool) -> None:
         print_lines("the database lost commits, and no worker starts: run deliveryd accept-loss")
 
 
-def _named(name: str, there: Sequence[WorkerRecord]) -> WorkerRecord:
-    """Return the live worker that is meant. Raises UsageError."""
-    live = [each for each in there if each.ended is None]
+def _named(name: str, there: Workers) -> WorkerRecord:
+    """Return the live worker that is meant. Raises UsageError, or DeliverydError for one that has ended."""
+    live = [each for each in there.list() if each.ended is None]
     found = [each for each in live if name in (each.name, str(each.id))]
     if len(found) == 1:
         return found[0]
     if found:
         numbers = ", ".join(str(each.id) for each in found)
         raise UsageError(f"several workers are called {name!a}: name one by its number, {numbers}")
+    ended = there.how_ended(name)
+    if ended is not None:
+        raise DeliverydError(f"{name} has ended already: {_ENDED[ended]}")
     known = [each.name for each in live]
     raise UsageError(
         f"there is no worker {name!a}{suggestion(name, known)}; there are {', '.join(known) or 'none'}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
 import psycopg
@@ -12,6 +12,7 @@ from deliveryd.journal.place import JournalDatabase
 from deliveryd.journal.postgresql.asking_anew import ask_anew
 from deliveryd.journal.postgresql.commits import translated
 from deliveryd.journal.postgresql.connection import Db, connect_to_read, connect_to_write
+from deliveryd.journal.postgresql.elsewhere import providers_elsewhere
 from deliveryd.journal.postgresql.halt import Loss, accept_losses, losses
 from deliveryd.journal.postgresql.lease import ORDERED
 from deliveryd.journal.postgresql.schema import LOG_BITS, check_readable, lock_schema
@@ -47,6 +48,13 @@ ORDER BY w.id
 """
 _HELD = "SELECT id, state FROM message WHERE owner = %s ORDER BY id"
 _FENCE = f"UPDATE worker SET ended = '{ORDERED}' WHERE id = %s AND ended IS NULL"
+_HOW_ENDED = f"""
+SELECT ended FROM (
+    SELECT ended, id FROM worker WHERE id > 0 AND ended IS NOT NULL AND %(name)s IN (name, id::text)
+    UNION ALL SELECT '{ORDERED}', 0 FROM decision
+    WHERE verb = '{Action.FENCE}' AND kind = '{ItemKind.WORKER}' AND key = %(name)s) AS ended
+ORDER BY id DESC LIMIT 1
+"""
 _RECORD = """
 INSERT INTO decision (at, verb, kind, key, message_id, "user", caller, reason)
 VALUES (%s, %s, %s, %s, NULL, %s, %s, %s)
@@ -102,6 +110,22 @@ class Workers:
     def held(self, worker: int) -> Mapping[int, State]:
         """Return the messages that a worker took and that wait for nobody else, by id."""
         return self._run(connect_to_read, lambda db: _held(db, worker))
+
+    def providers(self) -> Collection[str]:
+        """Return the providers that workers have, or had until a short while ago."""
+        return self._run(connect_to_read, lambda db: providers_elsewhere(db, 0, None))
+
+    def how_ended(self, name: str) -> str | None:
+        """Return how the lease of an ended worker of this name or number ended; None: there is none.
+
+        A worker whose work others have is forgotten, unless an operator ended it.
+        """
+
+        def read(db: Db) -> str | None:
+            found: tuple[str] | None = db.execute(_HOW_ENDED, {"name": plain(name)}).fetchone()
+            return found[0] if found else None
+
+        return self._run(connect_to_read, read)
 
     def fence(self, worker: WorkerRecord, at: int, by: By) -> bool:
         """End a worker's lease, though it may be alive; False: it is over already.

@@ -54,8 +54,8 @@ def _may_be_passed_over(case: Case, channel: str, by: Asked) -> bool:
 def _may_be_unavailable(case: Case, channel: str, by: Asked) -> bool:
     """Whether all providers of a channel may have been down for so long that its messages go elsewhere."""
     plan, history = case.history.plan, case.history
-    # A clock that was put forward counts over a restart alone.
-    jumped = sum(max(jump.seconds, 0.0) for jump in plan.jumps) if by.life else 0.0
+    # A clock that was put forward counts over a restart, and for what another worker saw.
+    jumped = sum(max(jump.seconds, 0.0) for jump in plan.jumps) if by.life or history.is_shared else 0.0
     # Since when a channel is down is kept by the clock of the worker that saw it, and judged by another one,
     # which may have other providers of it.
     apart = 2 * history.skew / SECOND
@@ -95,7 +95,8 @@ def _channel_left_rightly(case: Case) -> Iterator[str]:
         own = [each for each in _steadily_enabled(case, lives) if each in _providers(case, earlier.channel)]
         before = [asked for asked in case.asked if asked.order <= earlier.order]
         for provider in own:
-            if not _is_spent(case, [asked for asked in before if asked.provider == provider]):
+            at_it = [asked for asked in before if asked.provider == provider]
+            if not _is_spent(case, at_it) and not _was_passed_over(case, at_it, earlier):
                 yield f"left {earlier.channel} though {provider} could send"
 
 
@@ -121,6 +122,11 @@ def _is_spent(case: Case, asked: Sequence[Asked]) -> bool:
     """Whether a provider refused a message, or had it as often as it may be tried."""
     tries = sum(one.trouble is not Trouble.UNAUTHORIZED for one in asked)
     return any(one.trouble in FOR_GOOD for one in asked) or tries >= case.history.plan.tuning.attempts
+
+
+def _was_passed_over(case: Case, asked: Sequence[Asked], last: Asked) -> bool:
+    """Whether a provider was left for another one of its channel, and may have the message all the same."""
+    return last not in asked and any(map(case.may_have_arrived, asked))
 
 
 def _configured_for_it(case: Case) -> Iterator[str]:

@@ -41,6 +41,9 @@ def _unconfirmed_goes_on(case: Case) -> Iterator[str]:
         return
     if case.state == FAILED and not plan.tuning.failed_next:
         return
+    history = case.history
+    if history.is_shared and case.message.settings_id in history.ledger.unusable_settings:
+        return  # another worker than the one that sent it may have had such an answer
     later = CHANNELS[CHANNELS.index(taken[-1].channel) + 1 :]
     for options in choices(plan, case.message, later):
         if options and not rendered(plan, case.message, options[0])[1]:

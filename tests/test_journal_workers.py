@@ -58,6 +58,7 @@ from deliveryd.testing.journal_cases.samples import (
     hand_over,
     make_ready,
     receive_all,
+    refuse_first,
     sample_entry,
     sample_message,
     sample_receipt,
@@ -972,6 +973,36 @@ async def test_whatever_workers_do_at_once_each_message_is_told_in_order_and_non
     account = await crowd.finish()
     assert (account.taken, account.ends, account.gap) == (crowd.taken, {State.DELIVERED: crowd.taken}, 0)
     assert Counter(map(tuple, crowd.heard.values())) == {("dequeued", "sent", "delivered"): crowd.taken}
+
+
+@pytest.mark.parametrize("followed", ["before", "after", "between"])
+async def test_a_message_that_is_retried_elsewhere_while_it_is_handed_out_again_is_known_once(
+    source: JournalDatabase, followed: str
+) -> None:
+    """Its `dequeued` waits here already when the order gives it to this worker."""
+    async with two_workers(source) as (one, other):
+        await one.take([sample_message(1)], [], NOW)
+        await refuse_first(one, NOW)
+        await one.take([sample_message(1)], [], NOW)
+        assert (await decide_on(other, Action.RETRY, ItemKind.MESSAGE, 1)).done
+        known: list[Entry] = []
+
+        async def follow(when: str) -> None:
+            if followed == when:
+                adopted = (await one.follow(NOW, SMS)).adopted
+                known.extend(adopted.taken if adopted is not None else ())
+
+        await follow("before")
+        rows = await one.outbox(0, 1)
+        await follow("between")
+        known += await one.accept(rows, NOW)
+        await follow("after")
+        for _ in range(2):
+            known += await one.accept(await one.outbox(0, 9), NOW)
+            await one.follow(NOW, SMS)
+        assert [each.id for each in known] == [1]
+        assert await state_counts(one) == {State.READY: 1}
+        await balanced(one)
 
 
 @pytest.mark.parametrize("order", [("sent", "delivered"), ("delivered", "sent")])

@@ -379,7 +379,8 @@ class Journal(SharedLimits, Protocol):
     async def accept(self, rows: Sequence[OutboxRow], at: int) -> list[Entry]:
         """Mark events as accepted by the service. A message whose `dequeued` is among them becomes READY.
 
-        So does one in SET_ASIDE, unless an operator dropped it; those are returned.
+        So does one in SET_ASIDE, unless an operator dropped it; those are returned, and those that an order
+        at another worker gave to this one, if `follow` hasn't returned them yet.
         Events are settled in the order of the outbox, and those that were settled already change nothing.
         Raises OutOfOrder when one that waits further ahead isn't among them.
         """

@@ -104,6 +104,7 @@ _SEND_MOVED = """
 INSERT INTO inbox (log, message_id, moved, status, body)
 SELECT * FROM unnest(%s::int8[], %s::int8[], %s::int8[], %s::text[], %s::text[])
 """
+_SENT_MOVED = "SELECT message_id FROM inbox WHERE message_id = ANY(%s::int8[]) AND moved IS NOT NULL"
 _OF_EVENTS = "SELECT seq, message_id FROM event WHERE seq = ANY(%s::int8[])"
 _IN_INBOXES = """
 SELECT i.seq, i.message_id FROM worker w JOIN inbox i ON i.log = w.id
@@ -384,6 +385,12 @@ class Outbox:
         if busy := [id_ for id_ in ids if id_ not in free]:
             free |= set(busy) - {id_ for (id_,) in db.execute(_NOT_PRUNED, (busy,))}
         return self._move(db, [row for row in found if row[1] in free])
+
+    def not_followed(self, db: Db, ids: Collection[int]) -> set[int]:
+        """Of messages that orders elsewhere gave to this worker: those that no look has told it of."""
+        if not ids:
+            return set()
+        return self.moved_in.intersection(ids).union(id_ for (id_,) in db.execute(_SENT_MOVED, (list(ids),)))
 
     def _move(self, db: Db, found: Sequence[tuple[int, int]]) -> int:
         """Move rows of inboxes, each its number and its message's id; return how many."""

@@ -25,6 +25,9 @@ SELECT {ENTRY} FROM unnest(%s::int8[]) AS wanted (seq) JOIN event e ON e.seq = w
 WHERE e.dropped_at IS NULL AND m.state = {transitions.REOPENED.before:d} AND {VISIBLE} ORDER BY m.id
 FOR NO KEY UPDATE OF m
 """
+_ENTRIES = f"""
+SELECT {ENTRY} FROM unnest(%s::int8[]) AS wanted (id) {LOCATED.format(id="wanted.id")} ORDER BY m.id
+"""
 _REOPEN = f"""
 UPDATE message m SET state = {transitions.REOPENED.after:d}, ended_at = NULL, owner = %s
 FROM unnest(%s::int8[]) AS wanted (id) JOIN seen ON seen.id = wanted.id
@@ -42,7 +45,11 @@ FROM seen WHERE seen.id = %s AND m.day = seen.day AND m.id = seen.id
 
 
 def accept(db: Db, outbox: Outbox, worker: int, rows: Sequence[OutboxRow], at: int) -> list[Entry]:
-    """Mark events as accepted; return the messages that were set aside and may be sent now."""
+    """Mark events as accepted; return the messages that may be sent now and weren't known here.
+
+    They were set aside, or an order at another worker gave them to this one, which hasn't followed it yet:
+    their `dequeued` waited already, since the queue had handed them out again.
+    """
     settled = outbox.post(db, rows, at)
     if not settled:
         return []
@@ -57,12 +64,14 @@ def accept(db: Db, outbox: Outbox, worker: int, rows: Sequence[OutboxRow], at: i
     ids = sorted(set(dequeued.values()))
     days = dict.fromkeys(ids, outbox.days.today)
     released = outbox.days.lock_anywhere(db, _RELEASE, [(id_,) for id_ in ids], days)
+    given = outbox.not_followed(db, [id_ for id_, log in released.logs.items() if (log or 0) < 0])
+    unknown = [entry_of(row) for row in db.execute(_ENTRIES, (sorted(given),))] if given else []
     if len(released.logs) == len(dequeued):
-        return []
+        return unknown
     entries = [entry_of(row) for row in db.execute(_SET_ASIDE, (list(dequeued),))]
     if entries:
         db.execute(_REOPEN, (worker, [entry.id for entry in entries]))
-    return entries
+    return unknown + entries
 
 
 def refuse(db: Db, outbox: Outbox, row: OutboxRow, reason: str, at: int) -> int:

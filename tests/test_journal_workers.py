@@ -8,6 +8,7 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
@@ -27,7 +28,7 @@ from deliveryd.journal.place import JournalDatabase
 from deliveryd.journal.postgresql import deadlines
 from deliveryd.journal.postgresql.asking_anew import ask_anew
 from deliveryd.journal.postgresql.commits import ChangedMeanwhile
-from deliveryd.journal.postgresql.connection import connect_to_read, connect_to_write
+from deliveryd.journal.postgresql.connection import Db, connect_to_read, connect_to_write
 from deliveryd.journal.postgresql.following import Counting
 from deliveryd.journal.postgresql.journal import PostgresqlJournal
 from deliveryd.journal.postgresql.lease import Fenced, boot_time, fence, live_workers
@@ -35,6 +36,7 @@ from deliveryd.journal.postgresql.opening import open_shared_journal
 from deliveryd.journal.postgresql.reader import PostgresqlReader
 from deliveryd.model import (
     Confirmation,
+    Entry,
     Outcome,
     ProgressReport,
     StatusEvent,
@@ -308,6 +310,33 @@ async def test_a_worker_is_ended_though_another_one_stands_still_while_it_asks_a
             other.execute("BEGIN")
             other.execute("SET LOCAL lock_timeout = '5s'")
             ask_anew(other)
+
+
+@pytest.mark.real_server
+async def test_what_a_worker_that_stands_still_has_locked_costs_no_other_one_its_lease(
+    source: JournalDatabase,
+) -> None:
+    """The server ends its transaction early enough, whether the process or the whole machine is gone."""
+    lease = 6.0
+    has_locked, goes_on = threading.Event(), threading.Event()
+
+    def stand_still(db: Db) -> None:
+        db.execute("SELECT 1 FROM worker FOR UPDATE")
+        has_locked.set()
+        goes_on.wait()
+
+    async with (
+        open_shared_journal(source, lease=lease) as stopped,
+        open_shared_journal(source, lease=lease) as other,
+        anyio.create_task_group() as tasks,
+    ):
+        tasks.start_soon(stopped._commit, stand_still)
+        await anyio.to_thread.run_sync(has_locked.wait)
+        began = boot_time()
+        await other.take([sample_message(1)], [], NOW)
+        took = boot_time() - began
+        goes_on.set()
+    assert took < 0.8 * lease  # it may have renewed some while before
 
 
 @pytest.mark.real_server

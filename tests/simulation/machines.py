@@ -10,6 +10,7 @@ import anyio
 
 from deliveryd.config import Config
 from deliveryd.errors import JournalUnreachable
+from deliveryd.journal.postgresql.connection import longest_idle
 from deliveryd.journal.postgresql.journal import PostgresqlJournal
 from deliveryd.journal.postgresql.lease import Fenced
 from deliveryd.model import SECOND, WallClock
@@ -153,7 +154,7 @@ class Machine:
         self.stage = stage
         self.number = number
         self.is_idle = False
-        self.process = Process(stage.server, LEASE)
+        self.process = Process(stage.server, longest_idle(LEASE))
         self.world = own_world(stage.world, SkewedClock(stage.shared.skews[number]), self.process)
         self.world.folder = stage.world.folder / f"machine{number}"
         copytree(stage.world.folder / CACHE, self.world.folder / CACHE)

@@ -12,6 +12,7 @@ from anyio.abc import TaskGroup
 from deliveryd.control.orders import OrderHandler
 from deliveryd.errors import JournalError
 from deliveryd.journal.orders import Action, Order
+from deliveryd.journal.postgresql.connection import longest_idle
 from deliveryd.journal.postgresql.workers import By, Workers
 from simulation.kept_in_database import LEASE, DatabaseJournal
 from simulation.new_beginnings import note_forgotten
@@ -97,7 +98,7 @@ class Desk:
             found.append((await journal.decide(order, at, providers)).done)
 
     async def _in_a_process(self, work: Callable[[Process], object], cut: float | None) -> None:
-        process = Process(self._server, LEASE)
+        process = Process(self._server, longest_idle(LEASE))
         try:
             async with anyio.create_task_group() as tasks:
                 if cut is not None:

@@ -30,8 +30,11 @@ from simulation.statements import statement_by_statement
 from simulation.worker import StandIns
 from simulation.world import World
 
-PATIENCE = 300.0
-"""Seconds of virtual time after which a run has to be over, and for each fault a lease more."""
+PATIENCE = 400.0
+"""Seconds of virtual time after which a run has to be over, and for each fault a lease more.
+
+What waits is counted anew within five minutes where a worker stood still while it counted.
+"""
 
 
 def run_shared(shared: SharedPlan, server: str) -> History:

@@ -101,7 +101,7 @@ class Server:
 
 
 class Process:
-    """What a worker's process has to do with the database. `idle_limit`: of the server, as in `lease`."""
+    """What a worker's process has to do with the database. `idle_limit`: as for a connection."""
 
     def __init__(self, server: Server, idle_limit: float) -> None:
         self.server = server

@@ -129,6 +129,14 @@ def _password(file: Path) -> str:
         raise JournalUnusable(f"journal.password_file can't be used: {error}") from None
 
 
+def longest_idle(lease: float) -> float:
+    """Seconds after which the server ends a transaction of a worker whose process or machine stands still.
+
+    What it has locked keeps others from committing meanwhile, and their leases mustn't end by that.
+    """
+    return lease / 2
+
+
 def connect_to_write(source: JournalDatabase, idle_limit: float) -> Db:
     """Connect for the journal's thread. `idle_limit`: seconds after which an idle transaction is ended.
 

@@ -13,7 +13,7 @@ import psycopg
 from deliveryd.journal.event_json import EventWriter
 from deliveryd.journal.place import JournalDatabase
 from deliveryd.journal.postgresql.commits import Work, translated_at_opening
-from deliveryd.journal.postgresql.connection import Db, connect_to_read, connect_to_write
+from deliveryd.journal.postgresql.connection import Db, connect_to_read, connect_to_write, longest_idle
 from deliveryd.journal.postgresql.database_clock import DatabaseClock
 from deliveryd.journal.postgresql.halt import own_name
 from deliveryd.journal.postgresql.journal import PostgresqlJournal
@@ -50,7 +50,7 @@ async def open_shared_journal(
     JournalError when the database can't be used.
     """
     async with nullcontext(blocking) if blocking is not None else own_thread("journal") as write:
-        connect = partial(connect_to_write, source, lease)
+        connect = partial(connect_to_write, source, longest_idle(lease))
         db = await write(connect)
         journal: PostgresqlJournal | None = None
         try:

@@ -22,7 +22,7 @@ from deliveryd.states import State
 
 T = TypeVar("T")
 
-_SESSION_LIMIT = 20.0
+_SESSION_LIMIT = 3.0
 """Seconds after which the server ends a command that stands still within a transaction."""
 
 _WORKERS = f"""

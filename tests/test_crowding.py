@@ -77,6 +77,28 @@ async def answer_whole(scope: Scope, receive: Receive, send: Send) -> None:
         await Response(b"thanks")(scope, receive, send)
 
 
+@pytest.mark.anyio
+async def test_requests_under_way_end_with_their_server_without_a_word(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """As where a worker is fenced while receipts arrive: their providers report them again."""
+    begun = anyio.Event()
+
+    async def hang(_scope: Scope, _receive: Receive, _send: Send) -> None:
+        begun.set()
+        await anyio.sleep_forever()
+
+    bound = bind("receipts.listen", "127.0.0.1:0")
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(server.serve, hang, bound, anyio.Event())
+        async with await anyio.connect_tcp("127.0.0.1", bound.getsockname()[1]) as stream:
+            await stream.send(HEAD + b"\r\nbody")
+            await begun.wait()
+            tasks.cancel_scope.cancel()
+    await anyio.wait_all_tasks_blocked()
+    assert not caplog.records
+
+
 async def status(stream: SocketStream) -> bytes:
     """The status of an answer; `closed` where there is none."""
     try:

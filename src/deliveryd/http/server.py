@@ -16,7 +16,7 @@ from typing import Any, Literal, cast
 import anyio
 import httptools
 import uvicorn
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from deliveryd.http import unfinished
@@ -44,11 +44,21 @@ async def serve(app: ASGIApp, bound: socket.socket, stop: anyio.Event, peers: Pe
     repeat a POST.
     `peers` identifies clients. The socket and all connections are closed at the end, also on cancellation.
     """
-    server = _Server(_config(app, peers), stop)
+    server = _Server(_config(_ending_quietly(app), peers), stop)
     try:
         await server.serve([bound])
     finally:
         server.close(bound)
+
+
+def _ending_quietly(app: ASGIApp) -> ASGIApp:
+    """Have requests end that are cancelled with the server: uvicorn would log the stack of each."""
+
+    async def run(scope: Scope, receive: Receive, send: Send) -> None:
+        with contextlib.suppress(asyncio.CancelledError):
+            await app(scope, receive, send)
+
+    return run
 
 
 def _config(app: ASGIApp, peers: Peers) -> uvicorn.Config:

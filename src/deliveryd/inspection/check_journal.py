@@ -103,7 +103,7 @@ def _database(place: JournalDatabase) -> list[Finding]:
             f"{seen.where}: the database lost commits that it had acknowledged, as the worker {seen.halted}"
             " noticed; no worker starts until you decide: run deliveryd accept-loss"
         )
-        return [Finding(_URL, Level.ERROR, text)]
+        return [Finding(_URL, Level.FAILED, text)]
     state = "is a journal" if seen.exists else "is empty: the journal will be created"
     used = f", in use by {', '.join(seen.workers)}" if seen.workers else ""
     good = Finding(_URL, Level.OK, f"{seen.where} ({seen.server}) {state}{used}")

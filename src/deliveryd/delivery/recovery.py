@@ -29,7 +29,7 @@ async def recover_line(
         availability.follow(left.down_since)
     await _take_up(recorder, left, providers, clock)
     recorder.open()
-    if left.taken or left.doubtful or left.waiting or left.reporting:
+    if _has_work(left):
         log(Event.JOURNAL_RECOVERED, count=len(left.taken) + left.waiting, in_flight=len(left.doubtful))
 
 
@@ -38,7 +38,12 @@ async def adopt_line(
 ) -> None:
     """Do the same with what the recorder took over from a worker that ended, beside the line's own work."""
     await _take_up(recorder, left, providers, clock)
-    log(Event.JOURNAL_ADOPTED, count=len(left.taken) + left.waiting, in_flight=len(left.doubtful))
+    if _has_work(left):
+        log(Event.JOURNAL_ADOPTED, count=len(left.taken) + left.waiting, in_flight=len(left.doubtful))
+
+
+def _has_work(left: Recovery) -> bool:
+    return bool(left.taken or left.doubtful or left.waiting or left.reporting)
 
 
 async def _take_up(

@@ -61,9 +61,9 @@ class History(NamedTuple):
 
 def run_plan(plan: Plan, keep: KeepsJournals = FileJournal) -> History:
     """Live through a plan, with a journal of a kind."""
-    random.seed(plan.seed)
-    trio._core._run._r.seed(plan.seed)
     with made_ready(plan, keep) as (folder, kept), kept.worked_with():
+        random.seed(plan.seed)  # what a process makes once at its first run is made by now
+        trio._core._run._r.seed(plan.seed)
         return trio.run(_live, plan, folder, kept, clock=MockClock(autojump_threshold=0))
 
 

@@ -39,8 +39,6 @@ What waits is counted anew within five minutes where a worker stood still while 
 
 def run_shared(shared: SharedPlan, server: str) -> History:
     """Live through a plan, in a database of a server by its URL."""
-    random.seed(shared.plan.seed)
-    trio._core._run._r.seed(shared.plan.seed)
 
     def keep(plan: Plan, _folder: Path) -> KeptJournal:
         return DatabaseJournal(server, plan)
@@ -53,6 +51,8 @@ def run_shared(shared: SharedPlan, server: str) -> History:
         statement_by_statement(),
     ):
         assert isinstance(kept, DatabaseJournal)
+        random.seed(shared.plan.seed)  # what a process makes once at its first run is made by now
+        trio._core._run._r.seed(shared.plan.seed)
         return trio.run(_live, shared, folder, kept, clock=MockClock(autojump_threshold=0))
 
 

@@ -156,7 +156,9 @@ class Case(NamedTuple):
         if asked.life not in ledger.crashed or asked.life in ledger.process_of(later.life):
             return True
         return any(
-            asked.order < heard.order < later.order for heard in self.heard if heard.event.status == "sent"
+            asked.order < heard.order < later.order
+            for heard in self.heard
+            if heard.event.status in {"accepted", "sent"}  # one of which the service may refuse
         )
 
     def stops(self, channel: str, before: int | None = None) -> list[Change]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from pathlib import Path
+from typing import Any
 
 import trio
 
@@ -19,6 +20,7 @@ from deliveryd.delivery.policy import DispatchPolicy, RetryPolicy
 from deliveryd.delivery.provider import Provider
 from deliveryd.delivery.recorder import Recorder
 from deliveryd.delivery.routing import Routed
+from deliveryd.errors import JournalFull
 from deliveryd.journal.pauses import Pause, PauseKind
 from deliveryd.journal.sqlite import SqliteJournal, open_journal_file
 from deliveryd.metrics import Metrics
@@ -279,5 +281,49 @@ def test_a_message_that_is_paused_while_its_provider_is_down_turns_no_loop(tmp_p
         bench.recorder.pauses.replace([Pause(PauseKind.CHANNEL, "sms", START)], frozenset({"sms"}))
         await trio.sleep(60)
         assert not bench.channel.attempts
+
+    on_the_bench(tmp_path, scene)
+
+
+def test_what_has_left_the_queue_is_recorded_before_a_removed_dispatcher_is_done(tmp_path: Path) -> None:
+    """Cancelled before that, a message would be in no queue, and ready for ever."""
+
+    async def scene(bench: Bench) -> None:
+        record, until = bench.journal._try, trio.current_time() + 5
+
+        async def lacking(work: Callable[[Any], Any]) -> Any:
+            if trio.current_time() < until:
+                raise JournalFull
+            return await record(work)
+
+        await bench.offer(1, expires_at=START - SECOND)
+        bench.journal._try = lacking  # type: ignore[method-assign, assignment]
+        await trio.sleep(1)
+        assert not bench.dispatcher.leave()
+        await bench.dispatcher.finish()
+        assert [step.after for step in bench.recorded] == [State.FAILED]
+
+    on_the_bench(tmp_path, scene)
+
+
+def test_places_are_free_before_a_removed_dispatcher_is_done(tmp_path: Path) -> None:
+    """Of messages that wait in the journal, since their provider was down."""
+
+    async def scene(bench: Bench) -> None:
+        record, held = bench.journal._try, bench.recorder.in_flight
+
+        async def slow(work: Callable[[Any], Any]) -> Any:
+            recorded = await record(work)
+            await trio.sleep(5)
+            return recorded
+
+        await bench.offer(*range(1, 31))
+        held.hold(range(1, 31))
+        bench.provider.take_down("down")
+        bench.journal._try = slow  # type: ignore[method-assign, assignment]
+        await trio.sleep(1)
+        left = bench.dispatcher.leave()
+        await bench.dispatcher.finish()
+        assert held.held == len(left) < 30
 
     on_the_bench(tmp_path, scene)

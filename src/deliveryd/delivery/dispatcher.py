@@ -99,6 +99,7 @@ class Dispatcher:
         self._idle = ParkingLot()
         self._workers = 0
         self._under_way = 0
+        self._is_recording = False
         self._wakeup = AutoResetEvent()
         self._stopping = False
         self._was_unavailable = False
@@ -278,8 +279,8 @@ class Dispatcher:
         self._wakeup.set()
 
     async def finish(self) -> None:
-        """Wait until no attempt is under way."""
-        while self._under_way:
+        """Wait until no attempt is under way, and what left the queue is recorded."""
+        while self._under_way or self._is_recording:
             await self._finished.wait()
 
     # attempts
@@ -335,7 +336,7 @@ class Dispatcher:
         """End queued messages whose time ran out."""
         if expired := self._queue.take_expired():
             now = self._clock.now()
-            await self._recorder.record([self._expire(routed, now) for routed in expired])
+            await self._record([self._expire(routed, now) for routed in expired])
 
     def _expire(self, routed: Routed, now: int) -> Transition:
         """The end of a message whose time ran out before it had an intent."""
@@ -358,7 +359,19 @@ class Dispatcher:
         surplus = self._queue.take_surplus()
         for routed in surplus:
             self._refusals.unanswered(routed.entry.settings_id)
-        await self._recorder.record([self.defer(routed) for routed in surplus])
+        await self._record([self.defer(routed) for routed in surplus])
+
+    async def _record(self, steps: Sequence[Transition]) -> Collection[int]:
+        """Record steps of messages that are in no queue any more; `finish` waits for that.
+
+        Returns the ids of those that a receipt settled instead.
+        """
+        self._is_recording = True
+        try:
+            return await self._recorder.record(steps)
+        finally:
+            self._is_recording = False
+            self._finished.set()
 
     def _route_again(self, which: Callable[[Routed], bool]) -> None:
         moving = self._queue.take_if(which)
@@ -426,7 +439,7 @@ class Dispatcher:
             entry = entry.begun(self.name, digest, now)
             begun.append((entry, routed))
             steps.append(transitions.intent(entry, now, self._intermediate))
-        settled = await self._recorder.record(steps)
+        settled = await self._record(steps)
         if settled:  # a receipt says that it was sent already
             for entry, _ in begun:
                 if entry.id in settled:

@@ -156,6 +156,7 @@ def _put_in_order(db: Db, logs: Sequence[int], now: int, known: Collection[str])
     """Bring the messages of workers into states to continue from."""
     interrupted = db.execute(_INTERRUPTED, (logs, now)).fetchall()
     held = _settle_homeless(db, interrupted, known, now)
+    db.execute("DELETE FROM given WHERE log = ANY(%s::int8[])", (logs,))  # they are among what is returned
     mine = db.execute(_MINE, (logs, [int(State.TAKEN), int(State.SENDING)])).fetchall()
     reporting = dict.fromkeys(id_ for (id_,) in db.execute(_REPORTING, (logs,)))
     return Recovery(

@@ -30,8 +30,12 @@ WHERE m.state = %s AND {VISIBLE} FOR NO KEY UPDATE OF m
 _LOCK = f"""
 SELECT 1 FROM unnest(ARRAY[%s::int8]) AS wanted (id) {LOCATED.format(id="wanted.id")} FOR NO KEY UPDATE OF m
 """
+_LOCK_SEEN = "SELECT 1 FROM seen WHERE id = %s FOR NO KEY UPDATE"
 _GIVE_TO = """
-UPDATE message m SET owner = %s FROM seen WHERE seen.id = %s AND m.id = seen.id AND m.day = seen.day
+WITH noted AS (INSERT INTO given (id, log) VALUES (%(id)s, %(log)s)
+    ON CONFLICT (id) DO UPDATE SET log = excluded.log)
+UPDATE message m SET owner = %(log)s FROM seen
+WHERE seen.id = %(id)s AND m.id = seen.id AND m.day = seen.day
 """
 _SET_ASIDE_EVENTS = (  # refused, or reported once more since the queue handed the message out again
     f"e.status = 'dequeued' AND e.dropped_at IS NULL AND (e.refused_at IS NOT NULL OR {WAITS})"
@@ -150,11 +154,12 @@ class _Records:
         if id_ in self._matching.change(self._db, [transition]).lost:
             raise ChangedMeanwhile("the message of this order changed meanwhile")
         if transition.after is State.TAKEN and (log := self._elsewhere.get(id_)) is not None:
-            self._db.execute(_GIVE_TO, (log, id_))  # who reports its `dequeued` has it then
+            self._db.execute(_GIVE_TO, {"id": id_, "log": log})  # who reports its `dequeued` has it then
 
     def _lock(self, id_: int) -> None:
-        """Let nobody else change the message before this order is carried out."""
-        self._db.execute(_LOCK, (id_,))
+        """Let nobody else change the message, or report of a pruned one, before this order is carried out."""
+        if self._db.execute(_LOCK, (id_,)).fetchone() is None:
+            self._db.execute(_LOCK_SEEN, (id_,))
 
     def obstacle_to_beginning_anew(self, id_: int, *, accepted: bool) -> str | None:
         self._lock(id_)

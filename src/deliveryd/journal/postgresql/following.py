@@ -40,10 +40,10 @@ MOST_SWEPT = 500
 
 _VERSIONS = "SELECT kind, number FROM version"
 _NOTE_PROVIDERS = "UPDATE worker SET providers = %s WHERE id = %s"
-_GIVEN = f"""
+_GIVEN = "DELETE FROM given WHERE log IN (SELECT id FROM worker WHERE holder = %s) RETURNING id"
+_TAKEN = f"""
 SELECT {ENTRY} FROM unnest(%s::int8[]) AS wanted (id) {LOCATED.format(id="wanted.id")}
-JOIN worker w ON w.id = m.owner AND w.holder = %s
-WHERE m.state = {State.TAKEN:d} AND m.log = -m.owner ORDER BY m.id
+WHERE m.state = {State.TAKEN:d} ORDER BY m.id
 """
 _COUNT = "SELECT count(*) FROM waiting"
 
@@ -133,15 +133,14 @@ class Follower:
 
     def _given(self, db: Db, known: Collection[int]) -> list[Entry]:
         """Messages that were retried at another worker, and whose `dequeued` is reported by this one."""
-        ids = sorted(self._outbox.moved_in.difference(known))
-        return [entry_of(row) for row in db.execute(_GIVEN, (ids, self._worker))] if ids else []
+        ids = sorted({id_ for (id_,) in db.execute(_GIVEN, (self._worker,))}.difference(known))
+        return [entry_of(row) for row in db.execute(_TAKEN, (ids,))] if ids else []
 
     def remember(self, versions: Mapping[str, int]) -> None:
         """The commit of a look took place."""
         self._seen |= versions
         self._live = self._looked
         self._homeless.remember()
-        self._outbox.moved_in.clear()
 
     def _pauses(self, db: Db, version: int) -> Sequence[Pause] | None:
         return pauses(db) if version != self._seen.get("pauses") else None

@@ -104,7 +104,6 @@ _SEND_MOVED = """
 INSERT INTO inbox (log, message_id, moved, status, body)
 SELECT * FROM unnest(%s::int8[], %s::int8[], %s::int8[], %s::text[], %s::text[])
 """
-_SENT_MOVED = "SELECT message_id FROM inbox WHERE message_id = ANY(%s::int8[]) AND moved IS NOT NULL"
 _OF_EVENTS = "SELECT seq, message_id FROM event WHERE seq = ANY(%s::int8[])"
 _IN_INBOXES = """
 SELECT i.seq, i.message_id FROM worker w JOIN inbox i ON i.log = w.id
@@ -183,14 +182,13 @@ class Outbox:
 
     def __init__(self, events: EventWriter, worker: int, written: Written, days: Days) -> None:
         self.days = days
-        self.moved_in: set[int] = set()
-        """The messages whose earlier events came through inboxes, to be reported once more."""
-
         self._events = events
         self.worker = worker
         self._seq = worker << LOG_BITS
         self._latest = written.latest_at
         self._noted = written.noted_at
+        self._read: dict[int, int] = {}
+        """By log, the highest number that was read: its event may be posted now, and be moved meanwhile."""
         self._ahead: dict[int, int] = {}
         """By message, the latest instant of an event in this log that is later than all of its own."""
 
@@ -314,7 +312,7 @@ class Outbox:
             self._seq += count
         else:
             (last,) = db.execute(_LAST, (log,)).fetchone() or (0,)
-            first = last + 1
+            first = max(last, self._read.get(log, 0)) + 1
         return list(range(first, first + count))
 
     def put_again(self, db: Db, events: Sequence[tuple[int, str, str]]) -> None:
@@ -386,12 +384,6 @@ class Outbox:
             free |= set(busy) - {id_ for (id_,) in db.execute(_NOT_PRUNED, (busy,))}
         return self._move(db, [row for row in found if row[1] in free])
 
-    def not_followed(self, db: Db, ids: Collection[int]) -> set[int]:
-        """Of messages that orders elsewhere gave to this worker: those that no look has told it of."""
-        if not ids:
-            return set()
-        return self.moved_in.intersection(ids).union(id_ for (id_,) in db.execute(_SENT_MOVED, (list(ids),)))
-
     def _move(self, db: Db, found: Sequence[tuple[int, int]]) -> int:
         """Move rows of inboxes, each its number and its message's id; return how many."""
         if not found:
@@ -409,13 +401,15 @@ class Outbox:
             moved = [(seq, row[3]) for seq, row in zip(numbers, mine, strict=True) if row[3] is not None]
             if moved:
                 self._note_ahead(db.execute(_PUT_LAST, arrays(moved)))
-        self.moved_in.update(row[2] for row in rows if row[3] is not None)
         return len(rows)
 
     def waiting(self, db: Db, after: int, limit: int) -> list[OutboxRow]:
         """The oldest events that wait, log by log."""
         rows = db.execute(_WAITING, {"after": after, "limit": limit, "worker": self.worker})
-        return [OutboxRow(*row) for row in rows]
+        found = [OutboxRow(*row) for row in rows]
+        for log, of_log in groupby(found, lambda row: row.seq >> LOG_BITS):
+            self._read[log] = max(self._read.get(log, 0), *(row.seq for row in of_log))
+        return found
 
     def post(self, db: Db, rows: Collection[OutboxRow], at: int) -> list[Settled]:
         """Settle these events, which the service accepted; return what is settled by that, log by log.

@@ -25,6 +25,7 @@ SELECT {ENTRY} FROM unnest(%s::int8[]) AS wanted (seq) JOIN event e ON e.seq = w
 WHERE e.dropped_at IS NULL AND m.state = {transitions.REOPENED.before:d} AND {VISIBLE} ORDER BY m.id
 FOR NO KEY UPDATE OF m
 """
+_GIVEN = "DELETE FROM given WHERE id = ANY(%s::int8[]) RETURNING id"
 _ENTRIES = f"""
 SELECT {ENTRY} FROM unnest(%s::int8[]) AS wanted (id) {LOCATED.format(id="wanted.id")} ORDER BY m.id
 """
@@ -64,10 +65,11 @@ def accept(db: Db, outbox: Outbox, worker: int, rows: Sequence[OutboxRow], at: i
     ids = sorted(set(dequeued.values()))
     days = dict.fromkeys(ids, outbox.days.today)
     released = outbox.days.lock_anywhere(db, _RELEASE, [(id_,) for id_ in ids], days)
-    given = outbox.not_followed(db, [id_ for id_, log in released.logs.items() if (log or 0) < 0])
-    unknown = [entry_of(row) for row in db.execute(_ENTRIES, (sorted(given),))] if given else []
+    given = sorted(id_ for (id_,) in db.execute(_GIVEN, (list(released.logs),)))
+    unknown = [entry_of(row) for row in db.execute(_ENTRIES, (given,))] if given else []
     if len(released.logs) == len(dequeued):
         return unknown
+    outbox.lock(db, set(ids).difference(released.logs))  # an order may drop one in this moment
     entries = [entry_of(row) for row in db.execute(_SET_ASIDE, (list(dequeued),))]
     if entries:
         db.execute(_REOPEN, (worker, [entry.id for entry in entries]))

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import psycopg
 
+from deliveryd.journal.postgresql.commits import ChangedMeanwhile
 from deliveryd.journal.postgresql.connection import Db
 from deliveryd.journal.postgresql.database_clock import INSTANT, DatabaseClock
 from deliveryd.journal.postgresql.outbox import WAITS
@@ -145,8 +146,9 @@ def _retire(db: Db, worker: int, today: int, before: int, limit: int) -> int:
         day = over[0]
         rows = db.execute(_NEXT, {"day": day, "before": before, "limit": limit}).fetchall()
         going = [id_ for id_, stays in rows if not stays]
-        if (not rows and day == there[-1]) or not _claim(db, day, going):
-            return 0  # a receipt that came between is for the next portion
+        if not rows and day == there[-1]:
+            return 0
+        _claim(db, day, going)
         to = _day_to_stay_in(db, today, day)
         _move(db, day, to, [id_ for id_, stays in rows if stays])
         _forget(db, worker, going)
@@ -171,12 +173,13 @@ def _day_to_stay_in(db: Db, today: int, day: int) -> int:
     return day + 1
 
 
-def _claim(db: Db, day: int, ids: Sequence[int]) -> bool:
-    """Have no receipt send on any of these from here on; False: one did meanwhile, on another worker."""
+def _claim(db: Db, day: int, ids: Sequence[int]) -> None:
+    """Have no receipt send on any of these from here on. Raises ChangedMeanwhile: another worker had one."""
     if not ids:
-        return True
+        return
     (awaited,) = db.execute(_COUNT_AWAITED, (list(ids),)).fetchone() or (0,)
-    return not awaited or db.execute(_CLAIM, (list(ids), day)).rowcount == int(awaited)
+    if awaited and db.execute(_CLAIM, (list(ids), day)).rowcount != int(awaited):
+        raise ChangedMeanwhile("a receipt came for a message that was to be pruned")
 
 
 def _move(db: Db, day: int, to: int, ids: Sequence[int]) -> None:
@@ -202,6 +205,7 @@ def _forget(db: Db, worker: int, ids: Sequence[int]) -> None:
 def forget_beside(db: Db, ids: Sequence[int]) -> None:
     """Delete what is kept of messages in tables that aren't dropped with their day."""
     db.execute("DELETE FROM awaited WHERE id = ANY(%s::int8[])", (list(ids),))
+    db.execute("DELETE FROM given WHERE id = ANY(%s::int8[])", (list(ids),))
     db.execute("DELETE FROM decision WHERE message_id = ANY(%s::int8[])", (list(ids),))
     end_pauses_of(db, ids)
 

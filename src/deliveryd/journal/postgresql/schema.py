@@ -252,6 +252,10 @@ CREATE TABLE provider (                   -- of those with receipts: see deadlin
     unheard bigint NOT NULL DEFAULT 0     -- how much of it no such worker listened; its own is less by that
 ) WITH (fillfactor = 50);
 
+CREATE TABLE given (                      -- messages that an order gave to the worker that reports their
+    id bigint PRIMARY KEY,                -- `dequeued`, until that one knows them
+    log bigint NOT NULL                   -- the number of its log
+);
 CREATE TABLE had (                        -- providers of ended workers whose rows are deleted, and until when
     provider text COLLATE "C" PRIMARY KEY, had_at timestamptz NOT NULL
 );

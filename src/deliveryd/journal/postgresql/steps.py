@@ -25,13 +25,16 @@ IN_DOUBT = 0
 _IN_HAND_SQL = f"ARRAY[{', '.join(f'{state:d}' for state in sorted(_IN_HAND))}]::int2[]"
 
 
-def _moving(changes: str, types: str, columns: str) -> ByDay:
-    """A statement for a kind of step: what it sets of `m`, and the types and names of the columns of `s`."""
+def _moving(changes: str, types: str, columns: str, only: str = "true") -> ByDay:
+    """A statement for a kind of step: what it sets of `m`, and the types and names of the columns of `s`.
+
+    `only`: which messages it may move.
+    """
     arrays_of = ", ".join(f"%s::{each}[]" for each in f"int8 int2 {types}".split())
     return by_day(f"""
 UPDATE {{message}} m SET {changes}
 FROM unnest({arrays_of}) AS s (id, before, {columns}) {{located}}
-WHERE {{is_there}} AND m.state = s.before
+WHERE {{is_there}} AND m.state = s.before AND {only}
     AND (s.before <> ALL({_IN_HAND_SQL})
         OR m.owner = ANY(ARRAY(SELECT w.id FROM worker w WHERE w.holder = %s)))
 RETURNING m.id, m.log
@@ -51,6 +54,8 @@ _PROGRESS = _moving(
     ended_at = s.ended_at, owner = s.owner""",
     "int2 text int4 int4 int4 text bool text bytea int4 int8 int8",
     "after, provider, tries, key, number, spent, doubt, content, digest, beginning, ended_at, owner",
+    # One that is held may have been tried again at another worker, and be held for that.
+    f"(s.before <> {State.IN_DOUBT:d} OR s.key > m.key OR (s.key = m.key AND s.number >= m.number))",
 )
 _SENT = _moving(
     f"""state = {transitions.ACCEPTED.after:d}, tries = s.tries, doubt = false, content = NULL,
@@ -80,15 +85,18 @@ CROSS JOIN (SELECT coalesce((SELECT value::int8 FROM meta WHERE key = 'listened'
     ELSE {_BEHIND} END AS listened FROM (SELECT %s::int8 AS id) AS here) AS heard
 LEFT JOIN provider p ON p.name = s.provider
 """
-# Before the message moves on: its row still has the try.
+# Before the message moves on: its row still has the try. It is locked, so that both stay in one day.
 _UNACCEPTED = f"""
+WITH tried AS (
+    SELECT m.id, m.day, m.key, m.number, m.provider, m.beginning, m.started_at,
+        s.ended_at, s.verdict, s.provider_id, s.reason, s.words
+    FROM unnest(%s::int8[], %s::int8[], %s::text[], %s::text[], %s::text[], %s::text[])
+        AS s (id, ended_at, verdict, provider_id, reason, words)
+    {LOCATED.format(id="s.id")} WHERE m.state = {transitions.ACCEPTED.before:d}
+    ORDER BY m.id FOR NO KEY UPDATE OF m)
 INSERT INTO unaccepted (message_id, day, key, number, provider, beginning, started_at,
     ended_at, verdict, provider_id, reason, words)
-SELECT m.id, m.day, m.key, m.number, m.provider, m.beginning, m.started_at,
-    s.ended_at, s.verdict, s.provider_id, s.reason, s.words
-FROM unnest(%s::int8[], %s::int8[], %s::text[], %s::text[], %s::text[], %s::text[])
-    AS s (id, ended_at, verdict, provider_id, reason, words)
-{LOCATED.format(id="s.id")} WHERE m.state = {transitions.ACCEPTED.before:d}
+SELECT * FROM tried
 """
 _HOLD = """
 UPDATE unaccepted u SET reason = coalesce(u.reason || '; ', '') || s.reason
@@ -171,6 +179,8 @@ class StepWriter:
         stay = {step.entry.id for step in rows.restored}
         left = [step for step in steps if step.entry.id not in moved and step.entry.id not in stay]
         wrong = [step for step in left if step.before not in _NOBODYS]
+        if not left:
+            raise IllegalTransition("one message has several steps at once")
         if wrong:
             raise IllegalTransition(
                 f"{len(wrong)} of {len(steps)} messages aren't in the state that their step begins in"

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from deliveryd.journal.orders import Action
 from simulation.expectation import addresses
 from simulation.ledger import (
+    KEPT_FOR_LATER,
     UNHEARD,
     Accepted,
     Asked,
@@ -208,6 +209,12 @@ class Case(NamedTuple):
         if asked.trouble in BUSY or asked.trouble is Trouble.NO_CONNECTION:
             return False
         return asked.request not in self.history.ledger.answered or asked.trouble in DOUBTFUL_ANSWERS
+
+    def may_be_forgotten(self, report: Reported) -> bool:
+        """Whether it may be pruned before the attempt that it meets is in doubt; or it repeats such a one."""
+        return self.history.forgets_soon and any(
+            one.answer == KEPT_FOR_LATER and one.provider_id == report.provider_id for one in self.reported
+        )
 
     def may_have_arrived(self, asked: Asked) -> bool:
         """Whether its repeats must say the same."""

@@ -192,7 +192,11 @@ def _delivered_truly(case: Case) -> Iterator[str]:
         if fields.get("reportedAt") not in {report.reported_at for report in told}:
             yield "delivered with a wrong reportedAt"
         known = {*case.noted, *_known_by_provider_id(case)}
-        applied = [report.order for report in told if report.answer == APPLIED and report in known]
+        applied = [
+            report.order
+            for report in told
+            if report.answer == APPLIED and report in known and not case.may_be_forgotten(report)
+        ]
         # What was kept for later may have been applied since, or may not; what came at a time, in any order.
         first = min(applied, default=math.inf)
         channels = {case.acceptance_of(report).channel for report in told if report.begun < first}

@@ -193,8 +193,8 @@ def _not_sent_after_its_end(case: Case) -> Iterator[str]:
     if case.has_dropped_reports:
         return
     for report in case.noted:
-        if case.history.forgets_soon and report.answer == KEPT_FOR_LATER:
-            continue  # it may be forgotten before the attempt that it meets is in doubt
+        if case.may_be_forgotten(report):
+            continue
         key = _key_meant(case, report)
         later = [
             asked

@@ -138,9 +138,9 @@ def kill_again_and_again(crew: Crew, folder: Path, passings: Passings, seed: int
 
 def stop(crew: Crew, folder: Path, kind: str, count: int) -> Account:
     """Let a worker stand still at a place of its progress, for longer than its patience, and go on."""
-    with open_stage(crew, folder, one_of_each()._replace(timeout="200ms")) as stage:
+    with open_stage(crew, folder, one_of_each()._replace(timeout="1s")) as stage:
         worker = stage.start(strike=Strike(kind, count, signal.SIGSTOP))
-        stage.stand_still(worker, 0.3)
+        stage.stand_still(worker, 1.3)
         stage.end_when_done(worker)
         stage.finish()
         return judge(stage)

@@ -98,9 +98,10 @@ class Case:
     def stood_still(self, at: At, until: At) -> bool:
         """Whether an answer may have come too late for a worker that stood still meanwhile.
 
-        The time for a first request may have run out before the worker, going on, has even written it.
+        The time for a provider's first request may have run out before the worker, going on, has written it.
         """
-        is_first = bool(self.asked) and at == self.asked[0][0]
+        firsts = {asked.key: first for first, asked in reversed(self.asked)}
+        is_first = at in firsts.values()
         return any((at.order < stood or is_first) and stood < until.order for stood in self.stood)
 
 

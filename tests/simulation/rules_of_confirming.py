@@ -44,6 +44,8 @@ def _unconfirmed_goes_on(case: Case) -> Iterator[str]:
     history = case.history
     if history.is_shared and case.message.settings_id in history.ledger.unusable_settings:
         return  # another worker than the one that sent it may have had such an answer
+    if any(event.status == "dequeued" for event in case.refused):
+        return  # it may have been at rest, set aside, when the run was found to be over
     later = CHANNELS[CHANNELS.index(taken[-1].channel) + 1 :]
     for options in choices(plan, case.message, later):
         if options and not rendered(plan, case.message, options[0])[1]:

@@ -125,7 +125,7 @@ def sent_with_leave(case: Case) -> Iterator[str]:
     for asked in case.asked:
         if not dequeued or asked.order < dequeued[0]:
             yield "was sent before its dequeued was accepted"
-        if not asked.journaled:
+        if not asked.journaled and asked.trouble is not Trouble.NO_CONNECTION:  # of which nothing came
             yield "was sent without an intent in the journal"
         has_left = asked.trouble is not Trouble.NO_CONNECTION
         expires = template.expires if template else None

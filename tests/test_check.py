@@ -13,7 +13,7 @@ import pytest
 from deliveryd.http.reachability import connect_problem
 from deliveryd.http.tls import TlsFiles
 from support.check_command import check, line, warned
-from support.terminal import free_port
+from support.ports import free_port
 from support.world import PATIENCE, World, open_world
 
 

@@ -27,8 +27,9 @@ from deliveryd.testing.journal_cases.samples import (
     sample_receipt,
 )
 from support.messages import sms_settings
+from support.ports import free_port
 from support.postgres import new_database
-from support.terminal import Answered, command, free_port
+from support.terminal import Answered, command
 
 pytestmark = pytest.mark.slow
 

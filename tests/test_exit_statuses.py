@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from deliveryd.cli.outcome import CONFIGURATION, FAILED
+from support.ports import free_port
 from support.somebody import as_nobody
-from support.terminal import Answered, command, free_port
+from support.terminal import Answered, command
 from support.world import World, open_world
 
 ROOT = Path(__file__).parent.parent

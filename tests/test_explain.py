@@ -13,7 +13,8 @@ import pytest
 from deliveryd.inspection.explanation import length, moment
 from deliveryd.sandbox.faults import ApplyThenHangUp, FaultAnswer
 from support.messages import message, sms_settings
-from support.terminal import Answered, command, free_port
+from support.ports import free_port
+from support.terminal import Answered, command
 from support.world import PATIENCE, World, open_world
 
 pytestmark = pytest.mark.slow

@@ -9,7 +9,8 @@ import pytest
 
 from deliveryd.cli import health
 from deliveryd.sandbox.faults import FaultAnswer
-from support.terminal import command, free_port
+from support.ports import free_port
+from support.terminal import command
 from support.world import PATIENCE, World, open_world
 
 

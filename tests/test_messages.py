@@ -25,8 +25,9 @@ from deliveryd.http.reachability import connect_problem
 from deliveryd.http.tls import TlsFiles
 from deliveryd.network.reasons import connect_reason
 from support.mail_server import open_mail_server
+from support.ports import free_port
 from support.somebody import as_nobody
-from support.terminal import command, free_port
+from support.terminal import command
 from support.world import World, open_world
 
 ABSENT = "x" * 64

@@ -24,7 +24,7 @@ from support.check_command import check, line, warned
 from support.collector import Collector, collecting, values_of
 from support.logs import log_lines
 from support.messages import message
-from support.terminal import free_port
+from support.ports import free_port
 from support.world import World, open_world
 
 BOTH = {"content": {"en": {"sms": {"text": "dear {name}"}, "email": {"subject": "s", "body": "b {name}"}}}}

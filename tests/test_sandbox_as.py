@@ -21,7 +21,8 @@ from deliveryd.cli.sandbox_files import aim_receipts, write_files
 from deliveryd.sandbox.scenario import demo_scenario
 from deliveryd.sandbox.thread import SandboxThread
 from support.messages import message
-from support.terminal import command, free_port
+from support.ports import free_port
+from support.terminal import command
 
 PATIENCE = 60.0
 GOOD, REFUSED, FAILED, STOPPED, SILENT, TWICE = 7, 15550100, 15550103, 15550105, 15550106, 15550107

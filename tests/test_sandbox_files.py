@@ -18,7 +18,8 @@ import pytest
 
 from deliveryd.cli.sandbox_files import configuration
 from deliveryd.sandbox.scenario import demo_scenario
-from support.terminal import command, free_port
+from support.ports import free_port
+from support.terminal import command
 
 PATIENCE = 60.0
 TUTORIAL = Path(__file__).parent.parent / "docs" / "tutorial" / "first-messages.md"

@@ -19,8 +19,8 @@ import pytest
 from deliveryd.sandbox.faults import FaultAnswer
 from deliveryd.sandbox.state import SandboxState
 from support.messages import message
+from support.ports import free_port
 from support.pty_screen import on_terminal
-from support.terminal import free_port
 from support.world import World, open_world
 
 SETTINGS = {

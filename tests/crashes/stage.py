@@ -5,10 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import random
 import select
 import signal
-import socket
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,6 +18,7 @@ from crashes.ledger import Began, Ended, LedgerWriter, Stood
 from crashes.peers import PATIENCE, Peer, Silence
 from crashes.scenario import SETTINGS, Fate, Scenario
 from deliveryd.journal.audit import audit_journal
+from support.ports import free_port
 
 KILLED = -signal.SIGKILL
 UNTIL_IDLE = "--until-idle"
@@ -91,7 +90,7 @@ class Stage:
         self.forgetful = forgetful
         self._crew = crew
         self._life = 0
-        port = _free_port()
+        port = free_port()
         folder.mkdir(parents=True, exist_ok=True)
         plan = _plan(scenario, port, list(tears))
         places = crew.standins.ask({"do": "open", "folder": str(folder), "plan": plan})
@@ -249,17 +248,6 @@ def _plan(scenario: Scenario, port: int, tears: list[str]) -> Mapping[str, Any]:
         "lossy": scenario.lossy,
         "tears": tears,
     }
-
-
-def _free_port() -> int:
-    """A port that nobody gets by chance, as one from the range of outgoing connections might be."""
-    while True:
-        port = random.SystemRandom().randrange(10_000, 32_000)
-        with socket.socket() as tried:
-            tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            with contextlib.suppress(OSError):
-                tried.bind(("127.0.0.1", port))
-                return port
 
 
 def read_counts(path: Path) -> dict[str, int]:

@@ -23,7 +23,7 @@ from fleet.line_to_database import DatabaseLine, line_to
 from fleet.oracle import WORKER
 from support.directories import Postgres
 from support.messages import message, sms_settings
-from support.terminal import free_port
+from support.ports import free_port
 
 PATIENCE = 120.0
 LEASE = 7.0

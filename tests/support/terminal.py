@@ -6,7 +6,6 @@ import contextlib
 import gc
 import io
 import json
-import socket
 import sys
 from typing import Any, NamedTuple
 
@@ -43,10 +42,3 @@ def command(*arguments: object) -> Answered:
             finally:
                 gc.unfreeze()  # a command freezes what it loaded: its process ends, this one goes on
     return Answered(status, out.getvalue(), err.getvalue())
-
-
-def free_port() -> int:
-    """A port that nobody listens on."""
-    with socket.socket() as held:
-        held.bind(("127.0.0.1", 0))
-        return int(held.getsockname()[1])

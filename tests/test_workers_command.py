@@ -101,6 +101,7 @@ async def test_what_only_another_worker_has_can_be_paused_and_resumed(url: str, 
         assert "did you mean email/far?" in nobodys.stderr
         assert run(config, "find", "--provider", "email/far").returncode == 0
         assert "there are email, sms" in run(config, "find", "--channel", "voice").stderr
+        assert run(config, "stopped", "list", "--channel", "email").returncode == 0
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from deliveryd.cli.configuration import load_as_owner
 from deliveryd.cli.options import USUAL_CONFIG, AsData, ConfigOption, WhyOption, insist_on_a_channel
 from deliveryd.cli.orders import carry_out, report_reply
 from deliveryd.cli.output import print_json, print_lines
+from deliveryd.cli.shared_journal import known_channels
 from deliveryd.config import Config
 from deliveryd.control.protocol import ControlReply
 from deliveryd.errors import DeliverydError
@@ -54,7 +55,7 @@ def list_stopped(
     channel = None if channel is None else _channel(loaded, channel)
     found = open_reader(loaded.journal.place).stopped(channel)
     if channel is not None and not found:  # a channel that was removed may still have a list
-        insist_on_a_channel(channel, sorted(loaded.channels.configured))
+        insist_on_a_channel(channel, known_channels(loaded))
     if as_data:
         print_json([_as_data(each) for each in found])
     else:
@@ -79,7 +80,7 @@ def lift(
     channel = _channel(loaded, channel)
     answer = _order(loaded, Action.LIFT, channel, list(dict.fromkeys(recipients)), why)
     if not answer.done:  # as above
-        insist_on_a_channel(channel, sorted(loaded.channels.configured))
+        insist_on_a_channel(channel, known_channels(loaded))
     report_reply(str(Action.LIFT), answer, as_data=as_data)
 
 

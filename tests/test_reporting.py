@@ -33,6 +33,7 @@ from deliveryd.metrics import Metrics
 from deliveryd.model import QueuedMessage, WallClock
 from deliveryd.runtime.threads import Blocking, in_thread, inline
 from deliveryd.runtime.wakeup import Heartbeats
+from deliveryd.service.caller import Ready
 from deliveryd.states import State
 from support.logs import LogLines, log_lines
 from support.postgres import new_database
@@ -74,7 +75,8 @@ class Service:
         self.meanwhile: Callable[[], Awaitable[None]] = anyio.lowlevel.checkpoint
         self._turn = anyio.Event()
 
-    async def report(self, bodies: Sequence[str]) -> None:
+    async def report(self, bodies: Sequence[str], ready: Ready) -> None:
+        await ready()
         ids = [json.loads(body)["messageId"] for body in bodies]
         self.posts.append(ids)
         self.times.append(anyio.current_time())

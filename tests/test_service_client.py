@@ -13,7 +13,7 @@ import pytest
 import respx
 from trio.testing import MockClock
 
-from deliveryd.errors import ServiceRefused, ServiceUnavailable, ServiceUnreadable
+from deliveryd.errors import JournalError, ServiceRefused, ServiceUnavailable, ServiceUnreadable
 from deliveryd.http.client import HttpClient, build_client
 from deliveryd.http.httpx_wire import HttpxWire
 from deliveryd.service.auth import AuthOptions
@@ -277,6 +277,26 @@ async def test_after_a_few_tries_the_call_gives_up(
     assert route.call_count == TRIES
     assert caught.value.after is None
     assert anyio.current_time() - started < 2
+
+
+@pytest.mark.parametrize("call", ["take", "report"])
+async def test_the_caller_is_asked_before_each_try(
+    service: respx.MockRouter, client: ServiceClient, call: str
+) -> None:
+    """Minutes may lie between the tries, in which another worker took over."""
+    route = service.route()
+    route.side_effect = [httpx.ConnectError("refused")] * 2
+    seen: list[int] = []
+
+    async def ready() -> None:
+        if len(seen) == 2:
+            raise JournalError("fenced")
+        seen.append(route.call_count)
+
+    with pytest.raises(JournalError):
+        await (client.take(1, ready) if call == "take" else client.report(["{}"], ready))
+    assert seen == [0, 1]
+    assert route.call_count == 2
 
 
 # taking: a request that left may have emptied the queue

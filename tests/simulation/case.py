@@ -293,7 +293,7 @@ def _is_left_over(history: History, post: Posted) -> bool:
         return False
     before = (each for each in history.ledger.posted if each.order < post.order and each.life != post.life)
     told = {body for each in before for body in each.bodies}
-    return told.issuperset(post.bodies)
+    return told.issuperset(set(post.bodies).difference(history.ledger.refused_events))
 
 
 def _changes(history: History) -> Iterator[Change]:

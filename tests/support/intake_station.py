@@ -30,6 +30,7 @@ from deliveryd.model import Entry, WallClock
 from deliveryd.runtime.threads import Blocking, in_thread, inline
 from deliveryd.runtime.wakeup import Heartbeats
 from deliveryd.service.batch import Batch
+from deliveryd.service.caller import Ready
 from support.messages import queued_message as message
 
 BATCH = 10
@@ -56,7 +57,7 @@ class ScriptedQueue:
         self.look: Callable[[], object] = list
         self.looks: list[object] = []
 
-    async def take(self, count: int) -> Batch:
+    async def take(self, count: int, ready: Ready | None) -> Batch:
         self.looks.append(self.look())
         self.asked.append(count)
         self.times.append(anyio.current_time())

@@ -14,6 +14,7 @@ from deliveryd.model import Malformed
 from deliveryd.runtime.backoff import backoff
 from deliveryd.runtime.wakeup import HEARTBEAT_INTERVAL, AutoResetEvent, Heartbeats
 from deliveryd.service.batch import Batch
+from deliveryd.service.caller import Ready
 from deliveryd.telemetry.log_events import Event, log
 
 TOP_UP = 0.1
@@ -38,8 +39,8 @@ CALM = 20
 class Queue(Protocol):
     """Where messages come from."""
 
-    async def take(self, count: int) -> Batch:
-        """Take up to `count` messages."""
+    async def take(self, count: int, ready: Ready | None) -> Batch:
+        """Take up to `count` messages. `ready` is awaited before each request, the repeated ones too."""
 
 
 class TakeSize:
@@ -143,7 +144,7 @@ class Intake:
         if self._recorder.is_shared and not await self._may_take():
             return 0.0
         try:
-            batch = await self._queue.take(count)
+            batch = await self._queue.take(count, self._recorder.renew if self._recorder.is_shared else None)
         except ServiceError as error:
             if isinstance(error, ServiceUnavailable) and error.status in TOO_SLOW:
                 self._size.fell_short(count)

@@ -17,6 +17,7 @@ from deliveryd.journal.base import Journal, OutboxRow
 from deliveryd.metrics import Metrics
 from deliveryd.runtime.backoff import backoff
 from deliveryd.runtime.wakeup import HEARTBEAT_INTERVAL, AutoResetEvent, Heartbeats
+from deliveryd.service.caller import Ready
 from deliveryd.telemetry.log_events import Event, log
 
 ABOUT_THE_EVENTS = frozenset({400, 409, 413, 422})
@@ -34,8 +35,8 @@ REFUSALS_LOG_INTERVAL = 3600.0
 class EventSink(Protocol):
     """Where events go."""
 
-    async def report(self, bodies: Sequence[str]) -> None:
-        """Report a batch."""
+    async def report(self, bodies: Sequence[str], ready: Ready) -> None:
+        """Report a batch. `ready` is awaited before each request, the repeated ones too."""
 
 
 class Reporting:
@@ -113,9 +114,8 @@ class Reporting:
         Not those that another worker may have taken over: the service might hear the last one's news first.
         """
         self._heartbeats.beat("reporting")
-        await self._journal.renew()
         try:
-            await self._sink.report([row.body for row in rows])
+            await self._sink.report([row.body for row in rows], self._journal.renew)
         except ServiceRefused as error:
             if error.status not in ABOUT_THE_EVENTS:
                 raise

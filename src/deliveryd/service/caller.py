@@ -26,6 +26,8 @@ REDIRECTS = frozenset({301, 302, 303, 307, 308})
 
 TextHeaders = Sequence[tuple[str, str]]
 Sleep = Callable[[float], Awaitable[None]]
+Ready = Callable[[], Awaitable[None]]
+"""Awaited before each request of a call, the repeated ones too."""
 
 _ALWAYS = (("accept", "application/json"), ("user-agent", f"deliveryd/{__version__}"))
 _LOOKED_UP: tuple[str | None, ...] = (None,)  # resolved when connecting
@@ -68,16 +70,17 @@ class Caller:
         headers: TextHeaders = (),
         also: Collection[int] = (),
         addresses: Sequence[str | None] = _LOOKED_UP,
+        ready: Ready | None = None,
     ) -> WireResponse:
         """Send a request and return its answer, with a 2xx status or one of `also`.
 
         `addresses` are tried in turn until one can be connected to. Raises ServiceUnavailable and
-        ServiceRefused.
+        ServiceRefused, and what `ready` raises.
         """
         sent = [*_ALWAYS, *headers]
         if body:
             sent.append(("content-type", "application/json"))
-        once = partial(self._accepted, method, target, sent, body, addresses, also=also)
+        once = partial(self._accepted, method, target, sent, body, addresses, also=also, ready=ready)
         try:
             return await self._some_tries(once, _is_brief)
         except WireError as error:
@@ -87,13 +90,13 @@ class Caller:
         """Send a GET once and return its answer, whatever its status. Raises WireError."""
         return await self._send("GET", target, [*self._credentials.current(), *_ALWAYS], b"", _LOOKED_UP)
 
-    async def get_once(self, target: Target) -> WireResponse:
+    async def get_once(self, target: Target, ready: Ready | None = None) -> WireResponse:
         """Send a GET that isn't idempotent, so that it is repeated only if it was never sent.
 
         After a 401 it is repeated once if there are new credentials. Also raises OutcomeUnknown, if it was
         sent and no complete answer came back.
         """
-        once = partial(self._accepted, "GET", target, _ALWAYS, b"", _LOOKED_UP, also=())
+        once = partial(self._accepted, "GET", target, _ALWAYS, b"", _LOOKED_UP, also=(), ready=ready)
         try:
             return await self._some_tries(once, _never_left)
         except NotSent as error:
@@ -120,18 +123,29 @@ class Caller:
         addresses: Sequence[str | None],
         *,
         also: Collection[int],
+        ready: Ready | None,
     ) -> WireResponse:
-        answer = await self._try(method, target, headers, body, addresses)
+        answer = await self._try(method, target, headers, body, addresses, ready)
         if not (200 <= answer.status < 300 or answer.status in also):
             raise ServiceRefused(self._refusal(answer), answer.status)
         return answer
 
-    async def _try(
-        self, method: str, target: Target, headers: TextHeaders, body: bytes, addresses: Sequence[str | None]
+    async def _try(  # noqa: PLR0917 - the parts of a request, and when it may be sent
+        self,
+        method: str,
+        target: Target,
+        headers: TextHeaders,
+        body: bytes,
+        addresses: Sequence[str | None],
+        ready: Ready | None,
     ) -> WireResponse:
+        if ready is not None:
+            await ready()
         shown = self._credentials.current()
         answer = await self._send(method, target, [*shown, *headers], body, addresses)
         if answer.status == 401 and (renewed := self._credentials_after(shown)) != shown:
+            if ready is not None:
+                await ready()
             answer = await self._send(method, target, [*renewed, *headers], body, addresses)
         if answer.status in WORTH_RETRYING or answer.status >= 500:
             asked = retry_after(answer.headers.get("retry-after"), LONGEST_ANSWER_WAIT)

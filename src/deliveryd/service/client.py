@@ -15,7 +15,7 @@ from deliveryd.http.wire import WireResponse
 from deliveryd.model import Settings
 from deliveryd.service.auth import AuthOptions
 from deliveryd.service.batch import LARGEST_BATCH, Batch, read_batch
-from deliveryd.service.caller import Caller, Sleep, below
+from deliveryd.service.caller import Caller, Ready, Sleep, below
 from deliveryd.service.configuration_access import ConfigurationAccess
 from deliveryd.service.wire import GROUPS, MOST_PAGES, read_settings
 
@@ -53,23 +53,24 @@ class ServiceClient:
         )
         self._access = access
 
-    async def take(self, count: int) -> Batch:
+    async def take(self, count: int, ready: Ready | None = None) -> Batch:
         """Take up to `count` messages from the queue (interface 4.1).
 
         The service may deliver each message only once, so the request isn't repeated once it was sent. If the
         answer is incomplete or unreadable, the batch is what could be read of it, with the fault.
         """
         try:
-            answer = await self._queue.get_once(below(self._base, f"/queue?take={count}"))
+            answer = await self._queue.get_once(below(self._base, f"/queue?take={count}"), ready)
         except BrokenOff as error:
             return await read_batch(error.body, count, ServiceUnavailable(str(error)))
         except OutcomeUnknown as error:
             return Batch([], [], ServiceUnavailable(str(error)))
         return await read_batch(answer.body, count)
 
-    async def report(self, bodies: Sequence[str]) -> None:
+    async def report(self, bodies: Sequence[str], ready: Ready | None = None) -> None:
         """Report status events, each given as its JSON text (interface 4.2)."""
-        await self._call("POST", "/events", f"[{','.join(bodies)}]".encode())
+        body = f"[{','.join(bodies)}]".encode()
+        await self._service.call("POST", below(self._base, "/events"), body=body, ready=ready)
 
     async def fetch_settings(self, settings_id: int) -> bytes:
         """Return settings as sent by the service (interface 4.3); `parse_settings` parses them."""
@@ -131,8 +132,8 @@ class ServiceClient:
 
         return CustomerArea(self._base, self._service, self._own_host, self._elsewhere, self._access)
 
-    async def _call(self, method: str, path: str, body: bytes = b"") -> WireResponse:
-        return await self._service.call(method, below(self._base, path), body=body)
+    async def _call(self, method: str, path: str) -> WireResponse:
+        return await self._service.call(method, below(self._base, path))
 
     async def aclose(self) -> None:
         """Close all connections."""

@@ -15,6 +15,7 @@ from deliveryd.directory.base import Answered, Directory
 from deliveryd.model import Customer, Settings
 from deliveryd.runtime.succession import Succession
 from deliveryd.service.batch import Batch
+from deliveryd.service.caller import Ready
 from deliveryd.service.client import ServiceClient
 
 
@@ -92,15 +93,15 @@ class CurrentService:
         """Use another client for new calls; the event is set when the last call of the old one has ended."""
         return self._clients.replace(client)
 
-    async def take(self, count: int) -> Batch:
+    async def take(self, count: int, ready: Ready | None = None) -> Batch:
         """Take up to `count` messages."""
         with self._clients.use() as client:
-            return await client.take(count)
+            return await client.take(count, ready)
 
-    async def report(self, bodies: Sequence[str]) -> None:
+    async def report(self, bodies: Sequence[str], ready: Ready | None = None) -> None:
         """Report a batch of events."""
         with self._clients.use() as client:
-            await client.report(bodies)
+            await client.report(bodies, ready)
 
     async def fetch_settings(self, settings_id: int) -> bytes:
         """The settings as they were written."""

@@ -211,8 +211,8 @@ class Case(NamedTuple):
         return asked.request not in self.history.ledger.answered or asked.trouble in DOUBTFUL_ANSWERS
 
     def may_be_forgotten(self, report: Reported) -> bool:
-        """Whether it may be pruned before the attempt that it meets is in doubt; or it repeats such a one."""
-        return self.history.forgets_soon and any(
+        """Whether it may be pruned, or dropped, before its attempt is in doubt; or it repeats such a one."""
+        return (self.history.forgets_soon or self.has_dropped_reports) and any(
             one.answer == KEPT_FOR_LATER and one.provider_id == report.provider_id for one in self.reported
         )
 

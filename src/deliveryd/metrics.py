@@ -123,6 +123,13 @@ class Durations:
         self.counts[bisect_left(self.bounds, seconds)] += 1
         self.total += seconds
 
+    def observe_all(self, durations: Sequence[float]) -> None:
+        """Count several durations."""
+        counts, bounds = self.counts, self.bounds
+        for seconds in durations:
+            counts[bisect_left(bounds, seconds)] += 1
+        self.total += sum(durations)
+
 
 @dataclass(frozen=True, slots=True)
 class MetricCounts:
@@ -281,8 +288,7 @@ class Metrics:
 
     def accepted_after(self, provider: str, delays: Sequence[float]) -> None:
         """Record the seconds from messages' takes to their acceptance by a provider."""
-        for seconds in delays:
-            self._delay[provider].observe(seconds)
+        self._delay[provider].observe_all(delays)
 
     def events_accepted(self, count: int) -> None:
         """Count status events accepted by the service."""

@@ -159,7 +159,8 @@ class HttpChannel:
             return _not_sent(error)
         except OutcomeUnknown as error:
             return self._unknown(error)
-        return self._without_secrets(self._reader.verdict(answer))
+        verdict = self._reader.verdict(answer)
+        return verdict if isinstance(verdict, Accepted) else self._without_secrets(verdict)
 
     def _without_secrets(self, verdict: Attempted) -> Attempted:
         """Mask secrets in the provider's words, which are kept: some repeat a key that they refuse."""

@@ -222,18 +222,18 @@ class Dispatcher:
 
     def offer(self, routed: Routed) -> bool:
         """Queue a message; False when there is no room for it."""
-        is_repeat = routed.entry.was_tried
-        owed = min(self._owed, self.share // 2) if self._owed else 0
-        if is_repeat or routed.entry.provider == self.name:  # it waited for this dispatcher's room
-            owed = 0
-        queue = self._queue
+        entry, queue, refusals = routed.entry, self._queue, self._refusals
+        is_repeat = entry.was_tried
+        owed = 0
+        if self._owed and not is_repeat and entry.provider != self.name:  # else it waited for this room
+            owed = min(self._owed, self.share // 2)
         held = len(queue.new) + len(queue.repeats) + self._under_way
         is_within_share = held + owed < self.share and not self._breaker.is_open
         if not is_within_share and self.room <= owed:
             return False
-        if self._refusals.waiting and not self._provider.may_try(routed.entry.settings_id):
+        if refusals.waiting and not self._provider.may_try(entry.settings_id):
             return False
-        if self._refusals.refuses_all:
+        if refusals.refuses_all:
             queue.add_first(routed)
         else:
             queue.add(routed, queue.repeats if is_repeat else queue.new)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
+from operator import attrgetter
 from typing import NamedTuple
 
 from deliveryd import transitions
@@ -73,6 +74,8 @@ FINAL = frozenset({"sent", "delivered", "error"})
 
 `sent` may have been told long before: of a message that went on, and is delivered all the same.
 """
+
+_EVENTS = attrgetter("events")
 
 
 class RefusedEvent(NamedTuple):
@@ -260,9 +263,9 @@ class Recorder:
         Messages whose `dequeued` is among them become ready; those that ended free their places.
         """
         reopened = await self._journal.accept(rows, self._clock.now())
-        dequeued = [row.message_id for row in rows if row.status == "dequeued"]
+        dequeued = [id_ for _, id_, status, _ in rows if status == "dequeued"]
         self._make_ready([entry for id_ in dequeued if (entry := self._awaiting.pop(id_, None))])
-        self.in_flight.release(row.message_id for row in rows if row.status in FINAL)
+        self.in_flight.release([id_ for _, id_, status, _ in rows if status in FINAL])
         if reopened:
             self._reopen(reopened)
         for watcher in self._watchers:
@@ -327,7 +330,7 @@ class Recorder:
             self.in_flight.release(elsewhere)
         self._count(by_state)
         self._log(steps)
-        if events := sum([len(step.events) for step in steps]):
+        if events := sum(map(len, map(_EVENTS, steps))):
             self.outbox.expect(events)
         for watcher in self._watchers:
             watcher.stepped(steps)
@@ -361,9 +364,9 @@ class Recorder:
                 self.failures.add(steps)
         delays: dict[str, list[float]] = defaultdict(list)
         for step in by_state.get(State.SENT, ()):
-            provider = step.entry.provider
-            if step.before is State.SENDING and provider is not None:
-                delays[provider].append(max(step.at - step.entry.taken_at, 0) / SECOND)
+            entry = step.entry
+            if step.before is State.SENDING and entry.provider is not None:
+                delays[entry.provider].append(max(step.at - entry.taken_at, 0) / SECOND)
         for provider, seconds in delays.items():
             self._metrics.accepted_after(provider, seconds)
 

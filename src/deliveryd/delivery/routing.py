@@ -137,9 +137,9 @@ class Router:
 
     def needs_customer(self, entry: Entry, settings: CompiledSettings, now: int) -> bool:
         """Whether a message depends on its customer: on their language, an address, or their name."""
-        if is_expired(settings.expires_at, now):
+        if settings.expires_at is not None and is_expired(settings.expires_at, now):
             return False
-        if name := self._repeats(entry):
+        if entry.content is not None and (name := self._repeats(entry)):
             return self._leaves(entry, name)
         if entry.spent or entry.doubt:
             choice = self._choice(settings, self._order_for(entry))

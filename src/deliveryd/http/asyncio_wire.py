@@ -189,19 +189,19 @@ class AsyncioWire:
 
 def encode_request(method: str, target: Target, headers: Headers, body: bytes, accept: bytes) -> bytes:
     """Encode a request."""
-    lines = [_head(method, target, accept), *[b"%b: %b\r\n" % header for header in headers]]
+    lines = [_head(method, target, accept), *map(b": ".join, headers)]
     if body or method in ("POST", "PUT", "PATCH"):
-        lines.append(b"content-length: %d\r\n" % len(body))
-    lines.append(b"\r\n")
+        lines.append(b"content-length: %d" % len(body))
+    lines.append(b"")
     lines.append(body)
-    return b"".join(lines)
+    return b"\r\n".join(lines)
 
 
 @lru_cache(maxsize=1024)
 def _head(method: str, target: Target, accept: bytes) -> bytes:
     """Return the lines common to all requests to one target."""
     words = method.encode("ascii"), target.path, target.authority.encode("ascii"), accept
-    return b"%b %b HTTP/1.1\r\nhost: %b\r\naccept-encoding: %b\r\n" % words
+    return b"%b %b HTTP/1.1\r\nhost: %b\r\naccept-encoding: %b" % words
 
 
 class _Connection(asyncio.Protocol):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import sqlite3
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import chain
+from operator import attrgetter
 from typing import Any
 
 from deliveryd import transitions
@@ -26,6 +28,7 @@ from deliveryd.states import ENDED, State, check_transition
 _WITHIN_THE_ROW = frozenset({State.SENDING, State.SENT})
 """After a step to one of these, the try stands in its message's row."""
 
+_EVENTS = attrgetter("events")
 _HIGHEST = "SELECT max(id) FROM message UNION ALL SELECT max(id) FROM tombstone"
 
 
@@ -92,7 +95,7 @@ class Operations:
     def _record(self, db: sqlite3.Connection, steps: Sequence[Transition]) -> Sequence[Effect]:
         _conclude(db, steps)
         restored = _move(db, steps, self._sent)
-        self._outbox.put(db, (event for step in steps for event in step.events))
+        self._outbox.put(db, chain.from_iterable(map(_EVENTS, steps)))
         return [self._matching.stay_sent(db, step) for step in restored]
 
     def retime(self, db: sqlite3.Connection, back: int, latest: int) -> None:
@@ -155,7 +158,7 @@ class Operations:
             return []
         self._outbox.note(db, at)
         db.execute("INSERT INTO post (last, first, at) VALUES (?, ?, ?)", (settled[-1], settled[0], at))
-        dequeued = sum(row.status == "dequeued" for row in rows)
+        dequeued = [row.status for row in rows].count("dequeued")
         if not dequeued or db.execute(statements.RELEASE, (settled[0], settled[-1])).rowcount == dequeued:
             return []
         return _reopen(db, settled)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from deliveryd.errors import OutOfOrder
@@ -64,25 +64,31 @@ class Outbox:
 
     def put(self, db: sqlite3.Connection, events: Iterable[StatusEvent]) -> None:
         """Put new events in."""
-        self.put_again(db, self._in_order(db, events))
+        events = list(events)
+        if not events:
+            return
+        ids, statuses, instants, *_ = zip(*events, strict=True)
+        latest = dict(zip(ids, instants, strict=True))
+        if len(latest) == len(ids) and min(instants) >= self._latest:  # the ordinary case, at once
+            self._latest = max(instants)
+            self._recent |= latest
+        else:
+            events = [self._in_order(db, event) for event in events]
+        self.put_again(db, zip(ids, statuses, map(self._events.write, events), strict=True))
+        if len(self._recent) > MOST_REMEMBERED:
+            self._recent, self._before = {}, self._recent
 
-    def _in_order(
-        self, db: sqlite3.Connection, events: Iterable[StatusEvent]
-    ) -> Iterator[tuple[int, str, str]]:
-        write, recent = self._events.write, self._recent
-        for event in events:
-            at, id_ = event.timestamp, event.message_id
-            if at > self._latest:
-                self._latest = at
-            elif at < self._latest:
-                self.note(db, at)
-                known = recent.get(id_) or self._before.get(id_)
-                if known is None or known >= at:
-                    event = _not_before(db, event, known or 0)  # noqa: PLW2901  # at another instant
-            recent[id_] = event.timestamp
-            yield id_, event.status, write(event)
-        if len(recent) > MOST_REMEMBERED:
-            self._recent, self._before = {}, recent
+    def _in_order(self, db: sqlite3.Connection, event: StatusEvent) -> StatusEvent:
+        at, id_ = event.timestamp, event.message_id
+        if at > self._latest:
+            self._latest = at
+        elif at < self._latest:
+            self.note(db, at)
+            known = self._recent.get(id_) or self._before.get(id_)
+            if known is None or known >= at:
+                event = _not_before(db, event, known or 0)
+        self._recent[id_] = event.timestamp
+        return event
 
     def note(self, db: sqlite3.Connection, at: int) -> None:
         """Remember, for later runs too, up to where instants of events lie, if the clock was put back."""
@@ -97,7 +103,9 @@ class Outbox:
 
     def put_again(self, db: sqlite3.Connection, events: Iterable[tuple[int, str, str]]) -> None:
         """Put events in as they were written before: message id, status, JSON."""
-        _INSERT.run(db, self._numbered(events))
+        rows = [(seq, *event) for seq, event in enumerate(events, self._seq + 1)]
+        self._seq += len(rows)
+        _INSERT.run(db, rows)
 
     def put_last(self, db: sqlite3.Connection, seqs: Sequence[int]) -> None:
         """Have events wait behind all others that were settled, or wait further ahead."""
@@ -107,11 +115,6 @@ class Outbox:
             [(number, seq) for number, seq in enumerate(seqs, self._seq + 1)],
         )
         self._seq += len(seqs)
-
-    def _numbered(self, events: Iterable[tuple[int, str, str]]) -> Iterator[tuple[int, int, str, str]]:
-        for event in events:
-            self._seq += 1
-            yield self._seq, *event
 
 
 def written(db: sqlite3.Connection) -> Written:

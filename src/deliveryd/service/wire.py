@@ -40,10 +40,12 @@ _INT64 = range(-(2**63), 2**63)
 
 
 def _integer(value: object) -> int:
-    if isinstance(value, NumberText):
-        value = number_text.integer_of(value)
     if type(value) is int and value in _INT64:  # True and False are integers too
         return value
+    if isinstance(value, NumberText):
+        read = number_text.integer_of(value)
+        if read is not None and read in _INT64:
+            return read
     raise ValueError("expected a 64-bit integer")
 
 
@@ -57,7 +59,7 @@ def _variables(value: object) -> dict[str, str]:
 
 
 def _text_of_number(value: object) -> str:
-    if isinstance(value, NumberText) or type(value) is int:  # True and False are integers too
+    if type(value) is int or isinstance(value, NumberText):  # True and False are integers too
         return str(value)
     raise ValueError("expected a text or a number")
 

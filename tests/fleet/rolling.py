@@ -6,7 +6,7 @@ import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -86,13 +86,18 @@ def _restart(fleet: Fleet, worker: FleetWorker) -> None:
     worker.backend.is_leaving = True
     progress(fleet, 10)
     worker.signal(signal.SIGTERM)
-    while worker.process is before:
-        progress(fleet, 10)
+    _await(fleet, lambda: worker.process is not before, "hasn't ended and begun anew")
     _await_ready(fleet, worker)
     worker.backend.is_leaving = False
     progress(fleet, 50)
 
 
 def _await_ready(fleet: Fleet, worker: FleetWorker) -> None:
-    while not worker.is_ready():
+    _await(fleet, worker.is_ready, "isn't ready")
+
+
+def _await(fleet: Fleet, condition: Callable[[], bool], lacking: str) -> None:
+    ends = time.monotonic() + _PATIENCE
+    while not condition():
+        assert time.monotonic() < ends, f"a worker {lacking} within {_PATIENCE:g} s"
         progress(fleet, 10)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
+from itertools import count
 from typing import Any, NamedTuple
 
 import anyio
@@ -12,13 +13,15 @@ import psycopg
 import pytest
 
 from deliveryd import transitions
+from deliveryd.cli.workers import HOW_ENDED
 from deliveryd.journal.orders import Action, Decided, ItemKind
 from deliveryd.journal.place import JournalDatabase
-from deliveryd.journal.postgresql import steps
+from deliveryd.journal.postgresql import adoption, standing, steps
 from deliveryd.journal.postgresql.journal import PostgresqlJournal
 from deliveryd.journal.postgresql.lease import fence, live_workers
 from deliveryd.journal.postgresql.opening import open_shared_journal
 from deliveryd.journal.postgresql.reader import PostgresqlReader
+from deliveryd.journal.postgresql.workers import Workers
 from deliveryd.model import Confirmation, Entry, Outcome, StatusEvent, Transition
 from deliveryd.states import State
 from deliveryd.testing.journal_cases.samples import (
@@ -223,6 +226,29 @@ async def test_a_message_that_is_taken_while_it_is_forgotten_begins_under_a_new_
     assert new == {1: 2}
 
 
+@pytest.mark.parametrize("is_pruned", [False, True])
+async def test_what_the_queue_hands_out_while_it_is_forgotten_is_taken_as_new(
+    two: Two, is_pruned: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The take has seen it as known, and waits for the order that forgets it."""
+    await fail(two.one)
+    if is_pruned:
+        await two.one.take([sample_message(2)], [], DAYS_LATER)
+        await accept_all(two.one)
+        assert await two.one.prune(DAYS_LATER, 100) == 1
+    monkeypatch.setattr(standing, "obstacle_to_forgetting", standing.obstacle_to_forgetting)
+    stop = Stop(standing, "obstacle_to_forgetting")  # the message is locked, and nothing deleted yet
+    decided, new = await behind(
+        stop,
+        two.source,
+        lambda: decide_on(two.other, Action.FORGET, ItemKind.MESSAGE, 1),
+        lambda: two.one.take([sample_message(1)], [], DAYS_LATER),
+    )
+    assert decided.done
+    assert new == {1: 2}
+    assert await waiting_events(two.one) == [(1, "dequeued")]
+
+
 async def test_a_pruned_message_whose_events_are_told_again_in_this_moment_isnt_forgotten(two: Two) -> None:
     """The service would hear of its end after its new beginning."""
     await fail(two.one)
@@ -334,3 +360,53 @@ async def test_one_message_cant_be_begun_twice_at_once(two: Two) -> None:
     await make_ready(two.one, 1)
     with pytest.raises(Exception, match="several steps at once"):
         await begin_attempts(two.one, attempt_on(1), attempt_on(1))
+
+
+# a worker that ended
+
+
+async def test_what_is_given_while_the_log_is_adopted_at_a_start_is_known_once(
+    two: Two, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The order is committed before the start reads what is taken, after its other statements."""
+    await set_aside_and_handed_out_again(two.one)
+    with psycopg.connect(two.source.url) as db:
+        assert fence(db, live_workers(db)[0])
+    reached, go_on = threading.Event(), threading.Event()
+    async with open_shared_journal(two.source) as third:
+        execute, reads = third._db.execute, count(1)
+
+        def stopping(query: Any, *values: Any, **others: Any) -> Any:
+            if query is adoption._MINE and next(reads) == 2:  # all, after what it adopts
+                reached.set()
+                go_on.wait(WAITED)
+            return execute(query, *values, **others)
+
+        monkeypatch.setattr(third._db, "execute", stopping)
+
+        async def retried() -> Decided:
+            await anyio.to_thread.run_sync(reached.wait)
+            decided = await retry(two.other)
+            go_on.set()
+            return decided
+
+        left, decided = await beside(lambda: third.recover(NOW, SMS), retried)
+        assert decided.done
+        reopened = await third.accept(await third.outbox(0, 9), NOW)
+        given = await third.follow(NOW, SMS)
+        taken = given.adopted.taken if given.adopted is not None else []
+        assert [entry.id for entry in (*left.taken, *reopened, *taken)] == [1]
+
+
+async def test_how_a_worker_ended_is_told_while_others_have_to_adopt_what_it_left(two: Two) -> None:
+    """The one that adopts it lacks the provider of an attempt."""
+    await two.one.follow(NOW, ["email", "sms"])
+    await make_ready(two.one, 1, 2)
+    await begin_attempts(two.one, attempt_on(1, "email"))
+    with psycopg.connect(two.source.url) as db:
+        first = live_workers(db)[0]
+        assert fence(db, first)
+    await two.other.follow(NOW, SMS)
+    ended = Workers(two.source).how_ended(first.name)
+    assert ended is not None
+    assert "attempts of it are left" in HOW_ENDED[ended]

@@ -32,11 +32,12 @@ workers = CommandGroup(
 _HEADING = (
     "NO", "NAME", "SINCE", "STATE", "LEASE", "RENEWED", "TAKEN", "READY", "SENDING", "EVENTS", "PROVIDERS",
 )  # fmt: skip
-_ENDED = {
+HOW_ENDED = {
     "released": "it ended its lease itself",
     "fenced": "another worker ended it, after a whole lease without a commit",
     "ordered": "an operator ordered it",
     "halted": "the database lost commits",
+    "left": "attempts of it are left, at providers that no worker has that took over",
 }
 _NUMBERS = (0, 4, 5, 6, 7, 8, 9)
 
@@ -122,7 +123,7 @@ def _named(name: str, there: Workers) -> WorkerRecord:
         raise UsageError(f"several workers are called {name!a}: name one by its number, {numbers}")
     ended = there.how_ended(name)
     if ended is not None:
-        raise DeliverydError(f"{name} has ended already: {_ENDED[ended]}")
+        raise DeliverydError(f"{name} has ended already: {HOW_ENDED[ended]}")
     known = [each.name for each in live]
     raise UsageError(
         f"there is no worker {name!a}{suggestion(name, known)}; there are {', '.join(known) or 'none'}"

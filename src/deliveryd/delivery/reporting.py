@@ -114,6 +114,7 @@ class Reporting:
         Not those that another worker may have taken over: the service might hear the last one's news first.
         """
         self._heartbeats.beat("reporting")
+        await self._journal.renew()  # first, so that a service that is replaced meanwhile isn't in use
         try:
             await self._sink.report([row.body for row in rows], self._journal.renew)
         except ServiceRefused as error:

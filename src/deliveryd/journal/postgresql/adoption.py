@@ -13,7 +13,7 @@ from deliveryd import transitions
 from deliveryd.journal.base import Doubtful, Recovery
 from deliveryd.journal.postgresql.connection import Db
 from deliveryd.journal.postgresql.elsewhere import keep_providers
-from deliveryd.journal.postgresql.lease import ATTEMPTS_MAY_GO_ON
+from deliveryd.journal.postgresql.lease import ATTEMPTS_MAY_GO_ON, LEFT_OVER
 from deliveryd.journal.postgresql.schema import LOG_BITS
 from deliveryd.journal.postgresql.values import ENTRY
 from deliveryd.journal.postgresql.waiting import entries_of, hold_in_doubt, unbind
@@ -47,9 +47,9 @@ RETURNING id, provider, doubt
 _LEFT_TO_OTHERS = f"""
 SELECT 1 FROM message m WHERE m.owner = %(log)s AND m.state = {State.SENDING:d} AND {_FOREIGN} LIMIT 1
 """
-_BEGIN_LEFT_OVER = """
+_BEGIN_LEFT_OVER = f"""
 INSERT INTO worker (name, began_at, format, lease, ended)
-SELECT name, began_at, format, lease, 'left' FROM worker WHERE id = %s RETURNING id
+SELECT name, began_at, format, lease, '{LEFT_OVER}' FROM worker WHERE id = %s RETURNING id
 """
 _NO_LOG = f"UPDATE worker SET settled = id << {LOG_BITS} WHERE id = %s"
 _LEAVE = f"""
@@ -156,11 +156,13 @@ def _put_in_order(db: Db, logs: Sequence[int], now: int, known: Collection[str])
     """Bring the messages of workers into states to continue from."""
     interrupted = db.execute(_INTERRUPTED, (logs, now)).fetchall()
     held = _settle_homeless(db, interrupted, known, now)
-    db.execute("DELETE FROM given WHERE log = ANY(%s::int8[])", (logs,))  # they are among what is returned
     mine = db.execute(_MINE, (logs, [int(State.TAKEN), int(State.SENDING)])).fetchall()
+    taken = [entry_of(row) for *row, state in mine if state == State.TAKEN]
+    if taken:  # these are known now; what is given from here on is found by the next look
+        db.execute("DELETE FROM given WHERE id = ANY(%s::int8[])", ([entry.id for entry in taken],))
     reporting = dict.fromkeys(id_ for (id_,) in db.execute(_REPORTING, (logs,)))
     return Recovery(
-        [entry_of(row) for *row, state in mine if state == State.TAKEN],
+        taken,
         [*_in_doubt(db, [row for *row, state in mine if state == State.SENDING]), *held],
         len(interrupted) - len(held),
         list(reporting),

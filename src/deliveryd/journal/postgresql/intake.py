@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 
 from deliveryd import transitions
+from deliveryd.journal.postgresql.commits import ChangedMeanwhile
 from deliveryd.journal.postgresql.connection import Db
 from deliveryd.journal.postgresql.days import of_day
 from deliveryd.journal.postgresql.outbox import AT, PRESENT, WAITS, Outbox
@@ -55,6 +56,7 @@ SELECT e.message_id, e.seq, e.status, e.body, {WAITS}, e.refused_at, e.refusals
 FROM unnest(%s::int8[]) AS wanted (id) JOIN event e ON e.message_id = wanted.id
 WHERE {PRESENT} ORDER BY {AT}, e.seq
 """
+_COUNT_SEEN = "SELECT count(*) FROM seen WHERE id = ANY(%s::int8[])"
 _IN_AN_INBOX = "SELECT message_id FROM inbox WHERE message_id = ANY(%s::int8[])"
 _FORGET_REPEATS = f"""
 DELETE FROM event e USING unnest(%s::int8[], %s::int8[]) AS s (message_id, kept)
@@ -126,10 +128,15 @@ def _keep_malformed(db: Db, malformed: Sequence[Malformed], at: int) -> None:
 
 
 def _report_again(db: Db, outbox: Outbox, ids: Collection[int], now: int) -> None:
-    """Report messages that the queue handed out again, unless events of them wait anyway."""
+    """Report messages that the queue handed out again, unless events of them wait anyway.
+
+    Raises ChangedMeanwhile if one was forgotten since `_SEE`: then it is to be taken as new.
+    """
     if not ids:
         return
     outbox.lock(db, ids)
+    if db.execute(_COUNT_SEEN, (list(ids),)).fetchone() != (len(ids),):
+        raise ChangedMeanwhile("a message that the queue handed out again was forgotten meanwhile")
     reported: defaultdict[int, list[EventToRepeat]] = defaultdict(list)
     for id_, *row in db.execute(_REPORTED, (list(ids),)):
         reported[id_].append(EventToRepeat(*row))

@@ -51,6 +51,9 @@ RENEWALS = 4
 ORDERED = "ordered"
 """How a lease ended that an operator ended: attempts may go on until it would have been over by itself."""
 
+LEFT_OVER = "left"
+"""The same of a row that was nobody's: of attempts at providers that the adopter of their worker lacks."""
+
 _EARLY = f"IN ('{ORDERED}', '{HALTED}')"
 ATTEMPTS_MAY_GO_ON = f"({{0}}.ended {_EARLY} AND {{0}}.id <> ALL(%(over)s::int8[]))"
 """SQL for whether a worker whose lease was ended early may still be making attempts; `{0}` is its row.

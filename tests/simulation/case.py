@@ -46,6 +46,9 @@ BUSY = frozenset({Trouble.BUSY, Trouble.BUSY_AFTER})
 UNDER_WAY, AT_ONCE = 3.0, 0.5
 """Seconds that a request may take from its intent to its first byte, where connections are slow or not."""
 
+MAY_BE_FENCED = 6.0
+"""Seconds of standing still after which others may have taken over: a lease, less the renewal's age."""
+
 JUST_WOKEN = 1.0
 """Seconds after which a process that stood still has looked at its lease."""
 
@@ -288,7 +291,11 @@ def _is_left_over(history: History, post: Posted) -> bool:
     """
     if not history.is_shared or post.life not in history.ledger.crashed:
         return False
-    woken = (each.ended for each in history.ledger.stood_still if each.life == post.life)
+    woken = (
+        each.ended
+        for each in history.ledger.stood_still
+        if each.life == post.life and each.ended - each.begun >= MAY_BE_FENCED
+    )
     if not any(ended <= post.at <= ended + JUST_WOKEN for ended in woken):
         return False
     before = (each for each in history.ledger.posted if each.order < post.order and each.life != post.life)

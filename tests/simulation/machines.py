@@ -15,6 +15,7 @@ from deliveryd.journal.postgresql.journal import PostgresqlJournal
 from deliveryd.journal.postgresql.lease import Fenced
 from deliveryd.model import SECOND, WallClock
 from deliveryd.worker.wiring import Parts
+from simulation.case import MAY_BE_FENCED
 from simulation.kept_in_database import LEASE, DatabaseJournal
 from simulation.ledger import Stillness
 from simulation.plan import Life
@@ -29,9 +30,6 @@ from simulation.world import World
 
 RESTART = 1.0
 """Seconds after which a process that ended is started again."""
-
-RENEWED_EVERY = 2.0
-"""Seconds between renewals of a worker that does nothing else."""
 
 
 @dataclass(slots=True)
@@ -247,7 +245,7 @@ class Machine:
             await self.stage.desk.fence(self.worker)
 
     def _note_still(self, seconds: float) -> None:
-        if seconds >= LEASE - RENEWED_EVERY:
+        if seconds >= MAY_BE_FENCED:
             self._still_until = max(self._still_until, anyio.current_time() + seconds)
 
 

@@ -337,6 +337,22 @@ async def test_no_number_of_an_adopted_log_is_given_twice(two: Two) -> None:
     assert {(1, "sent"), (1, "delivered"), (2, "sent"), (2, "delivered")} <= heard
 
 
+async def test_a_repeat_tells_what_happened_last_though_the_clock_was_put_back(two: Two) -> None:
+    """Numbers say nothing here: the first event is in the log of the worker that began last."""
+    await make_ready(two.other, 1)
+    waiting = attempt_on(1)._replace(number=0, digest=None, begun_at=0)
+    await two.other.change([transitions.deferred(waiting, NOW, NOW, None)])
+    await two.one.due(NOW, {"sms": 9})
+    await two.one.take([sample_message(1)], [], NOW)
+    await accept_all(two.one)
+    await begin_attempts(two.one, attempt_on(1))
+    earlier = StatusEvent(1, "sent", NOW - 3600 * ONE_SECOND)
+    await two.one.change([accepted_step(attempt_on(1), "p1")._replace(events=(earlier,))])
+    await accept_all(two.one)
+    await two.one.take([sample_message(1)], [], NOW)
+    assert await waiting_events(two.one) == [(1, "dequeued"), (1, "sent")]
+
+
 async def test_a_step_of_an_earlier_hold_leaves_a_later_one_alone(two: Two) -> None:
     """As at a start that was slow to record it, while an operator had the message sent again."""
     await bring_in_doubt(two.one, 1)

@@ -125,20 +125,6 @@ class Caller:
         also: Collection[int],
         ready: Ready | None,
     ) -> WireResponse:
-        answer = await self._try(method, target, headers, body, addresses, ready)
-        if not (200 <= answer.status < 300 or answer.status in also):
-            raise ServiceRefused(self._refusal(answer), answer.status)
-        return answer
-
-    async def _try(  # noqa: PLR0917 - the parts of a request, and when it may be sent
-        self,
-        method: str,
-        target: Target,
-        headers: TextHeaders,
-        body: bytes,
-        addresses: Sequence[str | None],
-        ready: Ready | None,
-    ) -> WireResponse:
         if ready is not None:
             await ready()
         shown = self._credentials.current()
@@ -150,6 +136,8 @@ class Caller:
         if answer.status in WORTH_RETRYING or answer.status >= 500:
             asked = retry_after(answer.headers.get("retry-after"), LONGEST_ANSWER_WAIT)
             raise ServiceUnavailable(f"{self._whom} answered {answer.status}", asked, answer.status)
+        if not (200 <= answer.status < 300 or answer.status in also):
+            raise ServiceRefused(self._refusal(answer), answer.status)
         return answer
 
     async def _send(

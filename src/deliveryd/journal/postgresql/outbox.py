@@ -66,10 +66,10 @@ UPDATE event e SET seq = s.number, first_seq = coalesce(e.first_seq, e.seq), ref
 FROM unnest(%s::int8[], %s::int8[]) AS s (number, seq) WHERE e.seq = s.seq RETURNING e.message_id, e.body
 """
 _TOLD = f"""
-SELECT e.message_id, e.status, max({AT}) FROM unnest(%(ids)s::int8[]) AS wanted (id)
-JOIN event e ON e.message_id = wanted.id GROUP BY 1, 2
-UNION ALL SELECT e.message_id, e.status, max({AT}) FROM unnest(%(ids)s::int8[]) AS wanted (id)
-JOIN inbox e ON e.message_id = wanted.id WHERE e.body IS NOT NULL GROUP BY 1, 2
+SELECT e.message_id, max({AT}) FROM unnest(%(ids)s::int8[]) AS wanted (id)
+JOIN event e ON e.message_id = wanted.id GROUP BY 1
+UNION ALL SELECT e.message_id, max({AT}) FROM unnest(%(ids)s::int8[]) AS wanted (id)
+JOIN inbox e ON e.message_id = wanted.id WHERE e.body IS NOT NULL GROUP BY 1
 """
 _PENDING = f"""
 SELECT s.id, w.id, w.holder IS NOT DISTINCT FROM %(me)s
@@ -254,7 +254,7 @@ class Outbox:
         if late:
             self.note(db, min(event.timestamp for event in events))
         if late or others:
-            events = list(_in_order(db, events, {*late, *others}, others))
+            events = list(_in_order(db, events, {*late, *others}))
             self._latest = max(self._latest, *(event.timestamp for event in events))
         write = self._events.write
         return [(event.message_id, event.status, write(event)) for event in events]
@@ -448,25 +448,20 @@ class Outbox:
         return done
 
 
-def _in_order(
-    db: Db, events: Sequence[StatusEvent], late: Collection[int], others: Collection[int]
-) -> Iterator[StatusEvent]:
-    """The events; those of some messages not before the latest that these had, of others behind that.
+def _in_order(db: Db, events: Sequence[StatusEvent], late: Collection[int]) -> Iterator[StatusEvent]:
+    """The events; those of some messages behind the latest that these had, by a microsecond at least.
 
-    Two events of one status stay apart: a message that begins anew may fail again while the clock is behind.
+    Numbers order events of one instant within a log only, and a message's events may be in several.
     """
-    told: defaultdict[int, dict[str, int]] = defaultdict(dict)
-    for message_id, status, at in db.execute(_TOLD, {"ids": sorted(late)}):
-        told[message_id][status] = max(event_instant(at), told[message_id].get(status, 0))
-    last = {id_: max(told[id_].values(), default=-1) for id_ in others}
+    told: defaultdict[int, int] = defaultdict(lambda: -1)
+    for message_id, at in db.execute(_TOLD, {"ids": sorted(late)}):
+        told[message_id] = max(event_instant(at), told[message_id])
     for event in events:
         if event.message_id not in late:
             yield event
             continue
-        before = told[event.message_id]
-        at = max([event.timestamp, *before.values()])
-        at += at in (before.get(event.status), last.get(event.message_id))
-        before[event.status] = at
+        at = max(event.timestamp, told[event.message_id] + 1)
+        told[event.message_id] = at
         yield event._replace(timestamp=at)
 
 

@@ -183,10 +183,15 @@ class Case(NamedTuple):
         if any(one.trouble is Trouble.OPTED_OUT and one.channel == channel for one in self.asked):
             return True
         found = self.stops(channel, before)
-        lifts = [each for each in found if not each.stopped and each.known is not None]
         late = ELSEWHERE if self.history.is_shared else 0.0
-        lifted = max((each.begun for each in lifts if each.known_at + late <= self.offered_at), default=0)
-        return any(each.stopped and (each.known is None or each.known > lifted) for each in found)
+        lifted: dict[str, int] = {}
+        for each in found if self._are_dated_in_order else ():
+            if not each.stopped and each.known is not None and each.known_at + late <= self.offered_at:
+                lifted[each.address] = max(each.begun, lifted.get(each.address, 0))
+        return any(
+            each.stopped and (each.known is None or each.known > lifted.get(each.address, 0))
+            for each in found
+        )
 
     def has_stopped(self, by: Asked) -> bool:
         """Whether the recipient had stopped a channel long before a request, beyond all doubt."""
@@ -197,7 +202,19 @@ class Case(NamedTuple):
         within = (UNDER_WAY if is_slow else AT_ONCE) + (ELSEWHERE if self.history.is_shared else 0.0)
         if latest is None or latest.known_at + within > by.at:
             return False
-        return not any(not each.stopped and (each.known or by.order) > latest.begun for each in found)
+        resumed = [each for each in found if not each.stopped]
+        return not any(
+            (each.known or by.order) > latest.begun or not self._are_dated_in_order for each in resumed
+        )
+
+    @property
+    def _are_dated_in_order(self) -> bool:
+        """Whether of two changes of what recipients stopped the later one has the later instant.
+
+        The latest instant counts, as a provider states it and a worker's clock bounds it.
+        """
+        history = self.history
+        return not history.skew and all(jump.seconds >= 0 for jump in history.plan.jumps)
 
     def acceptance_of(self, report: Reported) -> Accepted:
         """What a report is about."""

@@ -179,7 +179,8 @@ def _ended_when_all_were_spent(case: Case) -> Iterator[str]:
     for heard in case.heard:
         if heard.event.status != "error" or not _is_about(heard.event.details or "", asked_of):
             continue
-        lives = case.history.lives[case.asked[-1].life :]
+        history = case.history
+        lives = history.lives if history.is_shared else history.lives[case.asked[-1].life :]
         if not any(
             all(_is_over(case, asked_of.get(each, ())) for each in reaching)
             for life in lives

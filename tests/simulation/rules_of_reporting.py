@@ -264,7 +264,7 @@ def _is_reason(case: Case, reason: str, told_at: float) -> bool:
         return Action.SETTLE_FAILED in case.orders
     if reason.startswith(("no content", "the recipient stopped ")) or reason.endswith(NO_WAY):
         return _is_about_channels(case, reason)
-    if "unknown" in reason:
+    if "unknown" in reason or "couldn't be asked" in reason:
         return any(map(case.may_have_arrived, case.asked)) or bool(ledger.crashed)
     tried = {asked.provider for asked in case.asked}
     return any(reason.startswith(f"{provider}: ") for provider in tried) or _has_bad_block(case)

@@ -9,6 +9,7 @@ import anyio
 import psycopg
 import pytest
 
+from deliveryd.config import load
 from deliveryd.journal.orders import Action, ItemKind
 from deliveryd.journal.place import JournalDatabase
 from deliveryd.journal.postgresql.opening import open_shared_journal
@@ -220,9 +221,8 @@ def test_a_database_without_a_journal_is_said_to_have_none(
 ) -> None:
     answered = command(*arguments, "--config", empty)
     assert answered.status == 1
-    assert answered.err == (
-        "deliveryd: there is no journal in the database: deliveryd hasn't run with it yet\n"
-    )
+    place = load(empty, {}).journal.place.name
+    assert answered.err == f"deliveryd: there is no journal in {place}: deliveryd hasn't run with it yet\n"
 
 
 def test_nothing_is_paused_before_the_first_run(empty: Path) -> None:

@@ -127,7 +127,7 @@ def _to_file(
             return _finished(target, db)
         with _translated():
             if db.execute("SELECT to_regclass('meta')").fetchone() == (None,):
-                raise JournalUnusable("there is no journal in the database that is to be moved")
+                raise JournalUnusable(f"there is no journal to be moved in {source.name}")
             tables.prepare_schema(db)
             tables.check_movable(db)
             check_not_halted(db)

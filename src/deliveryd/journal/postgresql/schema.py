@@ -417,11 +417,11 @@ def check_movable(db: Db) -> None:
         )
 
 
-def check_readable(db: Db) -> None:
+def check_readable(db: Db, place: str) -> None:
     """Raise JournalAbsent when the database holds no journal, JournalUnusable for one of another format."""
     form = writable_format(db)
     if form is None:
-        raise JournalAbsent("there is no journal in the database: deliveryd hasn't run with it yet")
+        raise JournalAbsent(f"there is no journal in {place}: deliveryd hasn't run with it yet")
     if form < FORMAT:
         raise JournalUnusable(
             f"the journal has format {form}, and this deliveryd reads format {FORMAT}: start it, which"

@@ -43,7 +43,7 @@ class Snapshots:
     def _connect(self) -> Db:
         db = connect_to_read(self._source)
         try:
-            check_readable(db)
+            check_readable(db, self._source.name)
             db.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
         except BaseException:
             db.close()

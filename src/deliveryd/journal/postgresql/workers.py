@@ -161,7 +161,7 @@ class Workers:
     def _run(self, connect: Callable[[JournalDatabase], Db], work: Callable[[Db], T]) -> T:
         try:
             with connect(self._source) as db, db.transaction():
-                check_readable(db)
+                check_readable(db, self._source.name)
                 return work(db)
         except psycopg.Error as error:
             raise translated(error) from error

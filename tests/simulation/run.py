@@ -27,6 +27,7 @@ from simulation.service import Service, id_of
 from simulation.start import made_ready
 from simulation.worker import StandIns, Worker
 from simulation.world import RETENTION, World
+from support.endless import endless_loops_ended
 
 PATIENCE = 1200.0
 """Seconds of virtual time after which a run has to be over."""
@@ -81,12 +82,12 @@ async def _live_in(world: World) -> History:
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(world.kept.disk.run)
         tasks.start_soon(world.suspend)
-        with anyio.move_on_after(_seconds_for(plan)) as patience:
+        with trio.move_on_after(_seconds_for(plan)) as patience, endless_loops_ended(patience):
             world.patience = patience
             await _all_lives(world, others)
         tasks.cancel_scope.cancel()
     if patience.cancelled_caught:
-        world.ledger.complaints.append(f"still not idle after {PATIENCE:g} seconds")
+        world.ledger.complaints.append(f"still not idle after {anyio.current_time():g} seconds")
         world.ledger.crashed.add(world.life)
     world.ledger.seconds = anyio.current_time()
     kept = world.kept

@@ -29,6 +29,7 @@ from simulation.start import made_ready
 from simulation.statements import statement_by_statement
 from simulation.worker import StandIns
 from simulation.world import World
+from support.endless import endless_loops_ended
 
 PATIENCE = 400.0
 """Seconds of virtual time after which a run has to be over, and for each fault a lease more.
@@ -64,12 +65,12 @@ async def _live(shared: SharedPlan, folder: Path, kept: DatabaseJournal) -> Hist
             stage = _stage(shared, world, kept, SharedReports(world, tasks))
             stage.others.operators.begin(tasks)
             stage.others.pausers.begin(tasks)
-            with anyio.move_on_after(PATIENCE + LEASE * len(shared.faults)) as patience:
+            with trio.move_on_after(_seconds_for(shared)) as patience, endless_loops_ended(patience):
                 await _all_machines(stage)
             tasks.cancel_scope.cancel()
     ledger = world.ledger
     if patience.cancelled_caught:
-        ledger.complaints.append(f"still not idle after {PATIENCE:g} seconds")
+        ledger.complaints.append(f"still not idle after {anyio.current_time():g} seconds")
         ledger.crashed.update(range(len(world.lives)))
     ledger.seconds = anyio.current_time()
     ledger.statements, ledger.blocked = stage.server.statements, stage.server.blocked
@@ -82,6 +83,10 @@ async def _live(shared: SharedPlan, folder: Path, kept: DatabaseJournal) -> Hist
         forgets_soon=shared.days is not None,
         skew=int(max(map(abs, shared.skews)) * SECOND),
     )  # fmt: skip
+
+
+def _seconds_for(shared: SharedPlan) -> float:
+    return PATIENCE + LEASE * len(shared.faults)
 
 
 def _stage(shared: SharedPlan, world: World, kept: DatabaseJournal, reports: SharedReports) -> Stage:

@@ -81,7 +81,7 @@ class World:
         self._lookups = 0
         self.forgotten: list[int] = []
         """Messages that an operator had forgotten; the queue gives them again."""
-        self.patience = anyio.CancelScope()
+        self.patience = trio.CancelScope()
         """Ends a run that takes too long."""
         self.kill: Callable[[], None] = lambda: None
         self.stop: Callable[[], None] = lambda: None

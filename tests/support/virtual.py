@@ -34,6 +34,7 @@ from deliveryd.worker.health import WorkerHealth
 from deliveryd.worker.outside import Openers
 from deliveryd.worker.supervisor import Addresses, Supervisor
 from deliveryd.worker.wiring import Parts
+from support.endless import endless_loops_ended
 from support.service import ServiceMemory
 
 START = 1_800_000_000_000_000
@@ -61,7 +62,9 @@ Handler = Callable[[httpx.Request], httpx.Response | None]
 
 
 def live(run: Callable[[], Awaitable[None]], hours: float = 3.0) -> float:
-    """Run in virtual time; the seconds it took there. Raises TooSlowError after so many hours of it.
+    """Run in virtual time; the seconds it took there.
+
+    Raises TooSlowError after so many hours of it, and when a loop turns without end.
 
     The jitter of pauses is the same each time, so that a bound on what happens is kept always or never.
     """
@@ -69,7 +72,7 @@ def live(run: Callable[[], Awaitable[None]], hours: float = 3.0) -> float:
     trio._core._run._r.seed(1)
 
     async def timed() -> float:
-        with trio.fail_after(hours * 3600):
+        with trio.fail_after(hours * 3600) as scope, endless_loops_ended(scope):
             await run()
         return trio.current_time()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,7 @@ import trio
 
 from deliveryd.channels.base import Accepted, Dispatch, Expired, Stopped, Verdict
 from deliveryd.delivery.backlog import Backlog
-from deliveryd.delivery.choice import Choice, Sender
+from deliveryd.delivery.choice import Choice, Idle, Sender
 from deliveryd.delivery.dispatcher import Dispatcher
 from deliveryd.delivery.doubt import DoubtPolicy
 from deliveryd.delivery.in_flight import InFlightLimit
@@ -25,6 +25,7 @@ from deliveryd.journal.pauses import Pause, PauseKind
 from deliveryd.journal.sqlite import SqliteJournal, open_journal_file
 from deliveryd.metrics import Metrics
 from deliveryd.model import (
+    Content,
     Customer,
     Entry,
     QueuedMessage,
@@ -34,6 +35,7 @@ from deliveryd.model import (
     format_instant,
     message_key,
 )
+from deliveryd.runtime import waits
 from deliveryd.runtime.breaker import BreakerPolicy
 from deliveryd.runtime.threads import inline
 from deliveryd.runtime.wakeup import Heartbeats
@@ -87,10 +89,15 @@ class CountedBeats(Heartbeats):
         return super().beat(loop)
 
 
+NO_OTHERS: Mapping[str, Sender] = {}
+
+
 class Bench:
     """One dispatcher on a real journal; its outcomes are kept instead of being recorded."""
 
-    def __init__(self, journal: SqliteJournal, policy: DispatchPolicy) -> None:
+    def __init__(
+        self, journal: SqliteJournal, policy: DispatchPolicy, others: Mapping[str, Sender] = NO_OTHERS
+    ) -> None:
         self.journal = journal
         self.clock = ShiftedClock()
         self.channel = VirtualChannel()
@@ -101,7 +108,7 @@ class Bench:
         self.provider = Provider(
             "sms", policy.breaker, self.recorder.backlog, self.recorder.pauses, self.clock
         )
-        choice = Choice({"sms": Sender(self.channel, self.provider)})
+        choice = Choice({"sms": Sender(self.channel, self.provider), **others})
         self.dispatcher = Dispatcher(
             self.provider, choice, self.channel, self.recorder, outcomes, self.clock, metrics, CountedBeats(),
             policy=policy, doubt=DoubtPolicy("sms", policy), namespace=journal.namespace,
@@ -125,7 +132,12 @@ def routed(id_: int, expires_at: int | None = None) -> Routed:
     return Routed(Entry(id_, 1, 1, {}, provider="sms"), "sms", None, Rendered("sms", "en", {}), expires_at)
 
 
-def on_the_bench(folder: Path, scene: Callable[[Bench], Awaitable[None]], concurrency: int = 10) -> None:
+def on_the_bench(
+    folder: Path,
+    scene: Callable[[Bench], Awaitable[None]],
+    concurrency: int = 10,
+    others: Mapping[str, Sender] = NO_OTHERS,
+) -> None:
     """Play a scene with a dispatcher that runs."""
 
     async def play() -> None:
@@ -136,7 +148,7 @@ def on_the_bench(folder: Path, scene: Callable[[Bench], Awaitable[None]], concur
             open_journal_file(folder / "journal.db", blocking=inline) as journal,
             trio.open_nursery() as nursery,
         ):
-            bench = Bench(journal, policy)
+            bench = Bench(journal, policy, others)
             nursery.start_soon(bench.dispatcher.run)
             await scene(bench)
             nursery.cancel_scope.cancel()
@@ -283,6 +295,20 @@ def test_a_message_that_is_paused_while_its_provider_is_down_turns_no_loop(tmp_p
         assert not bench.channel.attempts
 
     on_the_bench(tmp_path, scene)
+
+
+def test_what_may_have_arrived_and_can_go_nowhere_else_waits_for_its_provider(tmp_path: Path) -> None:
+    """Queued, it would be prepared anew at once, for nothing: the router found no other provider for it."""
+
+    async def scene(bench: Bench) -> None:
+        bench.provider.breaker.open()
+        content = Content(Rendered("sms", "en", {}), {})
+        tried = Entry(1, 1, 1, {}, number=1, content=content, via="sms")
+        message = Routed(tried, "sms", Customer(1, {}), content.rendered, None)
+        assert not bench.dispatcher.offer(message)
+        assert bench.dispatcher.defer(message).waits_for == waits.alone("sms")
+
+    on_the_bench(tmp_path, scene, others={"sms/b": Sender(VirtualChannel(), Idle())})
 
 
 def test_what_has_left_the_queue_is_recorded_before_a_removed_dispatcher_is_done(tmp_path: Path) -> None:

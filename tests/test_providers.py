@@ -24,6 +24,7 @@ from deliveryd.channels.base import (
 from deliveryd.delivery.choice import Choice, Idle, Sender
 from deliveryd.model import Customer, Entry, Spent
 from support.messages import message
+from support.roads import Down
 from support.two_providers import (
     ACCEPTED,
     BOTH,
@@ -44,15 +45,6 @@ BY_A_GATEWAY = TryAgain("provider answered 503", may_have_arrived=True)
 
 
 # the choice
-
-
-class Down(Idle):
-    """The standing of a provider whose breaker is open."""
-
-    is_down = has_failed = True
-
-    def takes(self, _settings_id: int) -> bool:
-        return False
 
 
 class Named(VirtualChannel):

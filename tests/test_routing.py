@@ -13,7 +13,7 @@ from deliveryd.delivery.pauses import Pauses
 from deliveryd.delivery.routing import Road, Route, Routed, Router, Undeliverable, is_expired
 from deliveryd.delivery.sms_rules import SmsRules
 from deliveryd.delivery.stopped import StoppedRecipients
-from deliveryd.model import Customer, Entry, LanguageContent, Settings, Spent
+from deliveryd.model import Content, Customer, Entry, LanguageContent, Rendered, Settings, Spent
 from deliveryd.rendering.content import compile_settings
 from deliveryd.transitions import expiry_details
 from support.roads import (
@@ -24,6 +24,7 @@ from support.roads import (
     ORDER,
     ROADS,
     Case,
+    Down,
     Reaching,
     content,
     customer,
@@ -358,6 +359,22 @@ def test_without_a_next_channel_the_parts_are_the_reason(
         assert isinstance(found, Routed)
     else:
         assert found == Undeliverable(MESSAGE, details)
+
+
+def test_what_its_provider_did_not_take_goes_to_the_other_one_though_the_first_channel_is_down() -> None:
+    roads = {
+        "inApp": Road("inApp", Choice({"inApp": Sender(Reaching(None), Down())})),
+        "sms": Road(
+            "sms",
+            Choice({"sms/a": Sender(Reaching(None), Down()), "sms/b": Sender(Reaching(None), Idle())}),
+        ),
+    }
+    said = Content(Rendered("sms", "en", {"text": "before"}), {})
+    entry = MESSAGE._replace(content=said, via="sms/a", number=1)
+    settings = compile_settings(Settings(2, None, {"en": content(inApp="now", sms="now")}))
+    found = Router(roads, ORDER, ["en"], NOBODY, Pauses()).route(entry, settings, None, 0)
+    assert isinstance(found, Routed)
+    assert (found.provider, found.rendered.fields) == ("sms/b", {"text": "now"})
 
 
 def test_what_is_in_doubt_is_repeated_whatever_its_length() -> None:

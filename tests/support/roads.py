@@ -56,6 +56,15 @@ class Reaching:
         return
 
 
+class Down(Idle):
+    """The standing of a provider whose breaker is open."""
+
+    is_down = has_failed = True
+
+    def takes(self, _settings_id: int) -> bool:
+        return False
+
+
 ROADS = {
     "inApp": Road("inApp", Choice({"inApp": Sender(Reaching(None), Idle())})),
     "sms": Road("sms", Choice({"sms": Sender(Reaching("phone"), Idle())})),

@@ -221,8 +221,10 @@ class Dispatcher:
     # queue
 
     def offer(self, routed: Routed) -> bool:
-        """Queue a message; False when there is no room for it."""
+        """Queue a message; False when it can't be: there is no room, or it would be given away at once."""
         entry, queue, refusals = routed.entry, self._queue, self._refusals
+        if entry.may_have_arrived and self._breaker.is_open and self._moves(routed):
+            return False  # the router found no other provider for it
         is_repeat = entry.was_tried
         owed = 0
         if self._owed and not is_repeat and entry.provider != self.name:  # else it waited for this room
@@ -354,12 +356,18 @@ class Dispatcher:
         if self._choice.is_unavailable and not self._was_unavailable:
             self._route_again(lambda routed: not routed.entry.doubt)
         elif not self._provider.is_reached and self._choice.has_other(self.name):
-            self._route_again(lambda routed: self._choice.can_move(routed.entry, routed.customer, self.name))
+            self._route_again(self._moves)
         self._was_unavailable = self._choice.is_unavailable
         surplus = self._queue.take_surplus()
         for routed in surplus:
             self._refusals.unanswered(routed.entry.settings_id)
         await self._record([self.defer(routed) for routed in surplus])
+
+    def _moves(self, routed: Routed) -> bool:
+        """Whether another provider takes a message, while no connection to this one can be made."""
+        return not self._provider.is_reached and self._choice.can_move(
+            routed.entry, routed.customer, self.name
+        )
 
     async def _record(self, steps: Sequence[Transition]) -> Collection[int]:
         """Record steps of messages that are in no queue any more; `finish` waits for that.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from itertools import takewhile
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
@@ -161,33 +161,38 @@ class Router:
             details = entry.ending(expiry_details(settings.expires_at))
             return Undeliverable(entry, details, settings.expires_at)
         if entry.content is not None and (name := self._repeats(entry)):
-            elsewhere = self._elsewhere(entry, name, settings, customer, now)
+            elsewhere = self._elsewhere(entry, name, settings, customer)
             if elsewhere is not None:
                 return elsewhere
             if self._pauses.any and (pause := self._pauses.at(name)) is not None:
                 return Held(entry, pause, settings.expires_at)
             said, values = entry.content
             return Routed(entry, name, Customer(entry.customer_id, values), said, settings.expires_at)
+        return self._first_usable(entry, settings, customer)
+
+    def _first_usable(
+        self,
+        entry: Entry,
+        settings: CompiledSettings,
+        customer: Customer | None,
+        channels: Container[str] | None = None,
+    ) -> Route:
+        """The first offer, of some channels or of any, that can be sent.
+
+        It is one of an unavailable channel only if there is no other. The message is held if that is paused,
+        whatever it would say.
+        """
         try:
             tags = candidates(customer.language if customer else None, self._languages)
         except LanguageUnreadable as error:
             return Undeliverable.because(entry, str(error))
-        return self._first_usable(entry, settings, customer, tags)
-
-    def _first_usable(
-        self, entry: Entry, settings: CompiledSettings, customer: Customer | None, tags: tuple[str, ...]
-    ) -> Route:
-        """The first offer that can be sent; one of an unavailable channel only if there is no other.
-
-        The message is held if that is paused, whatever it would say.
-        """
         too_long: dict[str, str] = {}
         waiting: list[_Offered] = []
         stopped = self._stopped.digests
         for name, block in self._offers_for(entry, settings, tags):
             choice = self._roads[name].choice
             provider = choice.provider_for(entry, customer)
-            if provider is None or name in too_long:
+            if provider is None or name in too_long or (channels is not None and name not in channels):
                 continue
             if name in stopped and not entry.doubt and self._has_stopped(name, provider, customer):
                 continue
@@ -244,17 +249,21 @@ class Router:
         )
 
     def _elsewhere(
-        self, entry: Entry, provider: str, settings: CompiledSettings, customer: Customer | None, now: int
+        self, entry: Entry, provider: str, settings: CompiledSettings, customer: Customer | None
     ) -> Routed | None:
-        """Where a message goes that its provider didn't take, and that is down or paused now, if anywhere."""
+        """Where a message goes that its provider didn't take, and that is down or paused now, if anywhere.
+
+        It goes to no channel that is down, but may be a probe of one of whose providers another one works.
+        """
         if not self._leaves(entry, provider):
             return None
         reason = WAS_PAUSED if self._pauses.of_provider(provider) is not None else DOWN
-        found = self.route(entry.bound(provider).moved_on(reason), settings, customer, now)
-        if not isinstance(found, Routed):
-            return None
-        # One that is down may have it as its probe, while another one of its channel works.
-        return None if self._roads[channel_of(found.provider)].choice.is_down else found
+        moved = entry.bound(provider).moved_on(reason)
+        for channels in (None, (channel_of(provider),)):
+            found = self._first_usable(moved, settings, customer, channels)
+            if isinstance(found, Routed) and not self._roads[channel_of(found.provider)].choice.is_down:
+                return found
+        return None
 
     def _offers_for(
         self, entry: Entry, settings: CompiledSettings, tags: tuple[str, ...]

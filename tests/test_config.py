@@ -339,9 +339,9 @@ def test_all_mistakes_of_a_channel_are_told_at_once(path: Path) -> None:
         ("queue = 3", "queue: expected a table"),
         ('[settings]\nsize_limit = "256mb"', 'settings.size_limit: expected a string such as "256MiB"'),
         ("[settings]\nsize_limit = 1000000000", 'settings.size_limit: expected a string such as "256MiB"'),
-        ('[settings]\nsize_limit = "1KiB"', "settings.size_limit: must be greater than or equal to"),
+        ('[settings]\nsize_limit = "1KiB"', "settings.size_limit: must be at least 1MiB"),
         ('[settings]\ncache_dir = ""', "settings.cache_dir: expected a path"),
-        ('[receipts]\nmax_body = "0B"', "receipts.max_body: must be greater than or equal to 1"),
+        ('[receipts]\nmax_body = "0B"', "receipts.max_body: must be at least 1B"),
         ('[events]\ndetails_field = "status"', "events.details_field: is already the name of another field"),
         (
             '[events]\nintermediate = ["sent"]',

@@ -70,8 +70,8 @@ def test_without_its_keys_the_journal_is_a_file(path: Path) -> None:
         ),
         (DATABASE + 'reserve = "1GiB"', "journal.reserve: is for SQLite"),
         (DATABASE + 'password_file = "nothing/here"', "journal.password_file: "),
-        (DATABASE + 'lease = "5s"', "journal.lease: must be greater than or equal to 6"),
-        (DATABASE + 'lease = "6m"', "journal.lease: must be less than or equal to 300"),
+        (DATABASE + 'lease = "5s"', "journal.lease: must be at least 6s"),
+        (DATABASE + 'lease = "6m"', "journal.lease: must be at most 5m"),
         ('url = "sqlite:///j.db"\nlease = "30s"', "journal.lease: is for PostgreSQL"),
         (
             'url = "sqlite:///j.db"\n[control]\nsocket = "c.sock"',

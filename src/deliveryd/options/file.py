@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
 
 from deliveryd.errors import ConfigError
-from deliveryd.options.messages import plain_message
+from deliveryd.options.messages import bound_text, plain_message
 from deliveryd.options.suggestion import suggestion
 
 PREFIX = "DELIVERYD_"
@@ -77,7 +78,9 @@ class ConfigFile:
                 if problem["type"] == "extra_forbidden":
                     self._complain_of_unknown(key, [*_fields_at(model, path[:-1]), *known])
                 else:
-                    self.complain(key, _text_of(problem["type"], problem["msg"]))
+                    field = _fields_at(model, path[:-1]).get(path[-1]) if path else None
+                    text = bound_text(problem, field) or _text_of(problem["type"], problem["msg"])
+                    self.complain(key, text)
             return None
 
     def remainder(self, model: type[Model], data: Mapping[str, Any]) -> Model | None:
@@ -281,15 +284,15 @@ def _without(table: Mapping[str, Any], path: list[str]) -> dict[str, Any]:
     return {name: value for name, value in table.items() if name != key}
 
 
-def _fields_at(model: type[BaseModel], path: Iterable[str]) -> list[str]:
-    """Return the keys allowed in the table at this path."""
+def _fields_at(model: type[BaseModel], path: Iterable[str]) -> dict[str, FieldInfo]:
+    """Return the fields of the table at this path, by their keys."""
     for part in path:
         fields = {field.alias or name: field for name, field in model.model_fields.items()}
         found = next(_models_in(fields[part].annotation), None) if part in fields else None
         if found is None:
-            return []
+            return {}
         model = found
-    return [field.alias or name for name, field in model.model_fields.items() if not field.exclude]
+    return {field.alias or name: field for name, field in model.model_fields.items() if not field.exclude}
 
 
 def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:

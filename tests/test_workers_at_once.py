@@ -337,7 +337,8 @@ async def test_no_number_of_an_adopted_log_is_given_twice(two: Two) -> None:
     assert {(1, "sent"), (1, "delivered"), (2, "sent"), (2, "delivered")} <= heard
 
 
-async def test_a_repeat_tells_what_happened_last_though_the_clock_was_put_back(two: Two) -> None:
+@pytest.mark.parametrize("back", [3600, 0], ids=["an hour", "not at all"])
+async def test_a_repeat_tells_what_happened_last_though_the_clock_was_put_back(two: Two, back: int) -> None:
     """Numbers say nothing here: the first event is in the log of the worker that began last."""
     await make_ready(two.other, 1)
     waiting = attempt_on(1)._replace(number=0, digest=None, begun_at=0)
@@ -346,7 +347,7 @@ async def test_a_repeat_tells_what_happened_last_though_the_clock_was_put_back(t
     await two.one.take([sample_message(1)], [], NOW)
     await accept_all(two.one)
     await begin_attempts(two.one, attempt_on(1))
-    earlier = StatusEvent(1, "sent", NOW - 3600 * ONE_SECOND)
+    earlier = StatusEvent(1, "sent", NOW - back * ONE_SECOND)
     await two.one.change([accepted_step(attempt_on(1), "p1")._replace(events=(earlier,))])
     await accept_all(two.one)
     await two.one.take([sample_message(1)], [], NOW)

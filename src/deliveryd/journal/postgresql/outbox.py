@@ -271,11 +271,11 @@ class Outbox:
         return late
 
     def _note_ahead(self, bodies: Iterable[tuple[int, str]]) -> None:
-        """Remember which messages have events in this log that are later than all of this worker's own."""
+        """Remember which messages have events in this log that aren't before all of this worker's own."""
         for message_id, body in bodies:
             at = event_instant(body[_AT])
-            if at > self._latest:
-                self._ahead[message_id] = max(at, self._ahead.get(message_id, 0))
+            if at >= self._latest:
+                self._ahead[message_id] = max(at + 1, self._ahead.get(message_id, 0))
         if len(self._ahead) > MOST_AHEAD:
             self._ahead = {id_: at for id_, at in self._ahead.items() if at > self._latest}
 

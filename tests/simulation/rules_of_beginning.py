@@ -29,14 +29,18 @@ def _ordered_between(case: Case, verbs: frozenset[Action], first: int, last: int
 
 
 def _no_key_comes_twice(case: Case) -> Iterator[str]:
-    """A key is one provider's, and after an end that the service heard no key from before is used."""
+    """A key is one provider's, and after an end that the service heard no key from before is used.
+
+    But what was sent may go on to a provider that didn't take it before, under that one's key.
+    """
     providers: dict[str, str] = {}
     for asked in case.asked:
         if providers.setdefault(asked.key, asked.provider) != asked.provider:
             yield "a key was used at two providers"
     for heard in case.heard:
         if heard.event.status in _ENDS:
-            before = {asked.key for asked in case.asked if asked.order < heard.order}
+            earlier = case.accepted if heard.event.status == "sent" and case.may_go_on else case.asked
+            before = {each.key for each in earlier if each.order < heard.order}
             after = {asked.key for asked in case.asked if asked.order > heard.order}
             if before & after:
                 yield f"a key from before its {heard.event.status} was used again"

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from deliveryd.journal.orders import Action, ItemKind
 from simulation.case import FOR_GOOD, TAKEN_FOR_SENT, Case
-from simulation.expectation import channels_open_in, choices, enabled_in, providers_of, rendered
+from simulation.expectation import Choice, channels_open_in, choices, enabled_in, providers_of, rendered
 from simulation.ledger import Asked, channel_served_by
 from simulation.plan import CHANNELS, Life, Trouble
 from simulation.world import SECOND
@@ -219,18 +219,26 @@ def _taken_by_the_others(case: Case) -> Iterator[str]:
         return
     down = {outage.provider for outage in plan.outages}
     working = {channel_served_by(provider) for provider in plan.weights if provider not in down}
-    for options in choices(plan, case.message, CHANNELS):
-        if options[0].channel in working:
-            yield from _held_up_for(case, WITHIN)
-        elif len(options) > 1 and not any(rendered(plan, case.message, option)[1] for option in options):
-            yield from _held_up_for(case, WITHIN + plan.tuning.unavailable_after)
-
-
-def _held_up_for(case: Case, most: float) -> Iterator[str]:
+    most = max(
+        _longest_hold(case, options, working)
+        for life in plan.lives
+        for options in choices(plan, case.message, channels_open_in(plan, life))
+    )
     taken = (asked.at for asked in case.asked if asked.trouble in TAKEN_FOR_SENT)
     seconds = next(taken, float("inf")) - case.offered_at
     if seconds > most:
         yield f"was held up for {seconds:.1f} s, though a provider works that could send it"
+
+
+def _longest_hold(case: Case, options: Sequence[Choice], working: Collection[str]) -> float:
+    """How many seconds a message may take that has these options, while some channels work."""
+    if options and options[0].channel in working:
+        return WITHIN
+    plan = case.history.plan
+    is_flawed = any(rendered(plan, case.message, option)[1] for option in options)
+    if is_flawed or not any(option.channel in working for option in options):
+        return float("inf")
+    return WITHIN + plan.tuning.unavailable_after
 
 
 RULES = (

@@ -15,6 +15,7 @@ from trio.testing import MockClock
 
 from deliveryd import model
 from deliveryd.model import WallClock
+from deliveryd.states import State
 from simulation.kept import KeepsJournals, KeptJournal, Row
 from simulation.kept_in_file import FileJournal
 from simulation.ledger import Ledger
@@ -110,9 +111,15 @@ async def _all_lives(world: World, others: StandIns) -> None:
     last = replace(plan.lives[-1], end=None)
     to_come = {errand.life for errand in plan.errands}
     for number in range(len(plan.lives), len(plan.lives) + MORE_LIVES):
-        if is_idle and not others.service.queue and not others.reports.waiting and number not in to_come:
+        is_empty = not others.service.queue and not others.reports.waiting
+        if is_idle and is_empty and number not in to_come and not _has_gone_on(world):
             return
         is_idle = await _one_life(world, last, others)
+
+
+def _has_gone_on(world: World) -> bool:
+    """Whether a receipt deadline passed while an idle worker stopped, so that a message waits."""
+    return any(row.state == State.WAITING for row in world.kept.rows().values())
 
 
 async def _one_life(world: World, life: Life, others: StandIns) -> bool:

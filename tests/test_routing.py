@@ -377,6 +377,24 @@ def test_what_its_provider_did_not_take_goes_to_the_other_one_though_the_first_c
     assert (found.provider, found.rendered.fields) == ("sms/b", {"text": "now"})
 
 
+@pytest.mark.parametrize("is_reached", [False, True])
+def test_what_may_have_arrived_goes_past_a_channel_that_is_given_up(is_reached: bool) -> None:
+    """Also where another of its providers would take a message as its probe."""
+    first = Down()
+    first.takes = lambda _settings_id: is_reached  # type: ignore[method-assign]
+    sms = Choice({"sms/a": Sender(Reaching(None), first), "sms/b": Sender(Reaching(None), Down())})
+    sms.is_unavailable = True
+    roads = {"sms": Road("sms", sms), "email": ROADS["email"]}
+    said = Content(Rendered("sms", "en", {"text": "before"}), {})
+    entry = MESSAGE._replace(content=said, via="sms/b", number=1)
+    settings = compile_settings(Settings(2, None, {"en": content(sms="now", email="now")}))
+    found = Router(roads, ("sms", "email"), ["en"], NOBODY, Pauses()).route(
+        entry, settings, customer(email="a@b.example"), 0
+    )
+    assert isinstance(found, Routed)
+    assert found.provider == "email"
+
+
 def test_what_is_in_doubt_is_repeated_whatever_its_length() -> None:
     """A limit that was set afterwards doesn't keep a doubt from being settled at its provider."""
     doubtful = MESSAGE._replace(provider="sms", number=1, doubt=True)

@@ -37,6 +37,9 @@ class Standing(Protocol):
     def takes(self, settings_id: int) -> bool:
         """Whether it takes a new message with these settings."""
 
+    def refuses(self, settings_id: int) -> bool:
+        """Whether it refuses everything with these settings, so that it takes probes of them only."""
+
     def choose(self) -> None:
         """A message is on its way to it: while it is down, no other one as a probe."""
 
@@ -52,6 +55,10 @@ class Idle:
     def takes(self, _settings_id: int) -> bool:
         """It takes every message."""
         return True
+
+    def refuses(self, _settings_id: int) -> bool:
+        """It refuses nothing."""
+        return False
 
     def choose(self) -> None:
         """Nothing is sent."""
@@ -94,6 +101,11 @@ class Choice:
         return self.is_enabled and all(
             each.standing.is_down and not each.standing.is_paused for each in self._enabled.values()
         )
+
+    @property
+    def is_given_up(self) -> bool:
+        """Whether messages go to the next channel, and none of the providers came back since."""
+        return self.is_unavailable and self.is_down
 
     @property
     def is_down_with_others(self) -> bool:

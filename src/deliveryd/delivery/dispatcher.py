@@ -40,6 +40,7 @@ from deliveryd.journal.rows import digest_of
 from deliveryd.metrics import Metrics
 from deliveryd.model import Clock, Entry, Transition, channel_of
 from deliveryd.options.units import Rate
+from deliveryd.runtime import waits
 from deliveryd.runtime.wakeup import HEARTBEAT_INTERVAL, AutoResetEvent, Heartbeats, ParkingLot
 from deliveryd.states import State
 from deliveryd.telemetry.log_events import Event, log
@@ -223,8 +224,8 @@ class Dispatcher:
     def offer(self, routed: Routed) -> bool:
         """Queue a message; False when it can't be: there is no room, or it would be given away at once."""
         entry, queue, refusals = routed.entry, self._queue, self._refusals
-        if entry.may_have_arrived and self._breaker.is_open and self._moves(routed):
-            return False  # the router found no other provider for it
+        if self._is_left_over(entry) and not self._provider.is_reached:
+            return False
         is_repeat = entry.was_tried
         owed = 0
         if self._owed and not is_repeat and entry.provider != self.name:  # else it waited for this room
@@ -259,8 +260,7 @@ class Dispatcher:
         # No other channel can take it: the router tries them first.
         if self.is_open and self._choice.is_unavailable and not entry.doubt:
             return wait_alone(routed, self._clock.now())
-        is_left_over = self.gives_away and entry.may_have_arrived and not entry.doubt
-        if is_left_over:  # the router found no other provider for it
+        if self._is_left_over(entry):
             return wait_alone(routed, self._clock.now())
         if self._choice.has_other_for(entry, name) and not self._choice.can_move(
             entry, routed.customer, name
@@ -355,7 +355,7 @@ class Dispatcher:
             return
         if self._choice.is_unavailable and not self._was_unavailable:
             self._route_again(lambda routed: not routed.entry.doubt)
-        elif not self._provider.is_reached and self._choice.has_other(self.name):
+        elif not self._provider.is_reached:
             self._route_again(self._moves)
         self._was_unavailable = self._choice.is_unavailable
         surplus = self._queue.take_surplus()
@@ -364,10 +364,18 @@ class Dispatcher:
         await self._record([self.defer(routed) for routed in surplus])
 
     def _moves(self, routed: Routed) -> bool:
-        """Whether another provider takes a message, while no connection to this one can be made."""
-        return not self._provider.is_reached and self._choice.can_move(
-            routed.entry, routed.customer, self.name
-        )
+        """Whether a message doesn't wait here while no connection can be made: another provider takes it.
+
+        While all are down, one takes a message as its probe; but none what may have arrived here.
+        """
+        entry = routed.entry
+        if entry.may_have_arrived:
+            return self._is_left_over(entry)
+        return self._choice.can_move(entry, routed.customer, self.name)
+
+    def _is_left_over(self, entry: Entry) -> bool:
+        """Whether a message that may have arrived here may go elsewhere; offered here, it can go nowhere."""
+        return entry.may_have_arrived and self._choice.leaves(entry, self.name)
 
     async def _record(self, steps: Sequence[Transition]) -> Collection[int]:
         """Record steps of messages that are in no queue any more; `finish` waits for that.
@@ -418,6 +426,7 @@ class Dispatcher:
         if provider.breaker.is_open:
             if problem is None:
                 provider.reached()
+                await self._recorder.wake([waits.alone(self.name)], most=KEPT)
             else:
                 provider.not_reached(problem)
         self._wakeup.set()

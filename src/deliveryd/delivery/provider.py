@@ -93,6 +93,10 @@ class Provider:
             return self._is_reached and is_free and self.breaker.allowed(1) > 0
         return self.refusals.may_take(settings_id)
 
+    def refuses(self, settings_id: int) -> bool:
+        """Whether it refuses everything with these settings, so that it takes probes of them only."""
+        return self.refusals.affects(settings_id)
+
     @property
     def has_failed(self) -> bool:
         """Whether its breaker is open, and an attempt or a connection failed since the start."""

@@ -253,17 +253,25 @@ class Router:
     ) -> Routed | None:
         """Where a message goes that its provider didn't take, and that is down or paused now, if anywhere.
 
-        It goes to no channel that is down, but may be a probe of one of whose providers another one works.
+        It goes to no channel that is down, but may be a probe of one of whose providers another one works; of
+        settings that a provider refuses, it is no probe: it couldn't come back.
         """
         if not self._leaves(entry, provider):
             return None
         reason = WAS_PAUSED if self._pauses.of_provider(provider) is not None else DOWN
         moved = entry.bound(provider).moved_on(reason)
-        for channels in (None, (channel_of(provider),)):
+        working = {name for name, road in self._roads.items() if not road.choice.is_given_up}
+        for channels in (working, (channel_of(provider),)):
             found = self._first_usable(moved, settings, customer, channels)
-            if isinstance(found, Routed) and not self._roads[channel_of(found.provider)].choice.is_down:
+            if isinstance(found, Routed) and self._is_taken(found):
                 return found
         return None
+
+    def _is_taken(self, routed: Routed) -> bool:
+        """Whether the provider takes a message that may not come back."""
+        choice = self._roads[channel_of(routed.provider)].choice
+        standing = choice.senders[routed.provider].standing
+        return not choice.is_down and not standing.refuses(routed.entry.settings_id)
 
     def _offers_for(
         self, entry: Entry, settings: CompiledSettings, tags: tuple[str, ...]

@@ -227,3 +227,19 @@ def test_what_may_have_arrived_is_no_probe_of_settings_that_the_other_one_refuse
 
     play(world, scene)
     assert sent(world, range(200, 240)) >= 39  # the breaker of a may open with one of them
+
+
+def test_what_no_other_provider_reaches_stays_with_its_own(world: VirtualWorld) -> None:
+    """An answer without certainty doesn't end it, while the other one works for others."""
+    world.directory = Registry(phone="+1")
+    world.channels[A], world.channels[B] = a, b = Needing("phone"), Needing("phone", "country")
+    a.verdict = lambda _: ACCEPTED if trio.current_time() > 120 else GATEWAY
+    ids = choosing_a(30)
+
+    async def scene() -> None:
+        world.service.enqueue(*(message(id_) for id_ in ids))
+        await anyio.sleep(600.0)
+
+    play(world, scene)
+    assert sent(world, ids) == len(ids)
+    assert not b.attempts

@@ -55,7 +55,7 @@ NEVER_PASSED: Mapping[str, str] = {
     ),
     "COMMIT.count_overdue": "nothing is overdue: nothing is noted",
     **dict.fromkeys(
-        ("Choice.can_move", "Provider.defer", "Provider.may_try", "Provider.refuses"),
+        ("Choice.has_other_for", "Provider.defer", "Provider.may_try", "Provider.refuses"),
         "the scenario's queues are never full, and its providers refuse no settings: see test_refusals.py",
     ),
     **dict.fromkeys(

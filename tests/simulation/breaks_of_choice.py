@@ -20,6 +20,7 @@ def doubt_moved_to_another_provider(patch: Patch) -> None:
     """What is in doubt at a provider that is down goes to one that works."""
     patch.setattr(Choice, "open_to", _enabled)
     patch.setattr(Choice, "has_other_for", lambda self, entry, name: any(self._others(entry, name)))
+    patch.setattr(Choice, "can_move", lambda self, entry, _, name: any(self._others(entry, name)))
 
 
 def _enabled(choice: Choice, entry: Entry) -> Mapping[str, Sender]:

@@ -190,8 +190,10 @@ def doubt_forgotten_after_a_busy_answer(patch: Patch) -> None:
     """The repeat of an attempt in doubt meets a 503, and the doubt about the first one is forgotten."""
     decide = VerdictHandler.decide
 
-    def forgetful(self: VerdictHandler, entry: Entry, verdict: Attempted) -> Transition:
-        return decide(self, entry._replace(doubt=False), verdict)
+    def forgetful(
+        self: VerdictHandler, entry: Entry, customer: Customer | None, verdict: Attempted
+    ) -> Transition:
+        return decide(self, entry._replace(doubt=False), customer, verdict)
 
     patch.setattr(VerdictHandler, "decide", forgetful)
 

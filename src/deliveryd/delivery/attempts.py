@@ -93,7 +93,7 @@ class Attempts:
     ) -> Transition:
         if isinstance(verdict, InDoubt) or (isinstance(verdict, TryAgain) and verdict.may_have_arrived):
             entry = entry._replace(content=kit.content(routed))
-        step = kit.verdicts.decide(entry, verdict)
+        step = kit.verdicts.decide(entry, routed.customer, verdict)
         if isinstance(verdict, Stopped):
             step = self._with_stop(step, kit.channel, routed.customer, verdict)
         return step if routed.expires_at is None else transitions.no_later_than(step, routed.expires_at + 1)

@@ -21,7 +21,7 @@ from deliveryd.delivery.policy import DispatchPolicy
 from deliveryd.delivery.provider import Provider
 from deliveryd.delivery.routing import Routed
 from deliveryd.metrics import VERDICT_WORDS
-from deliveryd.model import SECOND, Clock, Entry, Outcome, Transition, channel_of
+from deliveryd.model import SECOND, Clock, Customer, Entry, Outcome, Transition, channel_of
 from deliveryd.runtime import waits
 from deliveryd.runtime.backoff import backoff
 from deliveryd.states import State
@@ -100,8 +100,8 @@ class VerdictHandler:
         )  # fmt: skip
         return transitions.unsent(entry, now, now + int(UNSENT_PAUSE * SECOND))
 
-    def decide(self, entry: Entry, verdict: Attempted) -> Transition:
-        """The step that follows from a verdict."""
+    def decide(self, entry: Entry, customer: Customer | None, verdict: Attempted) -> Transition:
+        """The step that follows from a verdict about a message to this customer."""
         if isinstance(verdict, Accepted):
             return self.accepted(entry, verdict)
         now = self._clock.now()
@@ -110,7 +110,7 @@ class VerdictHandler:
         self._provider.note_failure(VERDICT_WORDS[type(verdict)], verdict.reason)
         if isinstance(verdict, Refused) and self._counts(entry, verdict):
             if self._refused(entry.settings_id, verdict):
-                return self._postponed(entry, verdict, now)
+                return self._postponed(entry, customer, verdict, now)
         elif isinstance(verdict, Refused | Stopped) or (isinstance(verdict, TryAgain) and verdict.only_this):
             self._refusals.unanswered(entry.settings_id)
             self._provider.answered()
@@ -122,10 +122,10 @@ class VerdictHandler:
                 self._provider.take_down(verdict.reason)
             # One in doubt uses up its try in any case: it may have arrived, and isn't repeated for ever.
             if isinstance(verdict, Misconfigured) or (was_open and isinstance(verdict, TryAgain)):
-                return self._postponed(entry, verdict, now)
+                return self._postponed(entry, customer, verdict, now)
         entry = entry.tried()
         if isinstance(verdict, TryAgain):
-            return self._after_failure(entry, verdict, now)
+            return self._after_failure(entry, customer, verdict, now)
         if isinstance(verdict, Refused | Stopped):
             return self._after_refusal(entry, verdict, now)
         return self._doubt.after_try(
@@ -178,11 +178,13 @@ class VerdictHandler:
         for routed in self._provider.queue.take_settings(settings_id):
             self._outcomes.add(self._provider.defer(routed))
 
-    def _after_failure(self, entry: Entry, verdict: TryAgain, now: int) -> Transition:
+    def _after_failure(
+        self, entry: Entry, customer: Customer | None, verdict: TryAgain, now: int
+    ) -> Transition:
         outcome = Outcome("try_again", None, verdict.reason, verdict.words)
         if entry.tries >= self._policy.retry.attempts:
             return self._give_up(entry, outcome, f"{verdict.reason} (tried {entry.tries} times)", now)
-        if self._provider.is_down and self._choice.has_other_for(entry, self._name):
+        if self._provider.is_down and self._choice.can_move(entry, customer, self._name):
             return transitions.moved_on(entry, now, outcome)
         pause = self._policy.retry.pause(entry.tries, verdict.after)
         log(
@@ -192,13 +194,19 @@ class VerdictHandler:
         )  # fmt: skip
         return self._retry(entry, now, pause, outcome, verdict.after)
 
-    def _postponed(self, entry: Entry, verdict: TryAgain | Misconfigured | Refused, now: int) -> Transition:
+    def _postponed(
+        self,
+        entry: Entry,
+        customer: Customer | None,
+        verdict: TryAgain | Misconfigured | Refused,
+        now: int,
+    ) -> Transition:
         """Go on with another provider, or wait, without using up a try: the message isn't at fault."""
         if isinstance(verdict, TryAgain):
             outcome, after = Outcome("try_again", None, verdict.reason, verdict.words), verdict.after
         else:
             outcome, after = Outcome("misconfigured", None, verdict.reason, verdict.words), None
-        if self._choice.has_other_for(entry, self._name):
+        if self._choice.can_move(entry, customer, self._name):
             return transitions.moved_on(entry, now, outcome)
         breaker = self._policy.breaker
         pause = backoff(breaker.pause, breaker.max_pause, entry.number, asked=after)

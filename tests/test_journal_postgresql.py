@@ -124,11 +124,40 @@ def test_a_lease_is_over_when_its_counter_stood_still_for_all_of_it_as_far_as_wa
     """By the watcher's clock alone; what was before the first look doesn't count."""
     watch = LeaseWatch()
     still, busy = LiveWorker(1, "a", 20.0, 5), LiveWorker(2, "b", 20.0, 5)
-    assert watch.over([still, busy], 1000.0) == []
-    assert watch.over([still, busy._replace(commits=6)], 1019.9) == []
-    assert watch.over([still, busy._replace(commits=6)], 1020.0) == [still]
-    assert watch.over([busy._replace(commits=7)], 1100.0) == []
-    assert watch.over([still], 1100.0) == []  # it was gone, and is watched anew
+    assert watch.over([still, busy], 999.0, 1000.0) == []
+    assert watch.over([still, busy._replace(commits=6)], 1019.9, 1030.0) == []
+    assert watch.over([still, busy._replace(commits=6)], 1020.0, 1020.0) == [still]
+    assert watch.over([busy._replace(commits=7)], 1100.0, 1100.0) == []
+    assert watch.over([still], 1100.0, 1100.0) == []  # it was gone, and is watched anew
+
+
+def test_a_late_answer_is_no_time_in_which_a_counter_stood_still() -> None:
+    """It may have moved just before the answer came; and after one that found it unmoved was asked for."""
+    watch = LeaseWatch()
+    seen = LiveWorker(1, "a", 20.0, 5)
+    assert watch.over([seen], 1000.0, 1008.5) == []
+    assert watch.over([seen], 1028.0, 1040.0) == []
+    assert watch.over([seen], 1028.5, 1028.5) == [seen]
+
+
+async def test_a_number_that_was_given_again_after_a_loss_is_another_workers(source: JournalDatabase) -> None:
+    """A standby that lacked a worker's beginning took over; the next worker has its number and counter."""
+    async with open_shared_journal(source) as old:
+        await old.recover(NOW, ["sms"])
+        await make_ready(old, 1)
+        with psycopg.connect(source.url, autocommit=True) as admin:
+            (commits,) = admin.execute("SELECT commits FROM worker WHERE id > 0").fetchone() or (0,)
+            admin.execute("DELETE FROM worker WHERE id > 0")
+            admin.execute("TRUNCATE message, event, seen")
+            admin.execute("ALTER TABLE worker ALTER id RESTART WITH 1")
+        async with open_shared_journal(source) as new:
+            await new.recover(NOW, ["sms"])
+            with psycopg.connect(source.url, autocommit=True) as admin:
+                admin.execute("UPDATE worker SET commits = %s WHERE id > 0", (commits,))
+            with pytest.raises(CommitsLost):
+                await make_ready(old, 2)
+            with pytest.raises(JournalError):
+                await make_ready(new, 3)
 
 
 # connections

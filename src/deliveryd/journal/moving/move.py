@@ -257,8 +257,9 @@ def _await_workers(db: Db, waits: Callable[[str], None]) -> None:
     watch = LeaseWatch()
     first: dict[int, int] = {}
     while True:
+        asked_at = boot_time()
         workers, early = live_workers(db), ended_early(db)
-        over = {each.id for each in watch.over([*workers, *early], boot_time())}
+        over = {each.id for each in watch.over([*workers, *early], asked_at, boot_time())}
         if not workers and over.issuperset(each.id for each in early):
             return
         for each in [*workers, *early]:

@@ -24,7 +24,7 @@ from deliveryd.model import SECOND
 _RENEW = """
 UPDATE worker SET commits = commits + 1,
     renewed_at = coalesce(timestamptz 'epoch' + %s::int8 * interval '1 microsecond', statement_timestamp())
-WHERE id = %s AND commits = %s AND ended IS NULL
+WHERE id = %s AND began_at = %s AND commits = %s AND ended IS NULL
 """
 # A session that stands still within a transaction holds its row as long as the server lets it: nobody waits.
 _FENCE = """
@@ -70,6 +70,8 @@ class Lease:
     """This worker's own lease, used in the journal's thread.
 
     `clock` measures what is left of it; `renewed_at` is when the last renewal was sent that is committed.
+    A database that lost commits may give the number to another worker: `born_at`, the instant of its
+    beginning, tells whose row it is.
     """
 
     def __init__(
@@ -79,8 +81,11 @@ class Lease:
         clock: Callable[[], float],
         began_at: float,
         database_clock: DatabaseClock,
+        *,
+        born_at: int,
     ) -> None:
         self.worker = worker
+        self.born_at = born_at
         self.seconds = seconds
         self.clock = clock
         self.database_clock = database_clock
@@ -91,7 +96,8 @@ class Lease:
     def renew(self, db: Db) -> None:
         """Begin a commit with it. Raises Fenced or CommitsLost: then nothing may be committed."""
         self._sent_at = self.clock()
-        if db.execute(_RENEW, (self.database_clock.given, self.worker, self._commits)).rowcount != 1:
+        renewed = self.database_clock.given, self.worker, self.born_at, self._commits
+        if db.execute(_RENEW, renewed).rowcount != 1:
             raise self._refused(db)
 
     def note_commit(self) -> None:
@@ -135,7 +141,8 @@ class Lease:
     def _row(self, db: Db, locked: LiteralString = "") -> tuple[int | None, str | None]:
         """The counter, and how the lease was ended."""
         row = db.execute(
-            f"SELECT commits, ended FROM worker WHERE id = %s {locked}", (self.worker,)
+            f"SELECT commits, ended FROM worker WHERE id = %s AND began_at = %s {locked}",
+            (self.worker, self.born_at),
         ).fetchone()
         return (None, None) if row is None else (row[0], row[1])
 
@@ -160,16 +167,20 @@ class LeaseWatch:
     def __init__(self) -> None:
         self._since: dict[int, tuple[int, float]] = {}
 
-    def over(self, workers: Sequence[LiveWorker], now: float) -> list[LiveWorker]:
-        """Those whose counter stood still for a whole lease, as far as was watched."""
+    def over(self, workers: Sequence[LiveWorker], asked_at: float, answered_at: float) -> list[LiveWorker]:
+        """Those whose counter stood still for a whole lease, as far as was watched.
+
+        The answer may be late: a counter that moved may have done so just before it came, and one that
+        didn't is known to have stood still only until it was asked for.
+        """
         known = self._since
         self._since = {
             each.id: known[each.id]
             if each.id in known and known[each.id][0] == each.commits
-            else (each.commits, now)
+            else (each.commits, answered_at)
             for each in workers
         }
-        return [each for each in workers if now - self._since[each.id][1] >= each.lease]
+        return [each for each in workers if asked_at - self._since[each.id][1] >= each.lease]
 
 
 class Neighbours:
@@ -213,7 +224,7 @@ class Neighbours:
             self._steady_since = now  # this one couldn't renew meanwhile, and so perhaps nobody could
         early = ended_early(db)
         others = [each for each in live_workers(db) if each.id != self._lease.worker]
-        over = self._watch.over([*others, *early], now)
+        over = self._watch.over([*others, *early], now, self._lease.clock())
         self.over = [each.id for each in over if each in early]
         over = [each for each in over if each in others]
         fenced = {each.id for each in over if now - self._steady_since >= each.lease and fence(db, each)}
@@ -267,7 +278,7 @@ def begin_work(
         row = own_name(), at, FORMAT, round(lease * SECOND), database_clock.given
         (id_,) = db.execute(_BEGIN, row).fetchone() or (0,)
         db.execute(_BEGIN_LOG, (id_,))
-    return Lease(id_, lease, clock, began_at, database_clock)
+    return Lease(id_, lease, clock, began_at, database_clock, born_at=at)
 
 
 def release_lease(db: Db, lease: Lease) -> None:

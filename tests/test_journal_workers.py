@@ -1073,3 +1073,28 @@ async def test_what_is_told_again_leaves_the_latest_status_as_the_last(
     for id_, statuses in crowd.heard.items():
         assert statuses[-1] == "delivered", (id_, statuses)
         assert {"dequeued", "sent"} <= {*statuses}, (id_, statuses)
+
+
+@pytest.mark.parametrize("at_first", [True, False])
+async def test_events_of_one_instant_are_told_again_in_their_order_at_any_worker(
+    source: JournalDatabase, at_first: bool
+) -> None:
+    """A receipt settles what was in doubt: `sent` and `delivered` have one instant, in one log."""
+    async with two_workers(source) as (one, other):
+        await make_ready(other, 7)
+        tried = attempt_on(7)
+        await begin_attempts(other, tried)
+        await other.change([transitions.held_in_doubt(tried, NOW + 1, Outcome("in_doubt", "p1", "cut off"))])
+        assert await receive_all(other, [sample_receipt("p1")]) == ["settled"]
+        refused = {row.status: row.seq for row in await other.outbox(0, 9) if row.status != "delivered"}
+        for row in await other.outbox(0, 9):
+            if row.status in refused:
+                await other.refuse(row, "400", NOW)
+        await accept_all(other)
+        operator = one if at_first else other
+        for status in reversed(refused):
+            assert (await decide_on(operator, Action.RETRY, ItemKind.EVENT, refused[status])).done
+            await accept_all(operator)
+        assert (await told(source, 7))[-1] == "delivered"
+        heard = await anyio.to_thread.run_sync(PostgresqlReader(source).audit)
+        assert not heard.findings

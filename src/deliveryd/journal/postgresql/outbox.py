@@ -61,6 +61,16 @@ SELECT s.seq,
 FROM unnest(%s::int8[], %s::int8[], %s::text[], %s::text[]) AS s (seq, message_id, status, body)
 LEFT JOIN seen ON seen.id = s.message_id
 """
+_PUT_AGAIN = """
+INSERT INTO event (seq, first_seq, day, message_id, status, body)
+SELECT s.seq,
+    (SELECT min(coalesce(e.first_seq, e.seq)) FROM event e
+        WHERE e.day = seen.day AND e.message_id = s.message_id AND e.status = s.status AND e.body = s.body),
+    CASE WHEN (seen.day, seen.id) > (SELECT r.day, r.id FROM retired r) THEN seen.day ELSE %s END,
+    s.message_id, s.status, s.body
+FROM unnest(%s::int8[], %s::int8[], %s::text[], %s::text[]) AS s (seq, message_id, status, body)
+LEFT JOIN seen ON seen.id = s.message_id
+"""
 _PUT_LAST = """
 UPDATE event e SET seq = s.number, first_seq = coalesce(e.first_seq, e.seq), refused_at = NULL, refused = NULL
 FROM unnest(%s::int8[], %s::int8[]) AS s (number, seq) WHERE e.seq = s.seq RETURNING e.message_id, e.body
@@ -316,7 +326,10 @@ class Outbox:
         return list(range(first, first + count))
 
     def put_again(self, db: Db, events: Sequence[tuple[int, str, str]]) -> None:
-        """Put events in as they were written before: message id, status, JSON."""
+        """Put events in as they were written before: message id, status, JSON.
+
+        They keep their places in the order in which things happened.
+        """
         if not events:
             return
         places = self.lock(db, {id_ for id_, *_ in events})
@@ -326,7 +339,9 @@ class Outbox:
             if log < 0:
                 db.execute(_SEND, arrays([(-log, *row) for row in rows]))
             else:
-                self._append(db, rows, log)
+                numbers = self._numbers(db, len(rows), log)
+                numbered = [(seq, *row) for seq, row in zip(numbers, rows, strict=True)]
+                db.execute(_PUT_AGAIN, (self.days.today, *arrays(numbered)))
                 self._note_ahead((id_, body) for id_, _, body in rows)
         self._note_logs(db, places, logs)
 
@@ -396,7 +411,7 @@ class Outbox:
                 (seq, *row[2:3], *row[4:]) for seq, row in zip(numbers, mine, strict=True) if row[3] is None
             ]
             if new:
-                db.execute(_PUT, (self.days.today, *arrays(new)))
+                db.execute(_PUT_AGAIN, (self.days.today, *arrays(new)))  # some may be written already
                 self._note_ahead((id_, body) for _, id_, _, body in new)
             moved = [(seq, row[3]) for seq, row in zip(numbers, mine, strict=True) if row[3] is not None]
             if moved:

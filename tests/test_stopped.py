@@ -157,6 +157,8 @@ async def test_orders_are_recorded_without_addresses(path: Path) -> None:
         decided = await ordered(journal, Action.STOP, ADA, "", "digest:12", "a\nb")
         assert decided.done == (f"sms {ADA}",)
         assert set(decided.skipped.values()) == {"not an address, and no digest either"}
+        order = Order(Action.STOP, ItemKind.RECIPIENT, (f"s\0ms {ADA}",))
+        assert [*(await journal.decide(order, 9, ["sms"])).skipped.values()] == ["not the name of a channel"]
         [stopped] = read_stopped(path, "sms")
         assert (stopped.source, stopped.at) == ("operator", 9)
         again = await ordered(journal, Action.STOP, ADA)

@@ -311,6 +311,8 @@ def _change_recipient(case: _Case, *, stopped: bool, otherwise: str) -> _Done:
     digest = digest_named(case.records.stop_key, channel, recipient)
     if digest is None:
         raise _Skip("not an address, and no digest either")
+    if not channel.isprintable():
+        raise _Skip("not the name of a channel")
     change = StopChange(channel, digest, case.at, stopped, None, "operator")
     if not case.records.record_stop(change):
         raise _Skip(f"{otherwise} on {channel}")

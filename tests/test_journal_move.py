@@ -12,6 +12,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from string import ascii_lowercase
 from typing import Any, NamedTuple
 
 import anyio
@@ -52,7 +53,9 @@ from deliveryd.testing.journal_cases.samples import (
     accepted_step,
     attempt_on,
     begin_attempts,
+    deliver_to_sent,
     make_ready,
+    receive_all,
     sample_message,
     sample_receipt,
 )
@@ -687,3 +690,23 @@ def test_a_wrong_call_gets_one_line_that_says_what_to_do(
     assert (done.returncode, done.stdout) == (status, "")
     assert why in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("size", [2, 1200, 9000])
+async def test_receipts_find_their_messages_after_each_move(
+    file: JournalFile, database: JournalDatabase, tmp_path: Path, size: int
+) -> None:
+    """By ids that an index of PostgreSQL can't hold as well."""
+    choices, back = random.Random(size), JournalFile(tmp_path / "back.db")
+    first, second = ("".join(choices.choices(ascii_lowercase, k=size)) for _ in range(2))
+    async with opened(file) as journal:
+        await deliver_to_sent(journal, 1, first)
+        await deliver_to_sent(journal, 2, second)
+    await anyio.to_thread.run_sync(move, file, database)
+    async with opened(database) as journal:
+        await journal.recover(NOW, PROVIDERS)
+        assert await receive_all(journal, [sample_receipt(first)]) == ["matched"]
+    await anyio.to_thread.run_sync(move, database, back)
+    async with opened(back) as journal:
+        await journal.recover(NOW, PROVIDERS)
+        assert await receive_all(journal, [sample_receipt(second)]) == ["matched"]

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Awaitable, Collection
+from contextlib import closing
 from pathlib import Path
 
 import anyio
@@ -30,6 +31,7 @@ from deliveryd.model import (
     format_instant,
 )
 from deliveryd.states import State
+from deliveryd.testing.journal_cases.samples import deliver_to_sent, receive_all, sample_receipt
 from support.journal_walk import NOW, entry, make_ready
 from support.messages import queued_message as message
 
@@ -260,7 +262,7 @@ async def test_a_full_disk_loses_nothing_and_work_goes_on_when_there_is_room_aga
             while not journal.full:
                 await checkpoint()
             with pytest.raises(JournalFull):
-                await journal.receive([Receipt("sms", "p" * 10**6, True, "DELIVRD", NOW, NOW)])
+                await journal.receive([Receipt("sms", "p1", True, "x" * 10**6, NOW, NOW)])
             assert (await journal.counts()).states == {State.READY: 1}
             journal._db.execute("PRAGMA max_page_count = 1000000")
         assert [len(ids) for ids in taken] == [4998]
@@ -414,3 +416,17 @@ async def test_a_journal_is_locked_within_one_process_too(path: Path) -> None:
         with pytest.raises(JournalLocked):
             async with open_journal_file(path):
                 pass
+
+
+async def test_receipts_find_their_messages_where_somebody_had_the_file_analysed(path: Path) -> None:
+    """With statistics SQLite up to 3.40 doesn't find rows of a join by the expression of an index."""
+    async with open_journal_file(path) as journal:
+        await deliver_to_sent(journal, 1, "p1")
+        await deliver_to_sent(journal, 2, "p2")
+        with closing(sqlite3.connect(path)) as other:
+            other.execute("ANALYZE")
+        assert await receive_all(journal, [sample_receipt("p1")]) == ["matched"]
+    async with open_journal_file(path) as journal:
+        with closing(sqlite3.connect(path)) as other:
+            assert other.execute("SELECT * FROM sqlite_stat1").fetchall() == []
+        assert await receive_all(journal, [sample_receipt("p2")]) == ["matched"]

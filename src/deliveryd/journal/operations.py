@@ -19,7 +19,7 @@ from deliveryd.journal.orders import Effect
 from deliveryd.journal.outbox import Outbox, settle_events
 from deliveryd.journal.receipt_match import Matching
 from deliveryd.journal.repeats import report_again
-from deliveryd.journal.rows import entry_of, progress_of, to_json, to_text
+from deliveryd.journal.rows import entry_of, progress_of, to_json, to_name, to_text
 from deliveryd.journal.stopped import record_stops
 from deliveryd.model import Entry, Malformed, Outcome, QueuedMessage, Transition
 from deliveryd.runtime import waits
@@ -275,7 +275,7 @@ def _accepted(transition: Transition) -> tuple[int | None, str | None, str | Non
     if transition.outcome is None:
         return None, None, None
     _verdict, provider_id, reason, _words = transition.outcome
-    return transition.at, to_text(provider_id), to_text(reason)
+    return transition.at, to_name(provider_id), to_text(reason)
 
 
 def _conclude(db: sqlite3.Connection, steps: Sequence[Transition]) -> None:
@@ -306,4 +306,4 @@ def _outcome(outcome: Outcome | None, at: int) -> tuple[int | str | None, ...]:
     if outcome is None:
         return None, None, None, None, None
     verdict, provider_id, reason, words = outcome
-    return at, verdict, to_text(provider_id), to_text(reason), to_text(words)
+    return at, verdict, to_name(provider_id), to_text(reason), to_text(words)

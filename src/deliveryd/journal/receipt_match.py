@@ -32,7 +32,7 @@ from deliveryd.journal.receipt_decisions import (
     was_tried,
     word_of,
 )
-from deliveryd.journal.rows import ENTRY, entry_of
+from deliveryd.journal.rows import ENTRY, entry_of, to_name
 from deliveryd.journal.unread_reports import keep_unread
 from deliveryd.model import (
     Entry,
@@ -61,7 +61,8 @@ WITH RECURSIVE era (n) AS (
     SELECT (SELECT max({_ERA}) FROM message WHERE provider_id IS NOT NULL AND {_ERA} < n)
     FROM era WHERE n IS NOT NULL
 )
-SELECT n FROM era CROSS JOIN message ON {_ERA} = n AND provider_id = ? AND provider = ? LIMIT 1
+SELECT n FROM era
+WHERE EXISTS (SELECT 1 FROM message WHERE {_ERA} = n AND provider_id = ? AND provider = ?) LIMIT 1
 """  # noqa: S608  # constants
 _IN_ERA = f"""
 SELECT id, key FROM message WHERE {_ERA} = ? AND provider_id = ? AND provider = ?
@@ -104,6 +105,7 @@ class Matching:
     def receive(self, db: sqlite3.Connection, reports: Sequence[Reported]) -> list[MatchedReceipt]:
         """Record what providers report, and apply each receipt that can be."""
         keep_unread(db, [report for report in reports if isinstance(report, UnreadReport)])
+        reports = [_as_kept(report) for report in reports]
         done = self._bulk.receive(db, [each for each in reports if not isinstance(each, UnreadReport)])
         matched = [self._receive_any(db, report, done) for report in reports]
         deadlines.note_reports(db, reports, matched)
@@ -210,7 +212,7 @@ class Matching:
         }
         outcome = transition.outcome
         if outcome is not None and outcome.provider_id is not None:
-            found.update(db.execute(_BY_PROVIDER, (outcome.provider_id, entry.provider)))
+            found.update(db.execute(_BY_PROVIDER, (to_name(outcome.provider_id), entry.provider)))
         if entry.spent:  # an accepted try may be among those that failed since
             for provider_id, provider in deadlines.accepted_ids(db, entry.id):
                 found.update(db.execute(_BY_PROVIDER, (provider_id, provider)))
@@ -351,6 +353,16 @@ def _named(db: sqlite3.Connection, provider_id: str, provider: str) -> Tried | N
 def _first(db: sqlite3.Connection, query: str, values: tuple[object, ...]) -> Tried | None:
     row = db.execute(query, values).fetchone()
     return None if row is None else Tried(*row)
+
+
+def _as_kept(report: Reported) -> Reported:
+    """The report, with the names by which its message is looked for."""
+    if isinstance(report, UnreadReport):
+        return report
+    provider_id, reference = to_name(report.provider_id) or "", to_name(report.reference)
+    if (provider_id, reference) == (report.provider_id, report.reference):
+        return report
+    return report._replace(provider_id=provider_id, reference=reference)
 
 
 def _same(receipt: Receipt) -> tuple[str, str, bool]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import zlib
 from collections.abc import Mapping, Sequence
@@ -132,3 +133,21 @@ def to_text(text: str | None) -> str | None:
     if text is None or text.isascii():
         return text
     return text.encode("utf-8", "backslashreplace").decode()
+
+
+_LONGEST_NAME = 1000
+"""Bytes of the longest name that is kept as it is: an index of PostgreSQL holds two in a third of a page."""
+
+_SHOWN = 100
+"""Characters that are kept of a longer one, before its digest."""
+
+
+def to_name(text: str | None) -> str | None:
+    """A provider's id or reference as it is kept and looked for: of a long one the beginning and a digest."""
+    text = to_text(text)
+    if text is None or len(text) <= _LONGEST_NAME // 4:
+        return text
+    whole = text.replace("\0", "\\x00").encode()
+    if len(whole) <= _LONGEST_NAME:
+        return text
+    return f"{whole.decode()[:_SHOWN]}... sha256:{hashlib.sha256(whole).hexdigest()}"

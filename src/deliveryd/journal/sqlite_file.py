@@ -66,6 +66,7 @@ def checkpoint_pages(reserve: int) -> int:
 def _configure(db: sqlite3.Connection) -> None:
     db.execute("PRAGMA synchronous = FULL")
     prepare_schema(db)
+    _forget_statistics(db)
     (mode,) = db.execute("PRAGMA journal_mode = WAL").fetchone()
     if mode != "wal":  # a failure that SQLite passes over
         raise JournalError("its disk can't hold a write-ahead log")
@@ -73,6 +74,13 @@ def _configure(db: sqlite3.Connection) -> None:
     db.execute("PRAGMA secure_delete = ON")  # what is deleted is overwritten, in free pages too
     db.execute("PRAGMA temp_store = MEMORY")
     db.execute("PRAGMA cache_size = -16384")
+
+
+def _forget_statistics(db: sqlite3.Connection) -> None:
+    """Plans are made without statistics: with some SQLite up to 3.40 doesn't find rows by an expression."""
+    if db.execute("SELECT 1 FROM sqlite_master WHERE name = 'sqlite_stat1'").fetchone() is not None:
+        db.execute("DELETE FROM sqlite_stat1")
+        db.execute("ANALYZE sqlite_master")  # reads them again
 
 
 def checked(path: Path, use: Callable[[], T]) -> T:

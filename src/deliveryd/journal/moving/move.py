@@ -183,7 +183,6 @@ def _fill(path: str, db: Db, token: str, watch: Watch) -> Account:
         file.execute("COMMIT")
         before, after = upkeep.account(db), file_account.account(file)
         _agree(before, after)
-        file.execute("ANALYZE")
         mark_moved(file, token)
     sync_file(path)
     return after

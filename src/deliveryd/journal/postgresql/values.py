@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from typing import Any
 
-from deliveryd.journal.rows import to_text
+from deliveryd.journal.rows import to_name, to_text
 
 LOCATED = "JOIN seen ON seen.id = {id} JOIN message m ON m.day = seen.day AND m.id = seen.id"
 """SQL that finds the rows of messages in their partitions, by the SQL of their ids."""
@@ -25,13 +24,6 @@ m.taken_at, m.beginning, m.sent_by
 """The columns of an entry, in the order of `rows.EntryRow`."""
 
 
-_LONGEST_NAME = 1000
-"""Bytes of the longest name that is kept as it is: an index holds two of them, in a third of a page."""
-
-_SHOWN = 100
-"""Characters that are kept of a longer one, before its digest."""
-
-
 def arrays(rows: Sequence[Sequence[Any]]) -> list[list[Any]]:
     """Turn rows into one array for each column; there has to be a row."""
     return [list(column) for column in zip(*rows, strict=True)]
@@ -44,11 +36,5 @@ def plain(text: str | None) -> str | None:
 
 
 def indexable(text: str | None) -> str | None:
-    """A provider's id or reference as an index can hold it: of a long one the beginning and a digest."""
-    text = plain(text)
-    if text is None or len(text) <= _LONGEST_NAME // 4:
-        return text
-    whole = text.encode()
-    if len(whole) <= _LONGEST_NAME:
-        return text
-    return f"{text[:_SHOWN]}... sha256:{hashlib.sha256(whole).hexdigest()}"
+    """A provider's id or reference as an index can hold it."""
+    return to_name(plain(text))

@@ -52,19 +52,19 @@ $(PROGRAM): pyproject.toml locks/runtime.txt locks/build.txt
 		echo "Name another one: make setup PYTHON=/path/to/python3.11" >&2; exit 1; }
 	@test -f $(VENV)/pyvenv.cfg && $(PIP) --version >/dev/null 2>&1 || "$(PYTHON)" -m venv --clear $(VENV)
 	@echo "Installing into $(VENV) what deliveryd needs: $$(grep -c == locks/runtime.txt) packages, about 110 MB with pip ..."
-	@$(PIP) install --require-hashes -r locks/build.txt
-	@$(PIP) install --require-hashes -r locks/runtime.txt
+	@$(PIP) install --no-deps --require-hashes -r locks/build.txt
+	@$(PIP) install --no-deps --require-hashes -r locks/runtime.txt
 	@$(PIP) install --no-deps --no-build-isolation -e .
 	@touch $@
 
 $(TESTS): $(PROGRAM) locks/test.txt
 	@echo "Installing into $(VENV) what the tests need: $$(grep -c == locks/test.txt) packages, about 360 MB in all ..."
-	@$(PIP) install --require-hashes -r locks/test.txt
+	@$(PIP) install --no-deps --require-hashes -r locks/test.txt
 	@touch $@
 
 $(READY): $(PROGRAM) locks/dev.txt
 	@echo "Installing into $(VENV) what tests and checks need: $$(grep -c == locks/dev.txt) packages, about 780 MB in all ..."
-	@$(PIP) install --require-hashes -r locks/dev.txt
+	@$(PIP) install --no-deps --require-hashes -r locks/dev.txt
 	@touch $(TESTS) $@
 
 demo: $(PROGRAM) ## run the worker against the sandbox: nothing to configure, nothing leaves this machine
@@ -128,7 +128,7 @@ man: setup ## write man/deliveryd.1 from the help of the command line
 $(BENCH_READY): pyproject.toml locks/bench.txt
 	@test -f benchmarks/.venv/pyvenv.cfg && $(BENCH_PIP) --version >/dev/null 2>&1 || \
 		"$(BENCH_PYTHON)" -m venv --clear benchmarks/.venv
-	@$(BENCH_PIP) install --require-hashes -r locks/bench.txt
+	@$(BENCH_PIP) install --no-deps --require-hashes -r locks/bench.txt
 	@$(BENCH_PIP) install --no-deps --no-build-isolation -e .
 	@touch $@
 
@@ -146,7 +146,7 @@ bench-costs: $(BENCH_READY) ## measure the start, idling, receipts, half load an
 
 $(DOCS_READY): locks/docs.txt
 	@test -f .venv-docs/pyvenv.cfg && $(DOCS_PIP) --version >/dev/null 2>&1 || "$(PYTHON)" -m venv --clear .venv-docs
-	@$(DOCS_PIP) install --require-hashes -r locks/docs.txt
+	@$(DOCS_PIP) install --no-deps --require-hashes -r locks/docs.txt
 	@touch $@
 
 docs: $(DOCS_READY) ## build the documents as a site into site/; a broken link, or one that loads from outside, fails

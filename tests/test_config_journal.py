@@ -122,7 +122,7 @@ def test_without_the_extra_a_database_is_told_and_a_file_needs_nothing(
     (told,) = problems(path, DATABASE)
     assert told == (
         "journal.url: names a PostgreSQL database, which needs a driver; from a checkout:"
-        " pip install --require-hashes -r locks/postgresql.txt"
+        " pip install --no-deps --require-hashes -r locks/postgresql.txt"
     )
     path.write_text(SERVICE + SMS)
     assert isinstance(load(path, {}).journal.place, JournalFile)

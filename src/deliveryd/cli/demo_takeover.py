@@ -58,7 +58,7 @@ _OFFERED_AGAIN_AFTER = 10.0
 """Seconds after which the queue hands out again what nobody confirmed: what died before it was recorded."""
 
 _LOOK = 0.1
-_DRIVER = "pip install --require-hashes -r locks/postgresql.txt"
+_DRIVER = "pip install --no-deps --require-hashes -r locks/postgresql.txt"
 
 
 def play_takeover() -> None:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 NOT_INSTALLED = (
     "names a PostgreSQL database, which needs a driver; from a checkout:"
-    " pip install --require-hashes -r locks/postgresql.txt"
+    " pip install --no-deps --require-hashes -r locks/postgresql.txt"
 )
 """What is wrong with journal.url where the driver is missing."""
 

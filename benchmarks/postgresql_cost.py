@@ -1,7 +1,7 @@
 """What a message and a receipt cost in a journal in PostgreSQL, with one driver and with many at one rate.
 
-    python benchmarks/postgresql_cost.py [--drivers 1,2,8,32] [--rate N] [--seconds S] [--url URL]
-        [--json FILE] [--write-figures docs/how-to/size-the-database.md]
+    python benchmarks/postgresql_cost.py [--drivers 1,2,8,32] [--batch 100] [--rate N] [--seconds S]
+        [--url URL] [--json FILE] [--write-figures docs/how-to/size-the-database.md]
 
 Thin drivers, each a process with a journal of its own, bring messages through one database at a fixed total
 rate, and their receipts afterwards; the tables have partitions of a week. Prints the CPU of drivers, of their
@@ -43,7 +43,6 @@ from deliveryd.journal.postgresql.schema import day_of, make_day, prepare_schema
 from deliveryd.model import Entry, Outcome, QueuedMessage, Receipt, StatusEvent, Transition
 from deliveryd.states import State
 
-BATCH = 20
 VARIABLES = {"order": "A-4711", "city": "Tallinn", "amount": "10.50"}
 LOOK = 0.05
 """Seconds between two looks at who waits for a lock."""
@@ -59,27 +58,27 @@ _TICK = os.sysconf("SC_CLK_TCK")
 # a driver
 
 
-async def drive(place: JournalPlace, first: int, pause: float, batches: int) -> None:
+async def drive(place: JournalPlace, first: int, pause: float, batches: int, batch: int) -> None:
     """Take orders from standard input: the name of a phase; print the figures of each as a line of JSON."""
     async with open_journal(place, JournalTerms()) as journal:
         await journal.recover(now(), ["sms"])
         tell({})
         warm = max(batches // 10, 2)
-        starts = {WARM_UP: first} | dict.fromkeys(PHASES, first + warm * BATCH)
+        starts = {WARM_UP: first} | dict.fromkeys(PHASES, first + warm * batch)
         while (phase := (await anyio.to_thread.run_sync(sys.stdin.readline)).strip()) in starts:
             steps: list[float] = []
             cpu, began = time.process_time(), time.perf_counter()
             count = warm if phase == WARM_UP else batches
             for number in range(count):
                 await anyio.sleep(max(began + number * pause - time.perf_counter(), 0))
-                ids = range(starts[phase] + number * BATCH, starts[phase] + (number + 1) * BATCH)
+                ids = range(starts[phase] + number * batch, starts[phase] + (number + 1) * batch)
                 if phase != "receipts":
                     await bring_through(journal, ids, steps)
                 if phase != "messages":  # both, while it is warming up: all statements get their plans
                     await confirm(journal, ids, steps)
             seconds = time.perf_counter() - began
             tell(
-                {"cpu": time.process_time() - cpu, "seconds": seconds, "steps": steps, "count": count * BATCH}
+                {"cpu": time.process_time() - cpu, "seconds": seconds, "steps": steps, "count": count * batch}
             )
 
 
@@ -99,11 +98,11 @@ async def bring_through(journal: Journal, ids: Sequence[int], steps: list[float]
     at = now()
     messages = [QueuedMessage(id_, id_ % 20, id_, VARIABLES) for id_ in ids]
     await journal.take(messages, [], at)
-    await journal.accept(await journal.outbox(0, 10 * BATCH), now())
+    await journal.accept(await journal.outbox(0, len(ids)), now())
     entries = [Entry(*each, provider="sms", tries=1, number=1, taken_at=at) for each in messages]
     await _change(journal, [_intent(entry, now()) for entry in entries], steps)
     await _change(journal, [_sent(entry, now()) for entry in entries], steps)
-    await journal.accept(await journal.outbox(0, 10 * BATCH), now())
+    await journal.accept(await journal.outbox(0, len(ids)), now())
 
 
 async def _change(journal: Journal, made: Sequence[Transition], steps: list[float]) -> None:
@@ -128,17 +127,17 @@ async def confirm(journal: Journal, ids: Sequence[int], steps: list[float]) -> N
     at, began = now(), time.perf_counter()
     await journal.receive([Receipt("sms", f"p{id_}", True, "DELIVRD", at, at) for id_ in ids])
     steps.append(time.perf_counter() - began)
-    await journal.accept(await journal.outbox(0, 10 * BATCH), now())
+    await journal.accept(await journal.outbox(0, len(ids)), now())
 
 
 class Driver:
     """A driver's process."""
 
     def __init__(self, where: str, number: int, drivers: int, options: argparse.Namespace) -> None:
-        pause = BATCH * drivers / options.rate
+        pause = options.batch * drivers / options.rate
         batches = max(round(options.seconds / pause), 1)
         command = [sys.executable, __file__, "--drive", where, "--first", str(number * 10_000_000 + 1)]
-        command += ["--pause", str(pause), "--batches", str(batches)]
+        command += ["--pause", str(pause), "--batches", str(batches), "--batch", str(options.batch)]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self.answer()  # it has begun
 
@@ -353,7 +352,8 @@ def database(url: str, name: str) -> Iterator[str]:
 def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="What a journal in PostgreSQL costs.")
     parser.add_argument("--drivers", default="1,2,8,32", help="how many, one run for each")
-    parser.add_argument("--rate", type=float, default=400, help="messages a second, of all drivers together")
+    parser.add_argument("--batch", type=int, default=100, help="messages of a take, and of each commit")
+    parser.add_argument("--rate", type=float, default=1000, help="messages a second, of all drivers together")
     parser.add_argument("--seconds", type=float, default=20, help="of each phase")
     parser.add_argument("--url", help="a database on this machine, whose user may create others")
     parser.add_argument("--json", type=Path, metavar="FILE", help="where to write the figures as well")
@@ -370,7 +370,7 @@ def main() -> None:
     if options.drive is not None:
         where = options.drive
         place = JournalDatabase(where) if where.startswith("postgres") else JournalFile(Path(where))
-        anyio.run(drive, place, options.first, options.pause, options.batches)
+        anyio.run(drive, place, options.first, options.pause, options.batches, options.batch)
         return
     found: dict[str, dict[str, Costs]] = {}
     with tempfile.TemporaryDirectory(prefix="deliveryd-cost-", dir="/var/tmp") as folder:
@@ -380,7 +380,7 @@ def main() -> None:
             with database(url, f"deliveryd_cost_{drivers}") as there:
                 found[f"{drivers}"] = run(there, drivers, options, Watch(there))
                 say(f"{drivers} drivers done")
-    lines = tables(found, options.rate, options.seconds)
+    lines = tables(found, options.rate, options.seconds, options.batch)
     say("\n" + "\n".join(lines))
     if options.write_figures is not None:
         write_figures(options.write_figures, lines)

@@ -37,11 +37,12 @@ class Costs(NamedTuple):
         return self.backend + self.rest + self.upkeep
 
 
-def tables(found: Mapping[str, Mapping[str, Costs]], rate: float, seconds: float) -> list[str]:
+def tables(found: Mapping[str, Mapping[str, Costs]], rate: float, seconds: float, batch: int) -> list[str]:
     """The lines of all tables, by the number of workers; "SQLite" beside them."""
     lines = [
         f"{rate:,.0f} messages a second through all workers together, then their receipts at the same rate,",
-        f"{seconds:,.0f} seconds of each; {os.cpu_count()} cores for workers and database.",
+        f"{seconds:,.0f} seconds of each. A batch has {batch} messages; workers and database have",
+        f"{os.cpu_count()} cores.",
     ]
     for phase in PHASES:
         lines += ["", *_table(phase, {name: costs[phase] for name, costs in found.items()})]

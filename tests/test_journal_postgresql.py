@@ -21,6 +21,7 @@ from deliveryd.errors import (
     JournalFull,
     JournalUnreachable,
     JournalUnusable,
+    OutOfOrder,
 )
 from deliveryd.journal import group_commit
 from deliveryd.journal.base import Journal
@@ -158,6 +159,105 @@ async def test_a_number_that_was_given_again_after_a_loss_is_another_workers(sou
                 await make_ready(old, 2)
             with pytest.raises(JournalError):
                 await make_ready(new, 3)
+
+
+# the outbox
+
+
+def counter(source: JournalDatabase) -> int:
+    """How often the one live worker committed."""
+    with psycopg.connect(source.url) as db:
+        (commits,) = db.execute("SELECT commits FROM worker WHERE ended IS NULL").fetchone() or (0,)
+        return int(commits)
+
+
+async def test_the_outbox_is_read_without_a_commit_until_the_lease_has_to_be_renewed(
+    source: JournalDatabase,
+) -> None:
+    """A worker that does nothing but read its outbox keeps its lease all the same."""
+    now = 1000.0
+    timed: list[int] = []
+    async with open_shared_journal(
+        source, lease=20.0, boot_time=lambda: now, observe=lambda _s, count: timed.append(count)
+    ) as journal:
+        await journal.take([sample_message(1)], [], NOW)
+        before = counter(source)
+        timed.clear()
+        for _ in range(5):
+            assert await waiting_events(journal) == [(1, "dequeued")]
+        assert counter(source) == before
+        assert timed == []
+        for expected in (before + 1, before + 2):
+            now += 2.5  # half of the least time between two renewals
+            await waiting_events(journal)
+            assert counter(source) == expected
+
+
+async def test_the_first_look_over_a_new_connection_finds_out_that_commits_are_lost(
+    source: JournalDatabase,
+) -> None:
+    """It may lead to a standby that lacks them: what was reported there would be reported again."""
+    async with open_shared_journal(source) as journal:
+        await make_ready(journal, 1)
+        assert await waiting_events(journal) == []
+        with psycopg.connect(source.url, autocommit=True) as admin:
+            admin.execute("UPDATE worker SET commits = commits - 1, settled = id << 40 WHERE ended IS NULL")
+            admin.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+                " WHERE application_name = 'deliveryd' AND datname = current_database()"
+            )
+        with pytest.raises(CommitsLost):
+            await waiting_events(journal)
+
+
+async def test_events_of_several_days_are_read_and_settled_in_their_order(source: JournalDatabase) -> None:
+    """Those of yesterday's messages are in another partition than those of today's."""
+    async with open_shared_journal(source) as journal:
+        await journal.recover(NOW, ["sms"])
+        await make_ready(journal, 1, 2)
+        await journal.take([sample_message(3)], [], DAYS_LATER)
+        await begin_attempts(journal, attempt_on(1))
+        await journal.change([accepted_step(attempt_on(1), "p1")])
+        expected = [(3, "dequeued"), (1, "sent"), (4, "dequeued")]
+        assert await waiting_events(journal) == expected[:2]
+        await journal.take([sample_message(4)], [], DAYS_LATER)
+        assert await waiting_events(journal) == expected
+        assert [(row.message_id, row.status) for row in await journal.outbox(0, 2)] == expected[:2]
+        rows = await journal.outbox(0, 3)
+        for too_early in ([rows[0], rows[2]], rows[1:2], rows[1:3]):
+            with pytest.raises(OutOfOrder):
+                await journal.accept(too_early, DAYS_LATER)
+        await journal.accept(rows[:1], DAYS_LATER)
+        assert await waiting_events(journal) == expected[1:]
+        await journal.accept(await journal.outbox(0, 3), DAYS_LATER)
+        assert await waiting_events(journal) == []
+
+
+async def test_what_waits_in_an_adopted_log_is_read_whatever_its_day(source: JournalDatabase) -> None:
+    """And before what the worker has to report itself."""
+    async with open_shared_journal(source) as journal:
+        await journal.recover(NOW, ["sms"])
+        async with open_shared_journal(source) as other:
+            await other.recover(NOW, ["sms"])
+            await other.take([sample_message(1)], [], NOW)
+        await journal.take([sample_message(2)], [], DAYS_LATER)
+        await journal.follow(NOW, ["sms"])
+        assert await waiting_events(journal) == [(1, "dequeued"), (2, "dequeued")]
+
+
+async def test_numbers_of_a_commit_that_failed_are_left_out(source: JournalDatabase) -> None:
+    """The next event is found behind the gap."""
+    async with open_shared_journal(source) as journal:
+        await make_ready(journal, 1)
+        with psycopg.connect(source.url, autocommit=True) as admin:
+            admin.execute("ALTER TABLE event ADD CONSTRAINT no_two CHECK (message_id <> 2) NOT VALID")
+            with pytest.raises(psycopg.IntegrityError):
+                await journal.take([sample_message(2)], [], NOW)
+            admin.execute("ALTER TABLE event DROP CONSTRAINT no_two")
+        await journal.take([sample_message(3)], [], NOW)
+        assert await waiting_events(journal) == [(3, "dequeued")]
+        await accept_all(journal)
+        assert await waiting_events(journal) == []
 
 
 # connections

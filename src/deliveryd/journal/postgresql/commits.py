@@ -1,4 +1,7 @@
-"""Commits of this journal: each begins with the renewal of the worker's lease, and is lost with it."""
+"""Commits of this journal: each begins with the renewal of the worker's lease, and is lost with it.
+
+What only reads needs no commit, as long as the lease was renewed a short while ago over the same connection.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import anyio
 import psycopg
@@ -42,7 +45,18 @@ _NO_TABLE = "42P01"
 _GRANT_CREATE = "; let the user that connects own the database, or GRANT CREATE ON SCHEMA public TO it"
 _GRANT_OWNER = "; workers make and drop parts of its tables: GRANT their owner TO the user that connects"
 
+T = TypeVar("T")
 Pending = PendingOperation[Db, Any]
+
+
+class Look(Generic[T]):
+    """An operation of one statement that changes nothing."""
+
+    def __init__(self, operation: Callable[[Db], T]) -> None:
+        self._operation = operation
+
+    def __call__(self, db: Db) -> T:
+        return self._operation(db)
 
 
 class ChangedMeanwhile(IllegalTransition):
@@ -56,7 +70,7 @@ class CommitInDoubt(Exception):
 class Work(NamedTuple):
     """What a journal commits with: its connection, how to make another one, its lease, and where it runs.
 
-    `observe` is called after each commit with its seconds and how many operations shared it.
+    `observe` is called after each attempt at a commit with its seconds and how many operations shared it.
     """
 
     db: Db
@@ -79,6 +93,7 @@ class LeasedCommits(GroupCommit[Db]):
         self._warnings: list[str] = []
         self._began: float | None = None  # the event loop's time
         self._is_halted = False
+        self._has_renewed = False  # over this connection: then it isn't one to an older state of the database
         self._watch_warnings(work.db)
 
     def _forget_uncommitted(self) -> None:
@@ -122,7 +137,8 @@ class LeasedCommits(GroupCommit[Db]):
         alone = len(batch) > 1 and error is not None and not isinstance(error, JournalError)
         for request in batch:
             request.error = await self._tried([request]) if alone else error
-        self._observe(time.perf_counter() - started, len(batch))
+        if not _only_looks(batch):
+            self._observe(time.perf_counter() - started, len(batch))
 
     async def _tried(self, batch: Sequence[Pending]) -> Exception | None:
         """Commit a batch; where the answer to a COMMIT was lost, learn what became of it first."""
@@ -202,6 +218,9 @@ class LeasedCommits(GroupCommit[Db]):
             return self._broken
         try:
             db = self._connected()
+            if _only_looks(batch) and self._is_lately_renewed:
+                self._run(db, batch)
+                return None
             db.execute("BEGIN")
             self._lease.renew(db)
             if self._neighbours.is_due:
@@ -215,8 +234,13 @@ class LeasedCommits(GroupCommit[Db]):
             return self._judged(error) if isinstance(error, JournalError) else error
         return self._committed(db)
 
+    @property
+    def _is_lately_renewed(self) -> bool:
+        """Whether the lease needs no renewal for a look; the next one comes in time all the same."""
+        return self._has_renewed and self._lease.age < self._neighbours.interval / 2
+
     def _run(self, db: Db, batch: Sequence[Pending]) -> None:
-        """Run operations in the transaction that is open."""
+        """Run operations in the transaction that is open; looks may be in none."""
         for request in batch:
             request.result = request.operation(db)
 
@@ -232,6 +256,7 @@ class LeasedCommits(GroupCommit[Db]):
             self._roll_back()
             return error
         self._lease.note_commit()
+        self._has_renewed = True
         if self._warnings:
             return self._judged(
                 JournalError(f"a commit isn't known to be on the standby: {self._warnings[0]}")
@@ -248,6 +273,7 @@ class LeasedCommits(GroupCommit[Db]):
         """The connection, made anew if it was lost. Raises JournalUnreachable."""
         if self._db.closed:
             self._db = self._connect()
+            self._has_renewed = False
             self._neighbours.note_connected()
             self._watch_warnings(self._db)
         return self._db
@@ -270,6 +296,11 @@ class LeasedCommits(GroupCommit[Db]):
         if isinstance(failure, JournalError) and not isinstance(failure, JournalFull):
             self._broken = failure
         return failure
+
+
+def _only_looks(batch: Sequence[Pending]) -> bool:
+    """Whether nothing in a batch changes anything; one without operations renews the lease."""
+    return bool(batch) and all(isinstance(each.operation, Look) for each in batch)
 
 
 def _is_repeatable(error: Exception | None) -> bool:

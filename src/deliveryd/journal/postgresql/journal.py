@@ -33,7 +33,7 @@ from deliveryd.journal.event_json import EventWriter
 from deliveryd.journal.orders import Decided, Order
 from deliveryd.journal.pauses import Pause
 from deliveryd.journal.postgresql import deadlines, intake, pauses, reporting, retention, upkeep, waiting
-from deliveryd.journal.postgresql.commits import LeasedCommits, Pending, Work, translated
+from deliveryd.journal.postgresql.commits import LeasedCommits, Look, Pending, Work, translated
 from deliveryd.journal.postgresql.connection import Db
 from deliveryd.journal.postgresql.days import Days
 from deliveryd.journal.postgresql.decisions import Decisions
@@ -205,7 +205,7 @@ class PostgresqlJournal(LeasedCommits):
 
     async def outbox(self, after: int, limit: int) -> list[OutboxRow]:
         """The oldest events that wait."""
-        return await self._commit(lambda db: self._outbox.waiting(db, after, limit))
+        return await self._commit(Look(lambda db: self._outbox.waiting(db, after, limit)))
 
     async def accept(self, rows: Sequence[OutboxRow], at: int) -> list[Entry]:
         """Mark events as accepted; return the messages that were set aside and may be sent now."""

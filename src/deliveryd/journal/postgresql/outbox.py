@@ -10,9 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
-from typing import NamedTuple
 
-from deliveryd.errors import OutOfOrder
 from deliveryd.journal.base import OutboxRow
 from deliveryd.journal.event_json import EventWriter
 from deliveryd.journal.outbox import Written, event_instant
@@ -20,6 +18,7 @@ from deliveryd.journal.postgresql.connection import Db
 from deliveryd.journal.postgresql.days import Days, of_day
 from deliveryd.journal.postgresql.schema import LOG_BITS
 from deliveryd.journal.postgresql.values import arrays
+from deliveryd.journal.postgresql.watermark import LogEnd, waiting_events
 from deliveryd.model import STEP, StatusEvent
 
 AT = "substr(e.body, 15, 27)"
@@ -149,23 +148,6 @@ MOST_MOVED_IN = 2000
 _NOTE = """
 INSERT INTO meta VALUES ('latest_at', %s) ON CONFLICT (key) DO UPDATE SET value = excluded.value
 """
-_LOGS = "SELECT id, settled FROM worker WHERE holder = %s"
-_WAITING = f"""
-SELECT e.seq, e.message_id, e.status, e.body FROM worker w CROSS JOIN LATERAL (
-    SELECT seq, message_id, status, body FROM event
-    WHERE seq > greatest(w.settled, %(after)s) AND seq < (w.id + 1) << {LOG_BITS}
-    ORDER BY seq LIMIT %(limit)s) AS e
-WHERE w.holder = %(worker)s ORDER BY w.id = %(worker)s, e.seq LIMIT %(limit)s
-"""  # an adopted log first: it comes to an end
-_AHEAD = "SELECT seq FROM event WHERE seq > %s AND seq <= %s"
-_SETTLE = "UPDATE worker SET settled = %s WHERE id = %s AND holder = %s"
-_POST = """
-WITH posted AS (
-    UPDATE worker w SET settled = s.last
-    FROM unnest(%s::int8[], %s::int8[], %s::int8[]) AS s (log, first, last)
-    WHERE w.id = s.log AND w.holder = %s RETURNING s.first, s.last)
-INSERT INTO post (at, last, first) SELECT %s, last, first FROM posted
-"""
 _WRITTEN = f"""
 SELECT (SELECT max(at) FROM post), (SELECT max(refused_at) FROM event
         WHERE refused_at IS NOT NULL AND dropped_at IS NULL),
@@ -173,14 +155,6 @@ SELECT (SELECT max(at) FROM post), (SELECT max(refused_at) FROM event
         WHERE w.holder IS NOT NULL),
     (SELECT value::int8 FROM meta WHERE key = 'latest_at')
 """
-
-
-class Settled(NamedTuple):
-    """Events that were settled now, of one log."""
-
-    log: int
-    first: int
-    last: int
 
 
 class Outbox:
@@ -420,47 +394,11 @@ class Outbox:
 
     def waiting(self, db: Db, after: int, limit: int) -> list[OutboxRow]:
         """The oldest events that wait, log by log."""
-        rows = db.execute(_WAITING, {"after": after, "limit": limit, "worker": self.worker})
-        found = [OutboxRow(*row) for row in rows]
+        day = self.days.today if self.days.today in self.days else 0
+        found = waiting_events(db, self.worker, LogEnd(self._seq, day), after, limit)
         for log, of_log in groupby(found, lambda row: row.seq >> LOG_BITS):
             self._read[log] = max(self._read.get(log, 0), *(row.seq for row in of_log))
         return found
-
-    def post(self, db: Db, rows: Collection[OutboxRow], at: int) -> list[Settled]:
-        """Settle these events, which the service accepted; return what is settled by that, log by log.
-
-        Raises OutOfOrder when an event that waits further ahead isn't among them: it would never be reported.
-        """
-        if settled := self._settled_by(db, rows):
-            db.execute(_POST, (*arrays(settled), self.worker, at))
-        return settled
-
-    def refuse(self, db: Db, row: OutboxRow) -> list[Settled]:
-        """Settle an event that the service refused, like `post`."""
-        settled = self._settled_by(db, [row])
-        for log, _, last in settled:
-            db.execute(_SETTLE, (last, log, self.worker))
-        return settled
-
-    def _settled_by(self, db: Db, rows: Collection[OutboxRow]) -> list[Settled]:
-        """What is settled if the watermarks are raised to the last of these events. Raises OutOfOrder."""
-        watermarks: dict[int, int] = dict(db.execute(_LOGS, (self.worker,)).fetchall())
-        done: list[Settled] = []
-        for log, group in groupby(sorted(row.seq for row in rows), key=lambda seq: seq >> LOG_BITS):
-            numbers = list(group)
-            settled, last = max(watermarks.get(log, 1 << 62), log << LOG_BITS), numbers[-1]
-            if last <= settled:
-                continue
-            if last - settled == len(numbers):  # none is left out
-                ahead = frozenset[int]()
-            else:
-                ahead = frozenset(seq for (seq,) in db.execute(_AHEAD, (settled, last)))
-            if left := ahead.difference(numbers):
-                raise OutOfOrder(
-                    f"event {last} can't be settled before event {min(left)}, which waits ahead of it"
-                )
-            done.append(Settled(log, settled + 1, last))
-        return done
 
 
 def _in_order(db: Db, events: Sequence[StatusEvent], late: Collection[int]) -> Iterator[StatusEvent]:

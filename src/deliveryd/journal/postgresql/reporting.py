@@ -10,6 +10,7 @@ from deliveryd.journal.postgresql.connection import Db
 from deliveryd.journal.postgresql.days import by_day
 from deliveryd.journal.postgresql.outbox import Outbox
 from deliveryd.journal.postgresql.values import ENTRY, LOCATED, VISIBLE, plain
+from deliveryd.journal.postgresql.watermark import settle_posted, settle_refused
 from deliveryd.journal.rows import entry_of
 from deliveryd.model import Entry
 
@@ -51,7 +52,7 @@ def accept(db: Db, outbox: Outbox, worker: int, rows: Sequence[OutboxRow], at: i
     They were set aside, or an order at another worker gave them to this one, which hasn't followed it yet:
     their `dequeued` waited already, since the queue had handed them out again.
     """
-    settled = outbox.post(db, rows, at)
+    settled = settle_posted(db, worker, [row.seq for row in rows], at)
     if not settled:
         return []
     outbox.note(db, at)
@@ -78,7 +79,7 @@ def accept(db: Db, outbox: Outbox, worker: int, rows: Sequence[OutboxRow], at: i
 
 def refuse(db: Db, outbox: Outbox, row: OutboxRow, reason: str, at: int) -> int:
     """Set an event aside; return how often it was refused by now."""
-    if not outbox.refuse(db, row):
+    if not settle_refused(db, outbox.worker, row.seq):
         return 0
     outbox.note(db, at)
     found = db.execute(_REFUSE, (at, plain(reason), row.seq)).fetchone()

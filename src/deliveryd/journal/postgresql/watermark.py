@@ -1,0 +1,129 @@
+"""The watermark of each log: its events up to that number are settled, and those behind it wait.
+
+Most events are in the partition of one day, and a log's numbers have no gaps as long as nothing is deleted or
+put at its end. So that partition alone is looked at first; where numbers are missing, all of them are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from itertools import groupby
+from typing import Any, NamedTuple
+
+from deliveryd.errors import OutOfOrder
+from deliveryd.journal.base import OutboxRow
+from deliveryd.journal.postgresql.connection import Db
+from deliveryd.journal.postgresql.days import of_day
+from deliveryd.journal.postgresql.schema import LOG_BITS
+from deliveryd.journal.postgresql.values import arrays
+
+_WAITING_OF_DAY = f"""
+SELECT w.id, w.settled, e.seq, e.message_id, e.status, e.body FROM worker w LEFT JOIN LATERAL (
+    SELECT seq, message_id, status, body FROM event_of_day
+    WHERE seq > w.settled AND seq < (w.id + 1) << {LOG_BITS} ORDER BY seq LIMIT %(limit)s) AS e ON true
+WHERE w.holder = %(worker)s ORDER BY w.id, e.seq
+"""
+_WAITING = f"""
+SELECT e.seq, e.message_id, e.status, e.body FROM worker w CROSS JOIN LATERAL (
+    SELECT seq, message_id, status, body FROM event
+    WHERE seq > greatest(w.settled, %(after)s) AND seq < (w.id + 1) << {LOG_BITS}
+    ORDER BY seq LIMIT %(limit)s) AS e
+WHERE w.holder = %(worker)s ORDER BY w.id = %(worker)s, e.seq LIMIT %(limit)s
+"""  # an adopted log first: it comes to an end
+_LOGS = "SELECT id, settled FROM worker WHERE holder = %s"
+_AHEAD = "SELECT seq FROM event WHERE seq > %s AND seq <= %s"
+_REFUSED = "UPDATE worker SET settled = %s WHERE id = %s AND holder = %s"
+_POSTED = """
+WITH posted AS (
+    UPDATE worker w SET settled = s.last
+    FROM unnest(%s::int8[], %s::int8[], %s::int8[]) AS s (log, first, last)
+    WHERE w.id = s.log AND w.holder = %s AND w.settled = s.first - 1 RETURNING s.first, s.last)
+INSERT INTO post (at, last, first) SELECT %s, last, first FROM posted
+"""
+
+
+class Settled(NamedTuple):
+    """Events that were settled now, of one log."""
+
+    log: int
+    first: int
+    last: int
+
+
+class LogEnd(NamedTuple):
+    """The number of the latest event in a worker's own log, and the day of which most events are; 0: none."""
+
+    last: int
+    day: int
+
+
+def waiting_events(db: Db, worker: int, end: LogEnd, after: int, limit: int) -> list[OutboxRow]:
+    """The oldest events behind a number that wait in the logs that a worker holds, log by log."""
+    values = {"after": after, "limit": limit, "worker": worker}
+    if end.day and not after:
+        rows = db.execute(of_day(_WAITING_OF_DAY, end.day), values).fetchall()
+        if _are_all(rows, worker, end.last, limit):
+            return [OutboxRow(*row[2:]) for row in rows if row[2] is not None]
+    return [OutboxRow(*row) for row in db.execute(_WAITING, values)]
+
+
+def _are_all(rows: Sequence[tuple[Any, ...]], worker: int, last: int, limit: int) -> bool:
+    """Whether what one day has are the oldest events that wait: the worker holds no other log, and the
+    numbers are all that follow the watermark.
+    """
+    if {log for log, *_ in rows} != {worker}:
+        return False
+    settled = rows[0][1]
+    numbers = [seq for _, _, seq, *_ in rows if seq is not None]
+    if numbers != list(range(settled + 1, settled + 1 + len(numbers))):
+        return False
+    return len(numbers) == limit or settled + len(numbers) == last
+
+
+def settle_posted(db: Db, worker: int, seqs: Collection[int], at: int) -> list[Settled]:
+    """Settle events that the service accepted, in logs that a worker holds; return what is settled by that.
+
+    Raises OutOfOrder when an event that waits further ahead isn't among them: it would never be reported.
+    """
+    gapless = _without_gaps(seqs)
+    if gapless is not None and db.execute(_POSTED, (*arrays([gapless]), worker, at)).rowcount:
+        return [gapless]
+    if settled := list(_settled_by(db, worker, seqs)):
+        db.execute(_POSTED, (*arrays(settled), worker, at))
+    return settled
+
+
+def settle_refused(db: Db, worker: int, seq: int) -> list[Settled]:
+    """Settle an event that the service refused, like `settle_posted`."""
+    settled = list(_settled_by(db, worker, [seq]))
+    for log, _, last in settled:
+        db.execute(_REFUSED, (last, log, worker))
+    return settled
+
+
+def _without_gaps(seqs: Collection[int]) -> Settled | None:
+    """All of them, if they follow one another in one log: nothing can wait between them."""
+    if not seqs:
+        return None
+    first, last = min(seqs), max(seqs)
+    log = first >> LOG_BITS
+    return Settled(log, first, last) if last - first + 1 == len(seqs) and last >> LOG_BITS == log else None
+
+
+def _settled_by(db: Db, worker: int, seqs: Collection[int]) -> Iterator[Settled]:
+    """What is settled if the watermarks are raised to the last of these events. Raises OutOfOrder."""
+    watermarks: dict[int, int] = dict(db.execute(_LOGS, (worker,)).fetchall())
+    for log, group in groupby(sorted(seqs), key=lambda seq: seq >> LOG_BITS):
+        numbers = list(group)
+        settled, last = max(watermarks.get(log, 1 << 62), log << LOG_BITS), numbers[-1]
+        if last <= settled:
+            continue
+        if last - settled == len(numbers):  # none is left out
+            ahead = frozenset[int]()
+        else:
+            ahead = frozenset(seq for (seq,) in db.execute(_AHEAD, (settled, last)))
+        if left := ahead.difference(numbers):
+            raise OutOfOrder(
+                f"event {last} can't be settled before event {min(left)}, which waits ahead of it"
+            )
+        yield Settled(log, settled + 1, last)

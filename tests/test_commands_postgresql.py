@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import socket
 from pathlib import Path
 
 import anyio
@@ -116,6 +118,18 @@ def test_explain_shows_the_life_of_a_message(filled: Path) -> None:
     assert [event["status"] for event in life["events"]] == ["dequeued", "sent"]
     assert [attempt["provider_id"] for attempt in life["attempts"]] == ["p1"]
     assert "sent" in shown(filled, "explain", 1).out
+
+
+def test_explain_names_the_worker_that_recorded_an_event_and_the_one_that_has_the_message(
+    filled: Path,
+) -> None:
+    """Its log is on its machine."""
+    name = f"{socket.gethostname()}/{os.getpid()}"
+    sent, taken = (shown(filled, "explain", id_, "--json").data for id_ in (1, 7))
+    assert [event["worker"] for event in sent["events"]] == [name, name]
+    assert (sent["message"]["worker"], taken["message"]["worker"]) == (None, name)
+    assert f"worker: {name}\n" in shown(filled, "explain", 1).out
+    assert f"  worker     {name}\n" in shown(filled, "explain", 7).out
 
 
 def test_explain_names_the_database_that_lacks_a_message(filled: Path) -> None:

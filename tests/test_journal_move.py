@@ -242,7 +242,7 @@ async def _besides(journal: Journal, choices: random.Random, ids: Sequence[int])
 
 
 class Readings(NamedTuple):
-    """All that commands read, but the numbers of events, which are the place's own."""
+    """All that commands read, but the numbers of events and the names of workers: the place's own."""
 
     lives: Any
     found: Any
@@ -260,7 +260,10 @@ def read_before_opening(place: JournalPlace) -> tuple[Any, Any, Any]:
     reader = open_reader(place)
     ids = [*range(1, 5), *range(100, 200)]
     lives = [
-        life._replace(events=tuple(event._replace(seq=0) for event in life.events))
+        life._replace(
+            message=life.message and life.message._replace(worker=None),
+            events=tuple(event._replace(seq=0, worker=None) for event in life.events),
+        )
         for life in reader.lives(ids)
     ]
     decisions = reader.decisions(DecisionSelection(), 0, 999)

@@ -30,6 +30,7 @@ from deliveryd.journal.postgresql.asking_anew import ask_anew
 from deliveryd.journal.postgresql.commits import ChangedMeanwhile
 from deliveryd.journal.postgresql.connection import Db, connect_to_read, connect_to_write
 from deliveryd.journal.postgresql.following import Counting
+from deliveryd.journal.postgresql.halt import own_name
 from deliveryd.journal.postgresql.journal import PostgresqlJournal
 from deliveryd.journal.postgresql.lease import Fenced, boot_time, fence, live_workers
 from deliveryd.journal.postgresql.opening import open_shared_journal
@@ -232,6 +233,28 @@ async def test_a_worker_that_stood_still_for_a_lease_writes_nothing_when_it_goes
         assert process.stdout.readline() == "fenced True\n"
         assert (await state_counts(journal))[State.SENDING] == 1
         await balanced(journal)
+
+
+async def test_the_name_of_a_worker_of_whom_nothing_is_left_is_kept_as_long_as_its_messages(
+    source: JournalDatabase,
+) -> None:
+    """An operator wants to know where its log is."""
+    async with worker(source) as other:
+        async with worker(source) as journal:
+            await deliver_to_sent(journal, 1, "p1")
+            await accept_all(journal)
+        for _ in range(2):  # its row goes with the second look at the latest
+            await other.follow(NOW, SMS)
+        reader = PostgresqlReader(source)
+        with connect_to_write(source, 9) as db:
+            assert db.execute("SELECT count(*) FROM worker WHERE id > 0").fetchone() == (1,)
+        (life,) = await anyio.to_thread.run_sync(reader.lives, [1])
+        assert [event.worker for event in life.events] == [own_name()] * 2
+        await other.prune(NOW + 1, 9)
+        with connect_to_write(source, 9) as db:
+            assert db.execute("SELECT count(*) FROM former").fetchone() == (0,)
+        (life,) = await anyio.to_thread.run_sync(reader.lives, [1])
+        assert [event.worker for event in life.events] == [None] * 2
 
 
 async def test_a_lease_is_over_by_the_clock_of_who_watches_and_only_while_that_one_can_renew(

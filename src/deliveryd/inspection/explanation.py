@@ -112,6 +112,8 @@ def _heading(life: Life, reporting: Collection[str]) -> Iterator[str]:
     yield f"  variables  {EMPTIED_TEXT if message.variables is None else _variables(message.variables)}"
     if message.state not in (State.SENT, State.DELIVERED) and message.lane is not None:
         yield f"  channel    {message.lane}, tries so far: {message.tries}"
+    if message.worker is not None:
+        yield f"  worker     {message.worker}"
     for each in message.spent:
         yield f"  given up   {each.provider}: {each.reason}"
     if message.doubt:
@@ -215,7 +217,8 @@ def _repeats(life: Life) -> Iterator[Step]:
 def _event(event: EventRecord) -> Iterator[Step]:
     body = json.loads(event.body)
     facts = _event_facts(body)
-    yield Step(parse_instant(body["timestamp"]), f"event {event.status}: to be reported", facts)
+    by = () if event.worker is None else (f"worker: {event.worker}",)
+    yield Step(parse_instant(body["timestamp"]), f"event {event.status}: to be reported", facts + by)
     yield Step(event.settled_at, f"event {event.status}: {_settled(event)}")
 
 

@@ -22,7 +22,7 @@ class MessageRecord(NamedTuple):
 
     Variables are also None once the message was sent; a variable's value is None if it was omitted (see
     `without_values`). `key` is the idempotency key of the latest try; None if there was none.
-    `pause`: the one that it waits for.
+    `pause`: the one that it waits for. `worker`: the name of the one that has it, on a journal of several.
     """
 
     settings_id: int | None
@@ -39,6 +39,7 @@ class MessageRecord(NamedTuple):
     ended_at: int | None
     waits_for: str | None = None
     confirm_within: float | None = None
+    worker: str | None = None
     pause: Pause | None = None
 
 
@@ -61,13 +62,17 @@ class AttemptRecord(NamedTuple):
 
 
 class EventRecord(NamedTuple):
-    """A status event and its JSON; `settled_at` is when the service accepted or refused it."""
+    """A status event and its JSON; `settled_at` is when the service accepted or refused it.
+
+    `worker`: the name of the one that recorded it, on a journal of several.
+    """
 
     seq: int
     status: str
     body: str
     settled_at: int | None
     refused: str | None
+    worker: str | None = None
 
 
 class ReceiptRecord(NamedTuple):

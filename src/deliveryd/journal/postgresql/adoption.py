@@ -81,6 +81,9 @@ _LOCK = "SELECT id FROM worker WHERE id = ANY(%s::int8[]) ORDER BY id FOR UPDATE
 _STILL_EMPTY = f"""
 SELECT w.id FROM worker w WHERE w.id = ANY(%s::int8[]) AND NOT {_HAS_EVENTS} AND NOT {_HAS_MESSAGES}
 """
+_KEEP_NAMES = (
+    "INSERT INTO former (id, name, ended_at) SELECT id, name, %s FROM worker WHERE id = ANY(%s::int8[])"
+)
 _FOLD = """
 WITH gone AS (DELETE FROM worker WHERE id = ANY(%s::int8[]) RETURNING id, taken, pruned, forgotten)
 UPDATE worker w SET taken = w.taken + s.taken, pruned = w.pruned + s.pruned,
@@ -198,8 +201,8 @@ def _in_doubt(db: Db, rows: Sequence[Sequence[object]]) -> list[Doubtful]:
     return [Doubtful(entry, State.SENDING, reasons.get(entry.id)) for entry in entries]
 
 
-def fold(db: Db, worker: int, instant: int | None, over: Collection[int]) -> None:
-    """Delete the rows of ended workers of whom nothing is left but sums, which are kept.
+def fold(db: Db, worker: int, now: int, instant: int | None, over: Collection[int]) -> None:
+    """Delete the rows of ended workers of whom nothing is left but sums and their names, which are kept.
 
     Nobody puts anything into an inbox of theirs meanwhile: that needs the row. `instant` is of the database's
     clock.
@@ -213,4 +216,5 @@ def fold(db: Db, worker: int, instant: int | None, over: Collection[int]) -> Non
     still = [id_ for (id_,) in db.execute(_STILL_EMPTY, (locked,))]
     if still:
         keep_providers(db, still, instant)
+        db.execute(_KEEP_NAMES, (now, still))
         db.execute(_FOLD, (still,))

@@ -117,7 +117,7 @@ class Follower:
         given = self._given(db, {entry.id for entry in adopted.taken})
         adopted = adopted._replace(taken=[*adopted.taken, *given])
         effects: Sequence[Effect] = self._matching.sweep(db, now, MOST_SWEPT)
-        fold(db, self._worker, instant, self._neighbours.over)
+        fold(db, self._worker, now, instant, self._neighbours.over)
         versions: dict[str, int] = dict(db.execute(_VERSIONS).fetchall())
         found = FromOthers(
             adopted if adopted != NOTHING_LEFT else None,

@@ -16,6 +16,7 @@ from deliveryd.journal.history import (
 from deliveryd.journal.postgresql.connection import Db
 from deliveryd.journal.postgresql.outbox import ACCEPTED_AT, AT, HAPPENED, MOVES, PRESENT, WAITS
 from deliveryd.journal.postgresql.pauses import pauses
+from deliveryd.journal.postgresql.schema import LOG_BITS
 from deliveryd.journal.postgresql.tombstones import read_tombstones
 from deliveryd.journal.postgresql.upkeep import meta
 from deliveryd.journal.postgresql.values import LOCATED, VISIBLE
@@ -28,7 +29,8 @@ _MESSAGE = f"""
 SELECT m.settings_id, m.customer_id, m.variables, m.state, m.taken_at, w.due_at, m.provider, m.tries, NULL,
     m.spent, m.doubt, m.ended_at, w.waits_for, ((a.confirm_by - coalesce(
         (SELECT value::int8 FROM meta WHERE key = 'listened'), 0)
-        + coalesce((SELECT p.unheard FROM provider p WHERE p.name = a.provider), 0)) / 1e6)::float8
+        + coalesce((SELECT p.unheard FROM provider p WHERE p.name = a.provider), 0)) / 1e6)::float8,
+    (SELECT h.name FROM worker o JOIN worker h ON h.id = o.holder WHERE o.id = m.owner)
 {_OF_ONE} LEFT JOIN waiting w ON w.id = m.id LEFT JOIN awaited a ON a.id = m.id WHERE {VISIBLE}
 """
 _ATTEMPTS = f"""
@@ -42,12 +44,13 @@ SELECT beginning, key, number, provider, started_at, ended_at, verdict, provider
 ORDER BY key, number, ended_at IS NULL, ended_at
 """
 _EVENTS = f"""
-SELECT seq, status, body, settled_at, refused FROM (
+SELECT seq, status, body, settled_at, refused, coalesce((SELECT w.name FROM worker w WHERE w.id = log),
+    (SELECT f.name FROM former f WHERE f.id = log)) FROM (
     SELECT e.seq, e.status, e.body, {HAPPENED} AS happened, CASE WHEN {WAITS} OR {MOVES} THEN NULL
             ELSE coalesce(e.refused_at, {ACCEPTED_AT}) END AS settled_at,
-        CASE WHEN NOT {MOVES} THEN e.refused END AS refused
+        CASE WHEN NOT {MOVES} THEN e.refused END AS refused, e.seq >> {LOG_BITS} AS log
     FROM event e WHERE e.message_id = %s AND {PRESENT}
-    UNION ALL SELECT i.seq, i.status, i.body, {_LAST}, NULL, NULL
+    UNION ALL SELECT i.seq, i.status, i.body, {_LAST}, NULL, NULL, NULL::int8
     FROM inbox i WHERE i.message_id = %s AND i.body IS NOT NULL) AS e
 ORDER BY {AT}, happened, seq
 """

@@ -79,6 +79,7 @@ _OTHERS = (
     _OLD.format(table="unmatched", key="seq", old="received_at"),
     _OLD.format(table="decision", key="seq", old="message_id IS NULL AND at"),
     _OLD.format(table="stopped", key="ctid", old="lifted_at"),
+    _OLD.format(table="former", key="id", old="ended_at"),
 )
 _POSTS = """
 DELETE FROM post WHERE last = ANY(ARRAY(SELECT p.last FROM post p WHERE p.at < %s

@@ -256,6 +256,10 @@ CREATE TABLE given (                      -- messages that an order gave to the 
     id bigint PRIMARY KEY,                -- `dequeued`, until that one knows them
     log bigint NOT NULL                   -- the number of its log
 );
+CREATE TABLE former (                     -- names of workers whose rows are deleted, for people
+    id bigint PRIMARY KEY, name text NOT NULL, ended_at bigint NOT NULL
+);
+CREATE INDEX former_ended ON former (ended_at);
 CREATE TABLE had (                        -- providers of ended workers whose rows are deleted, and until when
     provider text COLLATE "C" PRIMARY KEY, had_at timestamptz NOT NULL
 );

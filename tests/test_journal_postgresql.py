@@ -210,6 +210,16 @@ async def test_the_first_look_over_a_new_connection_finds_out_that_commits_are_l
             await waiting_events(journal)
 
 
+async def test_a_look_at_the_outbox_finds_out_that_the_lease_was_ended(source: JournalDatabase) -> None:
+    """What would be reported next may be another worker's by then."""
+    async with open_shared_journal(source) as journal:
+        await journal.take([sample_message(1)], [], NOW)
+        with psycopg.connect(source.url, autocommit=True) as admin:
+            admin.execute("UPDATE worker SET ended = 'ordered' WHERE ended IS NULL")
+        with pytest.raises(Fenced):
+            await waiting_events(journal)
+
+
 async def test_events_of_several_days_are_read_and_settled_in_their_order(source: JournalDatabase) -> None:
     """Those of yesterday's messages are in another partition than those of today's."""
     async with open_shared_journal(source) as journal:

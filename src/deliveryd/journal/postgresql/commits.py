@@ -1,6 +1,6 @@
 """Commits of this journal: each begins with the renewal of the worker's lease, and is lost with it.
 
-What only reads needs no commit, as long as the lease was renewed a short while ago over the same connection.
+What only reads needs no commit if the lease was renewed a short while ago: it asks whether that is in force.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ Pending = PendingOperation[Db, Any]
 
 
 class Look(Generic[T]):
-    """An operation of one statement that changes nothing."""
+    """An operation that changes nothing, and each statement of which is right by itself."""
 
     def __init__(self, operation: Callable[[Db], T]) -> None:
         self._operation = operation
@@ -70,7 +70,7 @@ class CommitInDoubt(Exception):
 class Work(NamedTuple):
     """What a journal commits with: its connection, how to make another one, its lease, and where it runs.
 
-    `observe` is called after each attempt at a commit with its seconds and how many operations shared it.
+    `observe` is called after each batch with its seconds and how many operations it has, but not after looks.
     """
 
     db: Db
@@ -93,7 +93,6 @@ class LeasedCommits(GroupCommit[Db]):
         self._warnings: list[str] = []
         self._began: float | None = None  # the event loop's time
         self._is_halted = False
-        self._has_renewed = False  # over this connection: then it isn't one to an older state of the database
         self._watch_warnings(work.db)
 
     def _forget_uncommitted(self) -> None:
@@ -124,7 +123,8 @@ class LeasedCommits(GroupCommit[Db]):
                 release_lease(self._db, self._lease)
 
     async def _roused(self) -> None:
-        with anyio.move_on_after(self._neighbours.interval):
+        interval = self._neighbours.interval
+        with anyio.move_on_after(max(interval - self._lease.age, interval / 2)):
             await self._wake.wait()
 
     async def _keep_up(self) -> None:
@@ -218,7 +218,8 @@ class LeasedCommits(GroupCommit[Db]):
             return self._broken
         try:
             db = self._connected()
-            if _only_looks(batch) and self._is_lately_renewed:
+            if _only_looks(batch) and self._lease.age < self._neighbours.interval / 2:
+                self._lease.check(db)
                 self._run(db, batch)
                 return None
             db.execute("BEGIN")
@@ -233,11 +234,6 @@ class LeasedCommits(GroupCommit[Db]):
                 self._db.close()  # the next one leads to a server that takes writes
             return self._judged(error) if isinstance(error, JournalError) else error
         return self._committed(db)
-
-    @property
-    def _is_lately_renewed(self) -> bool:
-        """Whether the lease needs no renewal for a look; the next one comes in time all the same."""
-        return self._has_renewed and self._lease.age < self._neighbours.interval / 2
 
     def _run(self, db: Db, batch: Sequence[Pending]) -> None:
         """Run operations in the transaction that is open; looks may be in none."""
@@ -256,7 +252,6 @@ class LeasedCommits(GroupCommit[Db]):
             self._roll_back()
             return error
         self._lease.note_commit()
-        self._has_renewed = True
         if self._warnings:
             return self._judged(
                 JournalError(f"a commit isn't known to be on the standby: {self._warnings[0]}")
@@ -273,7 +268,6 @@ class LeasedCommits(GroupCommit[Db]):
         """The connection, made anew if it was lost. Raises JournalUnreachable."""
         if self._db.closed:
             self._db = self._connect()
-            self._has_renewed = False
             self._neighbours.note_connected()
             self._watch_warnings(self._db)
         return self._db

@@ -26,6 +26,7 @@ UPDATE worker SET commits = commits + 1,
     renewed_at = coalesce(timestamptz 'epoch' + %s::int8 * interval '1 microsecond', statement_timestamp())
 WHERE id = %s AND began_at = %s AND commits = %s AND ended IS NULL
 """
+_IN_FORCE = "SELECT 1 FROM worker WHERE id = %s AND began_at = %s AND commits = %s AND ended IS NULL"
 # A session that stands still within a transaction holds its row as long as the server lets it: nobody waits.
 _FENCE = """
 UPDATE worker SET ended = 'fenced' WHERE id = (
@@ -98,6 +99,11 @@ class Lease:
         self._sent_at = self.clock()
         renewed = self.database_clock.given, self.worker, self.born_at, self._commits
         if db.execute(_RENEW, renewed).rowcount != 1:
+            raise self._refused(db)
+
+    def check(self, db: Db) -> None:
+        """Raise Fenced or CommitsLost where `renew` would."""
+        if db.execute(_IN_FORCE, (self.worker, self.born_at, self._commits)).fetchone() is None:
             raise self._refused(db)
 
     def note_commit(self) -> None:

@@ -18,7 +18,7 @@ from deliveryd.journal.postgresql.connection import Db
 from deliveryd.journal.postgresql.days import Days, of_day
 from deliveryd.journal.postgresql.schema import LOG_BITS
 from deliveryd.journal.postgresql.values import arrays
-from deliveryd.journal.postgresql.watermark import LogEnd, waiting_events
+from deliveryd.journal.postgresql.watermark import waiting, waiting_of_day
 from deliveryd.model import STEP, StatusEvent
 
 AT = "substr(e.body, 15, 27)"
@@ -142,6 +142,9 @@ _NO_DAYS: Mapping[int, int] = {}
 MOST_AHEAD = 10_000
 """Messages at most of which is remembered that their events are ahead of this worker's clock."""
 
+LOOKS_AT_ALL = 10
+"""Looks at all partitions that follow one at today's which may not have found all that waits."""
+
 MOST_MOVED_IN = 2000
 """Rows of inboxes that one commit moves at most."""
 
@@ -175,6 +178,8 @@ class Outbox:
         """By log, the highest number that was read: its event may be posted now, and be moved meanwhile."""
         self._ahead: dict[int, int] = {}
         """By message, the latest instant of an event in this log that is later than all of its own."""
+        self._scattered = 0
+        """Looks at all partitions that are left until today's alone is looked at again."""
 
     def put_first(self, db: Db, events: Sequence[StatusEvent]) -> None:
         """Put the events of new messages in."""
@@ -394,10 +399,21 @@ class Outbox:
 
     def waiting(self, db: Db, after: int, limit: int) -> list[OutboxRow]:
         """The oldest events that wait, log by log."""
-        day = self.days.today if self.days.today in self.days else 0
-        found = waiting_events(db, self.worker, LogEnd(self._seq, day), after, limit)
+        found = None if after else self._waiting_of_day(db, limit)
+        if found is None:
+            found = waiting(db, self.worker, after, limit)
         for log, of_log in groupby(found, lambda row: row.seq >> LOG_BITS):
             self._read[log] = max(self._read.get(log, 0), *(row.seq for row in of_log))
+        return found
+
+    def _waiting_of_day(self, db: Db, limit: int) -> list[OutboxRow] | None:
+        """The same if today's partition has all of them; it isn't asked each time if it lately hadn't."""
+        if self._scattered or self.days.today not in self.days:
+            self._scattered = max(self._scattered - 1, 0)
+            return None
+        found = waiting_of_day(db, self.worker, self.days.today, self._seq, limit)
+        if found is None:
+            self._scattered = LOOKS_AT_ALL
         return found
 
 

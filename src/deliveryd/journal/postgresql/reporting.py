@@ -52,7 +52,7 @@ def accept(db: Db, outbox: Outbox, worker: int, rows: Sequence[OutboxRow], at: i
     They were set aside, or an order at another worker gave them to this one, which hasn't followed it yet:
     their `dequeued` waited already, since the queue had handed them out again.
     """
-    settled = settle_posted(db, worker, [row.seq for row in rows], at)
+    settled = settle_posted(db, worker, {row.seq for row in rows}, at)
     if not settled:
         return []
     outbox.note(db, at)

@@ -1,17 +1,20 @@
 """The watermark of each log: its events up to that number are settled, and those behind it wait.
 
-Most events are in the partition of one day, and a log's numbers have no gaps as long as nothing is deleted or
-put at its end. So that partition alone is looked at first; where numbers are missing, all of them are.
+Most events that wait are in the worker's own log and in the partition of one day, and a log's numbers have
+no gaps as long as nothing is deleted or put at its end. So that partition alone is looked at first; if that
+may not be all, all of them are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from itertools import groupby
 from typing import Any, NamedTuple
 
 from deliveryd.errors import OutOfOrder
 from deliveryd.journal.base import OutboxRow
+from deliveryd.journal.postgresql.commits import ChangedMeanwhile
 from deliveryd.journal.postgresql.connection import Db
 from deliveryd.journal.postgresql.days import of_day
 from deliveryd.journal.postgresql.schema import LOG_BITS
@@ -20,7 +23,8 @@ from deliveryd.journal.postgresql.values import arrays
 _WAITING_OF_DAY = f"""
 SELECT w.id, w.settled, e.seq, e.message_id, e.status, e.body FROM worker w LEFT JOIN LATERAL (
     SELECT seq, message_id, status, body FROM event_of_day
-    WHERE seq > w.settled AND seq < (w.id + 1) << {LOG_BITS} ORDER BY seq LIMIT %(limit)s) AS e ON true
+    WHERE w.id = %(worker)s AND seq > w.settled AND seq < (w.id + 1) << {LOG_BITS}
+    ORDER BY seq LIMIT %(limit)s) AS e ON true
 WHERE w.holder = %(worker)s ORDER BY w.id, e.seq
 """
 _WAITING = f"""
@@ -50,27 +54,19 @@ class Settled(NamedTuple):
     last: int
 
 
-class LogEnd(NamedTuple):
-    """The number of the latest event in a worker's own log, and the day of which most events are; 0: none."""
+def waiting_of_day(db: Db, worker: int, day: int, last: int, limit: int) -> list[OutboxRow] | None:
+    """The oldest events that wait, if a day has all of them; None: there may be others.
 
-    last: int
-    day: int
-
-
-def waiting_events(db: Db, worker: int, end: LogEnd, after: int, limit: int) -> list[OutboxRow]:
-    """The oldest events behind a number that wait in the logs that a worker holds, log by log."""
-    values = {"after": after, "limit": limit, "worker": worker}
-    if end.day and not after:
-        rows = db.execute(of_day(_WAITING_OF_DAY, end.day), values).fetchall()
-        if _are_all(rows, worker, end.last, limit):
-            return [OutboxRow(*row[2:]) for row in rows if row[2] is not None]
-    return [OutboxRow(*row) for row in db.execute(_WAITING, values)]
+    `last` is the number of the latest event in the worker's own log.
+    """
+    rows = db.execute(of_day(_WAITING_OF_DAY, day), {"limit": limit, "worker": worker}).fetchall()
+    if not _are_all(rows, worker, last, limit):
+        return None
+    return [OutboxRow(*row[2:]) for row in rows if row[2] is not None]
 
 
 def _are_all(rows: Sequence[tuple[Any, ...]], worker: int, last: int, limit: int) -> bool:
-    """Whether what one day has are the oldest events that wait: the worker holds no other log, and the
-    numbers are all that follow the watermark.
-    """
+    """Whether the worker holds no other log, and the numbers are all that follow the watermark."""
     if {log for log, *_ in rows} != {worker}:
         return False
     settled = rows[0][1]
@@ -80,28 +76,41 @@ def _are_all(rows: Sequence[tuple[Any, ...]], worker: int, last: int, limit: int
     return len(numbers) == limit or settled + len(numbers) == last
 
 
-def settle_posted(db: Db, worker: int, seqs: Collection[int], at: int) -> list[Settled]:
+def waiting(db: Db, worker: int, after: int, limit: int) -> list[OutboxRow]:
+    """The oldest events behind a number that wait in the logs that a worker holds, log by log."""
+    return [
+        OutboxRow(*row) for row in db.execute(_WAITING, {"after": after, "limit": limit, "worker": worker})
+    ]
+
+
+def settle_posted(db: Db, worker: int, seqs: AbstractSet[int], at: int) -> list[Settled]:
     """Settle events that the service accepted, in logs that a worker holds; return what is settled by that.
 
     Raises OutOfOrder when an event that waits further ahead isn't among them: it would never be reported.
     """
     gapless = _without_gaps(seqs)
-    if gapless is not None and db.execute(_POSTED, (*arrays([gapless]), worker, at)).rowcount:
+    if gapless is not None and _raise_watermarks(db, worker, [gapless], at):
         return [gapless]
-    if settled := list(_settled_by(db, worker, seqs)):
-        db.execute(_POSTED, (*arrays(settled), worker, at))
+    settled = list(_settled_by(db, worker, seqs))
+    if settled and not _raise_watermarks(db, worker, settled, at):
+        raise ChangedMeanwhile("the watermark of a log was raised meanwhile")
     return settled
+
+
+def _raise_watermarks(db: Db, worker: int, settled: Sequence[Settled], at: int) -> bool:
+    """Whether the watermarks were those before the first of these, and are raised."""
+    return db.execute(_POSTED, (*arrays(settled), worker, at)).rowcount == len(settled)
 
 
 def settle_refused(db: Db, worker: int, seq: int) -> list[Settled]:
     """Settle an event that the service refused, like `settle_posted`."""
-    settled = list(_settled_by(db, worker, [seq]))
+    settled = list(_settled_by(db, worker, {seq}))
     for log, _, last in settled:
         db.execute(_REFUSED, (last, log, worker))
     return settled
 
 
-def _without_gaps(seqs: Collection[int]) -> Settled | None:
+def _without_gaps(seqs: AbstractSet[int]) -> Settled | None:
     """All of them, if they follow one another in one log: nothing can wait between them."""
     if not seqs:
         return None
@@ -110,7 +119,7 @@ def _without_gaps(seqs: Collection[int]) -> Settled | None:
     return Settled(log, first, last) if last - first + 1 == len(seqs) and last >> LOG_BITS == log else None
 
 
-def _settled_by(db: Db, worker: int, seqs: Collection[int]) -> Iterator[Settled]:
+def _settled_by(db: Db, worker: int, seqs: AbstractSet[int]) -> Iterator[Settled]:
     """What is settled if the watermarks are raised to the last of these events. Raises OutOfOrder."""
     watermarks: dict[int, int] = dict(db.execute(_LOGS, (worker,)).fetchall())
     for log, group in groupby(sorted(seqs), key=lambda seq: seq >> LOG_BITS):

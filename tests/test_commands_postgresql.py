@@ -124,7 +124,7 @@ def test_explain_names_the_worker_that_recorded_an_event_and_the_one_that_has_th
     filled: Path,
 ) -> None:
     """Its log is on its machine."""
-    name = f"{socket.gethostname()}/{os.getpid()}"
+    name = f"{socket.gethostname()}/{os.getpid()} (1)"
     sent, taken = (shown(filled, "explain", id_, "--json").data for id_ in (1, 7))
     assert [event["worker"] for event in sent["events"]] == [name, name]
     assert (sent["message"]["worker"], taken["message"]["worker"]) == (None, name)

@@ -488,6 +488,22 @@ async def test_a_target_that_holds_something_is_left_as_it_is(
             assert (await journal.account()).taken == 1
 
 
+async def test_a_move_that_is_repeated_says_that_the_journal_was_moved(
+    file: JournalFile, database: JournalDatabase, tmp_path: Path
+) -> None:
+    """Not that the file isn't empty: somebody might remove it, and it is the only journal."""
+    async with opened(file) as journal:
+        await make_ready(journal, 1)
+    await anyio.to_thread.run_sync(move, file, database)
+    back = JournalFile(tmp_path / "back.db")
+    await anyio.to_thread.run_sync(move, database, back)
+    for _ in range(2):
+        with pytest.raises(JournalUnusable, match=f"was moved to another place, to {back.path}"):
+            move(database, back)
+    async with opened(back) as journal:
+        assert (await journal.account()).taken == 1
+
+
 async def test_what_was_moved_refuses_workers_until_it_is_reopened(
     file: JournalFile, database: JournalDatabase
 ) -> None:

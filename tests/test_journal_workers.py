@@ -249,7 +249,7 @@ async def test_the_name_of_a_worker_of_whom_nothing_is_left_is_kept_as_long_as_i
         with connect_to_write(source, 9) as db:
             assert db.execute("SELECT count(*) FROM worker WHERE id > 0").fetchone() == (1,)
         (life,) = await anyio.to_thread.run_sync(reader.lives, [1])
-        assert [event.worker for event in life.events] == [own_name()] * 2
+        assert [event.worker for event in life.events] == [f"{own_name()} (2)"] * 2
         await other.prune(NOW + 1, 9)
         with connect_to_write(source, 9) as db:
             assert db.execute("SELECT count(*) FROM former").fetchone() == (0,)

@@ -27,7 +27,7 @@ STATES: Mapping[State, str] = {
     State.TAKEN: "taken; nothing is sent before the service has accepted its dequeued event",
     State.READY: "ready; being prepared for a channel",
     State.WAITING: "waiting until it is due",
-    State.SENDING: "being sent; if the worker was killed, the next start resolves it",
+    State.SENDING: "being sent; if its worker was killed, the next start or another worker resolves it",
     State.IN_DOUBT: 'in doubt and held (on_in_doubt = "hold"): an attempt was sent, its outcome is unknown',
     State.SENT: "sent; a channel accepted it",
     State.DELIVERED: "delivered; the provider confirmed it",

@@ -149,6 +149,7 @@ def _finished(target: JournalFile, db: Db) -> Account:
     token = checked(target.path, lambda: moved_by(target.path))
     with _translated():
         if token is None or token != move_marks.moved_by(db):
+            tables.writable_format(db)  # raises where the journal was moved already, perhaps into this file
             raise JournalUnusable(f"{target.path} isn't empty: name a file that doesn't exist")
     checked(target.path, lambda: unmark_moved(target.path))
     with closing(open_database(target.path)) as file:

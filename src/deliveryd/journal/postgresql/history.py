@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from deliveryd.journal.history import (
@@ -30,7 +31,7 @@ SELECT m.settings_id, m.customer_id, m.variables, m.state, m.taken_at, w.due_at,
     m.spent, m.doubt, m.ended_at, w.waits_for, ((a.confirm_by - coalesce(
         (SELECT value::int8 FROM meta WHERE key = 'listened'), 0)
         + coalesce((SELECT p.unheard FROM provider p WHERE p.name = a.provider), 0)) / 1e6)::float8,
-    (SELECT h.name FROM worker o JOIN worker h ON h.id = o.holder WHERE o.id = m.owner)
+    (SELECT h.id FROM worker o JOIN worker h ON h.id = o.holder WHERE o.id = m.owner)
 {_OF_ONE} LEFT JOIN waiting w ON w.id = m.id LEFT JOIN awaited a ON a.id = m.id WHERE {VISIBLE}
 """
 _ATTEMPTS = f"""
@@ -44,8 +45,7 @@ SELECT beginning, key, number, provider, started_at, ended_at, verdict, provider
 ORDER BY key, number, ended_at IS NULL, ended_at
 """
 _EVENTS = f"""
-SELECT seq, status, body, settled_at, refused, coalesce((SELECT w.name FROM worker w WHERE w.id = log),
-    (SELECT f.name FROM former f WHERE f.id = log)) FROM (
+SELECT seq, status, body, settled_at, refused, log FROM (
     SELECT e.seq, e.status, e.body, {HAPPENED} AS happened, CASE WHEN {WAITS} OR {MOVES} THEN NULL
             ELSE coalesce(e.refused_at, {ACCEPTED_AT}) END AS settled_at,
         CASE WHEN NOT {MOVES} THEN e.refused END AS refused, e.seq >> {LOG_BITS} AS log
@@ -53,6 +53,10 @@ SELECT seq, status, body, settled_at, refused, coalesce((SELECT w.name FROM work
     UNION ALL SELECT i.seq, i.status, i.body, {_LAST}, NULL, NULL, NULL::int8
     FROM inbox i WHERE i.message_id = %s AND i.body IS NOT NULL) AS e
 ORDER BY {AT}, happened, seq
+"""
+_NAMES = """
+SELECT id, name FROM worker WHERE id = ANY(%(ids)s::int8[])
+UNION ALL SELECT id, name FROM former WHERE id = ANY(%(ids)s::int8[])
 """
 _RECEIPTS = f"""
 SELECT r.provider, r.provider_id, r.delivered, r.status, r.reported_at, r.received_at
@@ -79,16 +83,29 @@ def life_of(db: Db, message_id: int) -> Life:
         AttemptRecord(message_key(namespace, message_id, each[2], beginning), *each)
         for beginning, *each in rows(_ATTEMPTS)
     ]
-    messages = rows(_MESSAGE)
+    messages, events = rows(_MESSAGE), rows(_EVENTS)
+    workers = _workers(db, {row[-1] for row in [*messages, *events]})
     pause = next((each for each in pauses(db) if messages and each.waits_for == messages[0][12]), None)
     key = attempts[-1].key if attempts else None
     return Life(
         id=message_id,
-        message=message_record(messages[0], key, pause) if messages else None,
+        message=message_record(_named(messages[0], workers), key, pause) if messages else None,
         attempts=tuple(attempts),
-        events=tuple(EventRecord(*row) for row in rows(_EVENTS)),
+        events=tuple(EventRecord(*_named(row, workers)) for row in events),
         receipts=tuple(ReceiptRecord(*row) for row in rows(_RECEIPTS)),
         malformed=tuple(MalformedRecord(*row) for row in rows(_MALFORMED)),
         decisions=tuple(DecisionRecord(*row) for row in rows(_DECISIONS)),
         tombstone=read_tombstones(db, [message_id]).get(message_id),
     )
+
+
+def _workers(db: Db, ids: Collection[int | None]) -> Mapping[int, str]:
+    """The names of workers, with their numbers: two may have one name."""
+    wanted = [id_ for id_ in ids if id_ is not None]
+    return {id_: f"{name} ({id_})" for id_, name in db.execute(_NAMES, {"ids": wanted})}
+
+
+def _named(row: Sequence[Any], workers: Mapping[int, str]) -> Sequence[Any]:
+    """The row with the name of the worker whose number stands in its last column."""
+    *columns, worker = row
+    return [*columns, workers.get(worker)]

@@ -83,7 +83,7 @@ CHATTER = frozenset(
 )
 """Lines that any calm run has."""
 
-PATIENCE = 30.0
+PATIENCE = 120.0
 
 
 class Worker:

@@ -51,8 +51,13 @@ class Left:
         return transitions.deferred(entry, now, now + 3600 * SECOND, self.waits_for)
 
 
-def lived_through(world: VirtualWorld, journals: list[SharedJournal], left: Left, news: FromOthers) -> int:
-    """Another worker leaves a message an hour from being due; return how often it was sent after a minute."""
+def lived_through(
+    world: VirtualWorld, journals: list[SharedJournal], left: Left, news: FromOthers, seconds: float = 65
+) -> int:
+    """Another worker leaves a message an hour from being due; return how often it was sent after a minute.
+
+    `seconds`: until the provider answers another message.
+    """
 
     async def run() -> None:
         worker = world.supervisor()
@@ -63,9 +68,9 @@ def lived_through(world: VirtualWorld, journals: list[SharedJournal], left: Left
             await anyio.sleep(5)
             await _leave(worker, journals[0], left)
             journals[0].news.append(news)
-            await anyio.sleep(65)
+            await anyio.sleep(seconds)
             world.service.enqueue(message(2))  # the provider answers
-            await anyio.sleep(30)
+            await anyio.sleep(min(30, seconds))
             worker.stop()
 
     live(run)
@@ -95,6 +100,14 @@ def test_what_waits_for_a_provider_here_goes_on(
 ) -> None:
     """It would be due in an hour: nobody recorded which worker was to wake it."""
     assert lived_through(world, journals, Left(waits_for), news) == 1
+
+
+@pytest.mark.parametrize("waits_for", [waits.room("sms"), waits.repeat("sms"), waits.recovery("sms")])
+def test_what_waits_at_a_busy_worker_goes_on_here_within_seconds(
+    world: VirtualWorld, journals: list[SharedJournal], waits_for: str
+) -> None:
+    """The other worker lives and has the provider, and its own places are taken."""
+    assert lived_through(world, journals, Left(waits_for), FromOthers(waiting=1), seconds=7) == 1
 
 
 def test_what_was_paused_after_the_pause_had_ended_goes_on(

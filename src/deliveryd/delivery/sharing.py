@@ -19,9 +19,12 @@ FOLLOW_INTERVAL = 1.0
 """Seconds between two looks at what other workers did."""
 
 REVIEW_INTERVAL = 60.0
-"""Seconds after which this worker takes over what waits for a provider's room or recovery.
+REVIEW_WAITING = 5.0
+"""Seconds after which this worker takes over what waits for a provider's room or recovery; the second, while
+messages are known to wait.
 
-Nobody records which worker was to wake it: that one may have ended unseen, or have the provider no more.
+Nobody records which worker was to wake it: that one may be busy where this one has room, have ended unseen,
+or have the provider no more.
 """
 
 RESTART = 600.0
@@ -64,7 +67,7 @@ class Sharing:
         self._outages = outages
         self._clock = clock
         self._heartbeats = heartbeats
-        self._review_at = 0.0  # the event loop's time
+        self._reviewed_at = float("-inf")  # the event loop's time
         self._forget_at = float("inf")  # the event loop's time
         self._stopping = False
         self._stop_event = AutoResetEvent()
@@ -90,13 +93,17 @@ class Sharing:
         providers = {name: self._doubts[name] for name in self._lanes}
         found = await self._recorder.follow(providers)
         self._follow_outages(found)
-        if found.any_ended or found.adopted is not None or anyio.current_time() >= self._review_at:
+        if found.any_ended or found.adopted is not None or self._is_review_due():
             self._review(providers)
         if found.adopted is not None:
             await adopt_line(self._recorder, found.adopted, providers, self._clock)
 
+    def _is_review_due(self) -> bool:
+        interval = REVIEW_WAITING if self._recorder.backlog.count else REVIEW_INTERVAL
+        return anyio.current_time() >= self._reviewed_at + interval
+
     def _review(self, providers: Collection[str]) -> None:
-        self._review_at = anyio.current_time() + REVIEW_INTERVAL
+        self._reviewed_at = anyio.current_time()
         self._recorder.backlog.note_short_of_room(providers)
         for lane in self._lanes.values():
             lane.provider.expect_waiting()

@@ -11,6 +11,9 @@ from fleet.stage import Fleet, FleetWorker
 PROGRESS = 15
 """Messages that have to be accepted between two faults, so that each one meets work."""
 
+PATIENCE = 60.0
+"""Seconds within which the workers get on."""
+
 IS_OVER = "SELECT coalesce(bool_and(ended IS NOT NULL), true) FROM worker WHERE name = %s"
 """Whether the lease of a worker's process is over."""
 
@@ -80,15 +83,20 @@ OFTEN = ("kill", "cut", "cut_at_commit", "doze")
 """Faults that are over at once; the others take a whole lease, or stop everybody."""
 
 
-def progress(fleet: Fleet, count: int, patience: float = 60.0) -> None:
+def progress(fleet: Fleet, count: int) -> None:
     """Wait until so many more messages are accepted by the provider, while there is always work.
 
     Raises TimeoutError, which says what the workers complained of.
     """
     wanted = len(fleet.state.received) + count
     fleet.enqueue(2 * count)
+    await_accepted(fleet, wanted)
+
+
+def await_accepted(fleet: Fleet, wanted: int) -> None:
+    """Wait until so many messages in all are accepted by the provider. Raises TimeoutError as above."""
     try:
-        fleet.state.wait_for(lambda state: len(state.received) >= wanted, patience)
+        fleet.state.wait_for(lambda state: len(state.received) >= wanted, PATIENCE)
     except TimeoutError as error:
         said = [each for worker in fleet.workers for each in worker.log() if each.get("level") == "error"]
         raise TimeoutError(f"{error}; the workers' last errors: {said[-3:]}") from error

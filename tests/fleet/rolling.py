@@ -13,15 +13,18 @@ from pathlib import Path
 from typing import NamedTuple
 
 from deliveryd.sandbox.state import SandboxState
-from fleet.faults import progress
+from fleet.faults import await_accepted
 from fleet.rest import Rest, come_to_rest
 from fleet.stage import Fleet, FleetWorker, open_fleet
 
 RATE = 100
 """Messages a second that each provider takes: the stand-in posts few more receipts."""
 
-PLACES = 400
-"""Messages that each worker holds at most: more than the queue has, so that none waits for a place."""
+OUTSTANDING = 100
+"""Messages that the queue and the workers have together: always work, and never more than one can hold."""
+
+PLACES = 4 * OUTSTANDING
+"""Messages that each worker holds at most: a worker whose places are all taken may not ask for more."""
 
 _PATIENCE = 120.0
 
@@ -67,10 +70,11 @@ def roll(folder: Path, workers: int = 2, rounds: int = 2) -> Rolled:
     """Restart each of the workers so often. Raises NoPostgres."""
     with open_fleet(folder, workers, rate=RATE, places=PLACES) as fleet:
         fleet.open()
+        fleet.enqueue(OUTSTANDING)
         for worker in fleet.workers:
             _await_ready(fleet, worker)
         takes = _Takes(fleet.state)
-        progress(fleet, 50)
+        _progress(fleet, 50)
         pauses = []
         for worker in [*fleet.workers] * rounds:
             first = len(takes.times) - 1
@@ -84,12 +88,12 @@ def roll(folder: Path, workers: int = 2, rounds: int = 2) -> Rolled:
 def _restart(fleet: Fleet, worker: FleetWorker) -> None:
     before = worker.process
     worker.backend.is_leaving = True
-    progress(fleet, 10)
+    _progress(fleet, 10)
     worker.signal(signal.SIGTERM)
     _await(fleet, lambda: worker.process is not before, "hasn't ended and begun anew")
     _await_ready(fleet, worker)
     worker.backend.is_leaving = False
-    progress(fleet, 50)
+    _progress(fleet, 50)
 
 
 def _await_ready(fleet: Fleet, worker: FleetWorker) -> None:
@@ -100,4 +104,14 @@ def _await(fleet: Fleet, condition: Callable[[], bool], lacking: str) -> None:
     ends = time.monotonic() + _PATIENCE
     while not condition():
         assert time.monotonic() < ends, f"a worker {lacking} within {_PATIENCE:g} s"
-        progress(fleet, 10)
+        _progress(fleet, 10)
+
+
+def _progress(fleet: Fleet, count: int) -> None:
+    """Wait until so many more messages are accepted by the provider; as many new ones are in the queue then.
+
+    Raises TimeoutError.
+    """
+    before = len(fleet.state.received)
+    await_accepted(fleet, before + count)
+    fleet.enqueue(len(fleet.state.received) - before)

@@ -17,7 +17,7 @@ from deliveryd.channels.base import Accepted, Dispatch, Expired, InDoubt, TryAga
 from deliveryd.errors import JournalError, TooLate
 from deliveryd.inspection.screens import status_lines
 from deliveryd.inspection.watched import read_overview
-from deliveryd.journal.base import FromOthers, Recovery
+from deliveryd.journal.base import EndedWorker, FromOthers, Recovery
 from deliveryd.journal.pauses import Pause, PauseKind
 from deliveryd.model import SECOND, StopChange
 from deliveryd.telemetry.overview import as_json
@@ -87,6 +87,27 @@ def test_the_worker_says_that_its_journal_is_in_a_database(
 
     assert journals == []
     play(world, scene)
+
+
+@pytest.mark.parametrize(
+    ("in_order", "told"), [(True, ("info", "journal.handed_over")), (False, ("warning", "journal.adopted"))]
+)
+def test_a_worker_says_from_whom_it_takes_over_and_warns_unless_that_one_stopped_in_order(
+    world: VirtualWorld, journals: list[SharedJournal], *, in_order: bool, told: tuple[str, str]
+) -> None:
+    """Each rolling upgrade hands work over; a worker that died is for somebody to look into."""
+    ended = [EndedWorker("a/12", in_order=True), EndedWorker("b/7", in_order=in_order)]
+
+    async def scene(_worker: VirtualSupervisor) -> None:
+        journals[0].news.append(FromOthers(adopted=Recovery([], [], 3, [], ended=ended)))
+        await anyio.sleep(5)
+
+    with log_lines("info") as lines:
+        play(world, scene)
+        [line] = [line for line in lines() if "workers" in line]
+    assert (line["level"], line["event"]) == told
+    assert line["workers"] == "a/12, b/7"
+    assert line["count"] == 3
 
 
 # what others decide

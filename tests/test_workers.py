@@ -5,6 +5,8 @@ from __future__ import annotations
 import psycopg
 import pytest
 
+from deliveryd.cli.workers import HOW_ENDED
+from deliveryd.journal.base import EndedWorker
 from deliveryd.journal.place import JournalDatabase
 from deliveryd.journal.postgresql import journal, stopped
 from deliveryd.journal.postgresql.connection import Db, connect_to_write
@@ -219,8 +221,26 @@ async def test_what_others_left_in_the_inbox_of_a_worker_counts_among_its_events
         assert [(each.ended, each.events) for each in workers.list()] == [("fenced", 1), (None, 0)]
         adopted = (await other.follow(NOW, ["sms"])).adopted
         assert adopted is not None
-        assert adopted.logs == 1
+        assert [each.in_order for each in adopted.ended] == [False]
         assert [row.status for row in await accept_all(other)] == ["delivered"]
+
+
+async def test_a_worker_that_stopped_in_order_is_named_by_the_one_that_goes_on_and_found_ended_later(
+    source: JournalDatabase,
+) -> None:
+    """Its row is deleted soon; an operator may still ask by its name or number."""
+    async with open_shared_journal(source) as other:
+        async with open_shared_journal(source) as stopped:
+            await hand_over(stopped, 1)
+            name, number = Workers(source).list()[1].name, Workers(source).list()[1].id
+        adopted = (await other.follow(NOW, ["sms"])).adopted
+        assert adopted is not None
+        assert adopted.ended == [EndedWorker(name, in_order=True)]
+        await accept_all(other)
+        await other.follow(NOW, ["sms"])
+        assert [each.id for each in Workers(source).list()] == [1]
+        for each in (name, str(number)):
+            assert HOW_ENDED[Workers(source).how_ended(each) or ""] == "others have all that it had"
 
 
 async def test_a_start_is_logged_with_the_workers_name_and_who_else_is_there(source: JournalDatabase) -> None:

@@ -37,6 +37,7 @@ HOW_ENDED = {
     "fenced": "another worker ended it, after a whole lease without a commit",
     "ordered": "an operator ordered it",
     "halted": "the database lost commits",
+    "folded": "others have all that it had",
     "left": "attempts of it are left, at providers that no worker has that took over",
 }
 _NUMBERS = (0, 4, 5, 6, 7, 8, 9)

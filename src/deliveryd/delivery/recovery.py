@@ -39,7 +39,13 @@ async def adopt_line(
     """Do the same with what the recorder took over from a worker that ended, beside the line's own work."""
     await _take_up(recorder, left, providers, clock)
     if _has_work(left):
-        log(Event.JOURNAL_ADOPTED, count=len(left.taken) + left.waiting, in_flight=len(left.doubtful))
+        in_order = all(each.in_order for each in left.ended)
+        log(
+            Event.JOURNAL_HANDED_OVER if in_order else Event.JOURNAL_ADOPTED,
+            workers=[each.name for each in left.ended],
+            count=len(left.taken) + left.waiting,
+            in_flight=len(left.doubtful),
+        )
 
 
 def _has_work(left: Recovery) -> bool:

@@ -73,6 +73,13 @@ class PassedDeadlines(NamedTuple):
     is_complete: bool
 
 
+class EndedWorker(NamedTuple):
+    """A worker of a shared journal that is gone. `in_order`: it ended its lease itself."""
+
+    name: str
+    in_order: bool
+
+
 class Recovery(NamedTuple):
     """What an earlier run left.
 
@@ -80,8 +87,8 @@ class Recovery(NamedTuple):
     `waiting`: how many wait for their time, those that were in the line's hands among them, but none that is
     paused. `reporting`: ids of ended messages whose last event isn't accepted yet. `pauses`: those in force.
     `paused`: how many messages are paused, by what they wait for. `elsewhere`: the providers that other
-    workers have, or had until a short while ago. `logs`: of how many ended workers it was taken over while
-    this one ran; there may be events of them alone.
+    workers have, or had until a short while ago. `ended`: the workers it was taken over from while this one
+    ran; there may be events of them alone.
     """
 
     taken: list[Entry]
@@ -92,7 +99,7 @@ class Recovery(NamedTuple):
     pauses: Sequence[Pause] = ()
     paused: Mapping[str, int] = {}
     elsewhere: frozenset[str] = frozenset()
-    logs: int = 0
+    ended: Sequence[EndedWorker] = ()
 
 
 class FromOthers(NamedTuple):

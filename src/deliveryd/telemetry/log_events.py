@@ -198,7 +198,12 @@ class Event(StrEnum):
     JOURNAL_ADOPTED = (
         "journal.adopted",
         WARNING,
-        "another worker of the journal ended; this one goes on with what it left",
+        "other workers of the journal died or were fenced; this one goes on with what they left",
+    )
+    JOURNAL_HANDED_OVER = (
+        "journal.handed_over",
+        INFO,
+        "other workers of the journal stopped in order; this one goes on with what they left",
     )
     JOURNAL_LOST = "journal.lost", ERROR, "the journal records nothing more for this worker, which ends"
     JOURNAL_COMMITS_LOST = (

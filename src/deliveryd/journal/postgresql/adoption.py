@@ -10,10 +10,10 @@ from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from deliveryd import transitions
-from deliveryd.journal.base import Doubtful, Recovery
+from deliveryd.journal.base import Doubtful, EndedWorker, Recovery
 from deliveryd.journal.postgresql.connection import Db
 from deliveryd.journal.postgresql.elsewhere import keep_providers
-from deliveryd.journal.postgresql.lease import ATTEMPTS_MAY_GO_ON, LEFT_OVER
+from deliveryd.journal.postgresql.lease import ATTEMPTS_MAY_GO_ON, LEFT_OVER, RELEASED
 from deliveryd.journal.postgresql.schema import LOG_BITS
 from deliveryd.journal.postgresql.values import ENTRY
 from deliveryd.journal.postgresql.waiting import entries_of, hold_in_doubt, unbind
@@ -27,7 +27,7 @@ _HAS_EVENTS = f"""
 _HAS_MESSAGES = "EXISTS (SELECT 1 FROM message m WHERE m.owner = w.id)"
 _FOREIGN = "m.provider = ANY(%(foreign)s::text[])"
 _ORPHANED = f"""
-SELECT w.id, w.holder, {_HAS_EVENTS},
+SELECT w.id, w.name, w.ended, w.holder, {_HAS_EVENTS},
     EXISTS (SELECT 1 FROM message m WHERE m.owner = w.id AND NOT {_FOREIGN}), {_HAS_MESSAGES}
 FROM worker w WHERE w.ended IS NOT NULL AND w.id > 0 AND w.holder IS DISTINCT FROM %(me)s
     AND NOT EXISTS (SELECT 1 FROM worker h WHERE h.id = w.holder
@@ -103,6 +103,8 @@ class _Orphan(NamedTuple):
     """A worker that ended, of whom nobody has what it left; `has_mine`: also messages for this worker."""
 
     id: int
+    name: str
+    how: str
     holder: int | None
     has_events: bool
     has_mine: bool
@@ -127,17 +129,19 @@ def adopt(
     foreign = sorted(frozenset(others).difference(providers))
     values = {"me": worker, "foreign": foreign, "over": list(over)}
     rows = db.execute(_ORPHANED, values).fetchall()
-    logs = [
-        each.id
+    adopted = [
+        each
         for each in map(_Orphan._make, rows)
         if (each.has_events or each.has_mine)
         and db.execute(_ADOPT, (worker, each.id, each.holder)).rowcount == 1
     ]
+    logs = [each.id for each in adopted]
     for log in logs:
         _leave_to_others(db, log, foreign)
     if not logs:
         return NOTHING_LEFT
-    return _put_in_order(db, logs, now, frozenset(providers).union(others))._replace(logs=len(logs))
+    ended = [EndedWorker(each.name, in_order=each.how == RELEASED) for each in adopted]
+    return _put_in_order(db, logs, now, frozenset(providers).union(others))._replace(ended=ended)
 
 
 def adopt_all(

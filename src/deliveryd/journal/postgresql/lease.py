@@ -49,13 +49,20 @@ RENEWALS = 4
 """Renewals within the shortest of all leases, while there is nothing to commit."""
 
 
+RELEASED = "released"
+"""How a lease ended that its worker ended itself."""
+
 ORDERED = "ordered"
 """How a lease ended that an operator ended: attempts may go on until it would have been over by itself."""
 
 LEFT_OVER = "left"
 """The same of a row that was nobody's: of attempts at providers that the adopter of their worker lacks."""
 
+FOLDED = "folded"
+"""The same of a worker whose row is gone, since others have all that it had: only its name is kept."""
+
 _EARLY = f"IN ('{ORDERED}', '{HALTED}')"
+_RELEASE = f"UPDATE worker SET ended = '{RELEASED}' WHERE id = %s AND ended IS NULL"
 ATTEMPTS_MAY_GO_ON = f"({{0}}.ended {_EARLY} AND {{0}}.id <> ALL(%(over)s::int8[]))"
 """SQL for whether a worker whose lease was ended early may still be making attempts; `{0}` is its row.
 
@@ -290,5 +297,5 @@ def begin_work(
 def release_lease(db: Db, lease: Lease) -> None:
     """End this worker's own lease: others may adopt at once."""
     with db.transaction():
-        db.execute("UPDATE worker SET ended = 'released' WHERE id = %s AND ended IS NULL", (lease.worker,))
+        db.execute(_RELEASE, (lease.worker,))
         ask_anew(db)

@@ -14,7 +14,7 @@ from deliveryd.journal.postgresql.commits import translated
 from deliveryd.journal.postgresql.connection import Db, connect_to_read, connect_to_write
 from deliveryd.journal.postgresql.elsewhere import providers_elsewhere
 from deliveryd.journal.postgresql.halt import Loss, accept_losses, losses
-from deliveryd.journal.postgresql.lease import LEFT_OVER, ORDERED
+from deliveryd.journal.postgresql.lease import FOLDED, LEFT_OVER, ORDERED
 from deliveryd.journal.postgresql.schema import LOG_BITS, check_readable, lock_schema
 from deliveryd.journal.postgresql.values import plain
 from deliveryd.model import SECOND
@@ -52,8 +52,9 @@ _HOW_ENDED = f"""
 SELECT ended FROM (
     SELECT ended, id FROM worker WHERE id > 0 AND ended IS NOT NULL AND %(name)s IN (name, id::text)
     UNION ALL SELECT '{ORDERED}', 0 FROM decision
-    WHERE verb = '{Action.FENCE}' AND kind = '{ItemKind.WORKER}' AND key = %(name)s) AS ended
-ORDER BY ended = '{LEFT_OVER}', id DESC LIMIT 1
+    WHERE verb = '{Action.FENCE}' AND kind = '{ItemKind.WORKER}' AND key = %(name)s
+    UNION ALL SELECT '{FOLDED}', -1 FROM former WHERE %(name)s IN (name, id::text)) AS ended
+ORDER BY ended = '{FOLDED}', ended = '{LEFT_OVER}', id DESC LIMIT 1
 """
 _RECORD = """
 INSERT INTO decision (at, verb, kind, key, message_id, "user", caller, reason)
@@ -118,7 +119,7 @@ class Workers:
     def how_ended(self, name: str) -> str | None:
         """Return how the lease of an ended worker of this name or number ended; None: there is none.
 
-        A worker whose work others have is forgotten, unless an operator ended it.
+        Of a worker whose work others have it isn't known any more, unless an operator ended it.
         """
 
         def read(db: Db) -> str | None:

@@ -142,6 +142,17 @@ def test_a_waiting_message_says_until_when_and_for_what(world: World) -> None:
     assert re.search(r"\+\S+  due: goes on with sms then, or as soon as there is capacity$", told.strip())
 
 
+def test_a_message_that_waits_for_an_answer_says_for_which_one(world: World) -> None:
+    world.state.fail_until_healed("settings", FaultAnswer(503))
+    world.state.enqueue(message(5))
+    worker = world.start()
+    world.sandbox.wait_for(lambda state: state.requests["settings"] > 2, PATIENCE)  # it waits meanwhile
+    worker.send_signal(signal.SIGTERM)
+    assert worker.wait(PATIENCE) == 0
+    told = explain(world, 5).out
+    assert told.startswith("message 5: waiting for settings 1 from the service, or until it is due\n")
+
+
 def test_an_attempt_in_doubt_that_is_held(world: World) -> None:
     """It is named with the key under which the provider may know it."""
     world.change('timeout = "3s"', 'timeout = "200ms"\non_in_doubt = "hold"')

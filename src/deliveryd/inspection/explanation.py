@@ -99,10 +99,7 @@ def _heading(life: Life, reporting: Collection[str]) -> Iterator[str]:
         yield f"message {life.id}: {ERASED if erased else PRUNED if life.tombstone else NEVER_TAKEN}"
         return
     may_follow = message.state is State.SENT and message.lane in reporting
-    state = (
-        PAUSED_TEXT if message.state is State.WAITING and message.pause is not None else STATES[message.state]
-    )
-    yield f"message {life.id}: {state}{RECEIPT_MAY_FOLLOW if may_follow else ''}"
+    yield f"message {life.id}: {_state(message)}{RECEIPT_MAY_FOLLOW if may_follow else ''}"
     yield ""
     if message.settings_id is None:
         yield "  its queue element was malformed: it has no settings, customer or variables"
@@ -119,6 +116,14 @@ def _heading(life: Life, reporting: Collection[str]) -> Iterator[str]:
     if message.doubt:
         then = "never settled" if message.state is State.FAILED else "any repeat uses this key"
         yield f"  in doubt   {message.key}: {then}"
+
+
+def _state(message: MessageRecord) -> str:
+    if message.state is State.WAITING and message.pause is not None:
+        return PAUSED_TEXT
+    if message.state is State.WAITING and message.waits_for is not None:
+        return f"waiting for {awaited(message.waits_for)}, or until it is due"
+    return STATES[message.state]
 
 
 def _variables(variables: Mapping[str, str | None]) -> str:

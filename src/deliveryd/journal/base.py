@@ -74,7 +74,10 @@ class PassedDeadlines(NamedTuple):
 
 
 class EndedWorker(NamedTuple):
-    """A worker of a shared journal that is gone. `in_order`: it ended its lease itself."""
+    """A worker of a shared journal that is gone.
+
+    `in_order`: it ended its lease itself, or only something is left of it that nobody could take before.
+    """
 
     name: str
     in_order: bool
@@ -348,7 +351,10 @@ class Journal(SharedLimits, Protocol):
         """Make messages READY that wait for one of these: the first named first, then the first due."""
 
     async def wake(self, waits_for: Collection[str], at: int, limit: int) -> int:
-        """Let messages that wait for one of these be due at `at`; return how many, `limit` at most."""
+        """Let messages that wait for one of these be due at `at`; return how many, `limit` at most.
+
+        Those that another worker holds in this moment follow with the next `follow`, and are counted.
+        """
 
     async def release(self, provider: str, at: int, limit: int) -> int:
         """Let messages that are bound to a provider and wait be due at `at`, bound to none.

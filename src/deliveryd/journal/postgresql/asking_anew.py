@@ -22,12 +22,15 @@ SELECT key, value::int8 FROM meta WHERE key >= 'unasked ' AND key < 'unasked!'
 ORDER BY key LIMIT 1 FOR UPDATE SKIP LOCKED
 """
 _GO_ON = "UPDATE meta SET value = %s WHERE key = %s"
+_FOR_AN_ANSWER = f"""
+(waits_for = '{waits.DIRECTORY}' OR (waits_for >= 'settings ' AND waits_for < 'settings!')
+    OR (waits_for >= 'customer ' AND waits_for < 'customer!'))
+"""
+_FOUND = f"SELECT id FROM waiting WHERE id > %s AND {_FOR_AN_ANSWER} ORDER BY id LIMIT {ASKED_AT_ONCE}"
 _MAKE_DUE = f"""
 UPDATE waiting SET due_at = 0, waits_for = NULL WHERE id = ANY(ARRAY(
-    SELECT id FROM waiting WHERE id > %s AND (waits_for = '{waits.DIRECTORY}'
-        OR (waits_for >= 'settings ' AND waits_for < 'settings!')
-        OR (waits_for >= 'customer ' AND waits_for < 'customer!'))
-    ORDER BY id LIMIT {ASKED_AT_ONCE} FOR UPDATE SKIP LOCKED)) RETURNING id
+    SELECT id FROM waiting WHERE id = ANY(%s::int8[]) AND {_FOR_AN_ANSWER}
+    ORDER BY id FOR UPDATE SKIP LOCKED)) RETURNING id
 """
 
 
@@ -38,13 +41,20 @@ def ask_anew(db: Db) -> None:
 
 
 def go_on_asking(db: Db) -> None:
-    """Make the next portion due, if there is one that no other worker is at."""
+    """Make the next portion due, if there is one that no other worker is at.
+
+    A message that another worker holds is looked at again: only its due time may change.
+    """
     row = db.execute(_BEGUN).fetchone()
     if row is None:
         return
     key, after = row
-    due = [id_ for (id_,) in db.execute(_MAKE_DUE, (after,))]
-    if len(due) < ASKED_AT_ONCE:
+    found = [id_ for (id_,) in db.execute(_FOUND, (after,))]
+    due = {id_ for (id_,) in db.execute(_MAKE_DUE, (found,))} if found else set()
+    missed = [id_ for id_ in found if id_ not in due]
+    if missed:
+        db.execute(_GO_ON, (str(missed[0] - 1), key))
+    elif len(found) < ASKED_AT_ONCE:
         db.execute("DELETE FROM meta WHERE key = %s", (key,))
     else:
-        db.execute(_GO_ON, (str(max(due)), key))
+        db.execute(_GO_ON, (str(found[-1]), key))

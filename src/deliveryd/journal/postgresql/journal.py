@@ -32,7 +32,16 @@ from deliveryd.journal.base import (
 from deliveryd.journal.event_json import EventWriter
 from deliveryd.journal.orders import Decided, Order
 from deliveryd.journal.pauses import Pause
-from deliveryd.journal.postgresql import deadlines, intake, pauses, reporting, retention, upkeep, waiting
+from deliveryd.journal.postgresql import (
+    deadlines,
+    intake,
+    pauses,
+    reporting,
+    retention,
+    upkeep,
+    waiting,
+    waking,
+)
 from deliveryd.journal.postgresql.commits import LeasedCommits, Look, Pending, Work, translated
 from deliveryd.journal.postgresql.connection import Db
 from deliveryd.journal.postgresql.days import Days
@@ -113,6 +122,7 @@ class PostgresqlJournal(LeasedCommits):
         self._outbox = Outbox(events, lease.worker, left, self._days)
         recorder = StepWriter(lease.worker, self._days, keeps_variables=keeps_variables)
         self._matching = Matching(self._outbox, recorder, self.namespace, keeps_variables=keeps_variables)
+        self._missed = waking.Missed()
         self._follower = Follower(lease.worker, self._neighbours, self._outbox, self._matching, lease.clock)
         self._counting = Counting(reading, lease.clock)
         self._listening = deadlines.Listening(db, lease.worker)
@@ -163,7 +173,10 @@ class PostgresqlJournal(LeasedCommits):
 
     async def wake(self, waits_for: Collection[str], at: int, limit: int) -> int:
         """Let messages be due that wait for one of these."""
-        return await self._commit(lambda db: waiting.wake(db, waits_for, at, limit, self._follower.foreign))
+        woken = await self._commit(lambda db: waking.wake(db, waits_for, at, limit, self._follower.foreign))
+        if woken.missed:
+            self._missed.note(waits_for, at, woken.missed)
+        return woken.found
 
     async def release(self, provider: str, at: int, limit: int) -> int:
         """Let messages be due at any provider that wait for this one."""
@@ -413,14 +426,16 @@ class PostgresqlJournal(LeasedCommits):
     async def follow(self, now: int, providers: Collection[str]) -> FromOthers:
         """Adopt what ended workers left; return what other workers did."""
 
-        def look(db: Db) -> News:
+        def look(db: Db) -> tuple[News, Mapping[str, object]]:
             self._follower.note_providers(db, providers)
-            return self._follower.look(db, now, self._clock.given)
+            news = self._follower.look(db, now, self._clock.given)
+            return news, self._missed.wake(db, self._follower.foreign)
 
         # First: the line has to know what was adopted before it reports the events of that.
         counts = await self._read_in(self._counting.count) if self._counting.is_due else None
-        news = await self._commit(look)
+        news, woken = await self._commit(look)
         self._follower.remember(news.versions)
+        self._missed.forget(woken)
         if counts is None:
             return news.found
         return news.found._replace(waiting=counts.waiting, paused=counts.paused)

@@ -18,7 +18,7 @@ from deliveryd.states import State
 IS_PAUSED = f"(waits_for >= '{waits.PAUSED_FROM}' AND waits_for < '{waits.PAUSED_BELOW}')"
 """SQL for whether a waiting message is paused; NULL when it waits for nothing."""
 
-_MINE = "provider <> ALL(%(foreign)s::text[])"
+MINE = "provider <> ALL(%(foreign)s::text[])"
 """SQL for whether a worker may touch a waiting message: it isn't bound to what only others have."""
 
 _DUE = """
@@ -31,12 +31,12 @@ SELECT count(*) FROM (SELECT 1 FROM waiting
 """
 _NEXT_DUE = "SELECT min(due_at) FROM waiting WHERE waits_for IS NULL AND provider = %s"
 _OVERDUE = f"""
-SELECT id, {IS_PAUSED} FROM waiting WHERE waits_for IS NOT NULL AND due_at <= %(now)s AND {_MINE}
+SELECT id, {IS_PAUSED} FROM waiting WHERE waits_for IS NOT NULL AND due_at <= %(now)s AND {MINE}
 ORDER BY due_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
 """
-_NEXT_OVERDUE = f"SELECT min(due_at) FROM waiting WHERE waits_for IS NOT NULL AND {_MINE}"
+_NEXT_OVERDUE = f"SELECT min(due_at) FROM waiting WHERE waits_for IS NOT NULL AND {MINE}"
 _WAITING_FOR = f"""
-SELECT id FROM waiting WHERE waits_for = %(waits_for)s AND {_MINE}
+SELECT id FROM waiting WHERE waits_for = %(waits_for)s AND {MINE}
 ORDER BY due_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
 """
 _MAKE_READY = f"""
@@ -46,14 +46,9 @@ WHERE m.day = seen.day AND m.id = seen.id AND m.state = {transitions.DUE.before:
 RETURNING wanted.place, {ENTRY}
 """
 _TAKE_OUT = "DELETE FROM waiting WHERE id = ANY(%s::int8[])"
-_WAKE = f"""
-UPDATE waiting SET due_at = %(at)s, waits_for = NULL WHERE id = ANY(ARRAY(
-    SELECT id FROM waiting WHERE waits_for = ANY(%(names)s::text[]) AND {_MINE}
-    LIMIT %(limit)s FOR UPDATE SKIP LOCKED))
-"""
 _PARK = f"""
 UPDATE waiting SET waits_for = %(waits_for)s WHERE id = ANY(ARRAY(
-    SELECT id FROM waiting WHERE waits_for = ANY(%(names)s::text[]) AND {_MINE}
+    SELECT id FROM waiting WHERE waits_for = ANY(%(names)s::text[]) AND {MINE}
     LIMIT %(limit)s FOR UPDATE SKIP LOCKED))
 """
 _AT_PROVIDERS = """
@@ -136,12 +131,6 @@ def take_waiting_for(
             ids += [id_ for (id_,) in db.execute(_WAITING_FOR, values)]
     _take_out(db, ids)
     return _made_ready(db, worker, ids)
-
-
-def wake(db: Db, waits_for: Collection[str], at: int, limit: int, foreign: Collection[str]) -> int:
-    """Let messages be due that wait for one of these."""
-    values = {"at": at, "names": list(waits_for), "limit": limit, "foreign": list(foreign)}
-    return db.execute(_WAKE, values).rowcount
 
 
 def park(db: Db, waits_for: str, instead_of: Collection[str], limit: int, foreign: Collection[str]) -> int:

@@ -102,7 +102,7 @@ def test_what_waits_for_a_provider_here_goes_on(
     assert lived_through(world, journals, Left(waits_for), news) == 1
 
 
-@pytest.mark.parametrize("waits_for", [waits.room("sms"), waits.repeat("sms"), waits.recovery("sms")])
+@pytest.mark.parametrize("waits_for", [waits.room("sms"), waits.repeat("sms")])
 def test_what_waits_at_a_busy_worker_goes_on_here_within_seconds(
     world: VirtualWorld, journals: list[SharedJournal], waits_for: str
 ) -> None:

@@ -106,8 +106,32 @@ def test_a_worker_says_from_whom_it_takes_over_and_warns_unless_that_one_stopped
         play(world, scene)
         [line] = [line for line in lines() if "workers" in line]
     assert (line["level"], line["event"]) == told
-    assert line["workers"] == "a/12, b/7"
+    assert line["workers"] == ("a/12, b/7" if in_order else "b/7")
     assert line["count"] == 3
+
+
+def test_a_pause_that_a_provider_asks_for_because_of_one_message_is_kept(
+    world: VirtualWorld, journals: list[SharedJournal]
+) -> None:
+    """Though it accepts all others, and messages that others left to this worker may wait for that."""
+
+    def verdict(dispatch: Dispatch) -> Verdict:
+        if dispatch.entry.id == 1 and anyio.current_time() < 150:
+            return TryAgain("the mailbox is full", 150.0, only_this=True)
+        return Accepted(dispatch.key)
+
+    world.channels["sms"].verdict = verdict
+
+    async def scene(_worker: VirtualSupervisor) -> None:
+        for id_ in range(1, 201):
+            world.service.enqueue(message(id_))
+            journals[0].news.append(FromOthers(waiting=1))
+            await anyio.sleep(1)
+
+    play(world, scene)
+    tried = [at for at, dispatch in world.channels["sms"].attempts if dispatch.entry.id == 1]
+    assert len(tried) == 2
+    assert tried[1] - tried[0] >= 150
 
 
 # what others decide

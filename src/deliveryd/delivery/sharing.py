@@ -18,13 +18,13 @@ from deliveryd.runtime.wakeup import AutoResetEvent, Heartbeats
 FOLLOW_INTERVAL = 1.0
 """Seconds between two looks at what other workers did."""
 
-REVIEW_INTERVAL = 60.0
-REVIEW_WAITING = 5.0
-"""Seconds after which this worker takes over what waits for a provider's room or recovery; the second, while
-messages are known to wait.
+ROOM_INTERVAL = 5.0
+"""Seconds after which this worker takes what waits for room: the one that put it off may be busy still."""
 
-Nobody records which worker was to wake it: that one may be busy where this one has room, have ended unseen,
-or have the provider no more.
+REVIEW_INTERVAL = 60.0
+"""Seconds after which this worker takes over what waits for a provider's recovery.
+
+Nobody records which worker was to wake it: that one may have ended unseen, or have the provider no more.
 """
 
 RESTART = 600.0
@@ -67,7 +67,8 @@ class Sharing:
         self._outages = outages
         self._clock = clock
         self._heartbeats = heartbeats
-        self._reviewed_at = float("-inf")  # the event loop's time
+        self._review_at = 0.0  # the event loop's time
+        self._room_at = 0.0  # the same
         self._forget_at = float("inf")  # the event loop's time
         self._stopping = False
         self._stop_event = AutoResetEvent()
@@ -93,18 +94,18 @@ class Sharing:
         providers = {name: self._doubts[name] for name in self._lanes}
         found = await self._recorder.follow(providers)
         self._follow_outages(found)
-        if found.any_ended or found.adopted is not None or self._is_review_due():
-            self._review(providers)
+        now = anyio.current_time()
+        if found.any_ended or found.adopted is not None or now >= self._review_at:
+            self._review_at = now + REVIEW_INTERVAL
+            self._room_at = now
+            self._review()
+        if now >= self._room_at:
+            self._room_at = now + ROOM_INTERVAL
+            self._recorder.backlog.note_short_of_room(providers)
         if found.adopted is not None:
             await adopt_line(self._recorder, found.adopted, providers, self._clock)
 
-    def _is_review_due(self) -> bool:
-        interval = REVIEW_WAITING if self._recorder.backlog.count else REVIEW_INTERVAL
-        return anyio.current_time() >= self._reviewed_at + interval
-
-    def _review(self, providers: Collection[str]) -> None:
-        self._reviewed_at = anyio.current_time()
-        self._recorder.backlog.note_short_of_room(providers)
+    def _review(self) -> None:
         for lane in self._lanes.values():
             lane.provider.expect_waiting()
         self._forget_outages()

@@ -192,7 +192,7 @@ class VerdictHandler:
             channel=self._channel, provider=self._name, message_id=entry.id, reason=verdict.reason,
             tries=entry.tries, delay=pause,
         )  # fmt: skip
-        return self._retry(entry, now, pause, outcome, verdict.after)
+        return self._retry(entry, now, pause, outcome, None if verdict.only_this else verdict.after)
 
     def _postponed(
         self,
@@ -215,7 +215,10 @@ class VerdictHandler:
     def _retry(
         self, entry: Entry, now: int, pause: float, outcome: Outcome, asked: float | None
     ) -> Transition:
-        """Wait for the next try; a pause that the provider asked for ends when it works again."""
+        """Wait for the next try; a pause that the provider `asked` for ends when it works again.
+
+        One that it asked for because of this message alone doesn't.
+        """
         is_open = self._provider.breaker.is_open
         is_misconfigured = outcome.verdict == "misconfigured"
         waits_for = waits.recovery(self._name) if asked or is_open or is_misconfigured else None

@@ -38,11 +38,11 @@ async def adopt_line(
 ) -> None:
     """Do the same with what the recorder took over from a worker that ended, beside the line's own work."""
     await _take_up(recorder, left, providers, clock)
-    if _has_work(left):
-        in_order = all(each.in_order for each in left.ended)
+    if left.ended and _has_work(left):
+        died = [each.name for each in left.ended if not each.in_order]
         log(
-            Event.JOURNAL_HANDED_OVER if in_order else Event.JOURNAL_ADOPTED,
-            workers=[each.name for each in left.ended],
+            Event.JOURNAL_ADOPTED if died else Event.JOURNAL_HANDED_OVER,
+            workers=died or [each.name for each in left.ended],
             count=len(left.taken) + left.waiting,
             in_flight=len(left.doubtful),
         )

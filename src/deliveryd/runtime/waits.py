@@ -79,7 +79,7 @@ def awaited(waits_for: str) -> str:
         case "customer" | "directory":
             return "the customer directory"
         case "provider" | "alone":
-            return f"{_named(name)} to recover"
+            return f"{_named(name)} to take messages again"
         case "paused":
             return f"the end of the pause of {name}"
         case _:

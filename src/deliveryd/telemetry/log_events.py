@@ -198,12 +198,12 @@ class Event(StrEnum):
     JOURNAL_ADOPTED = (
         "journal.adopted",
         WARNING,
-        "other workers of the journal died or were fenced; this one goes on with what they left",
+        "the leases of other workers ran out, or were ended; this one goes on with what they left",
     )
     JOURNAL_HANDED_OVER = (
         "journal.handed_over",
         INFO,
-        "other workers of the journal stopped in order; this one goes on with what they left",
+        "other workers gave up their leases themselves; this one goes on with what they left",
     )
     JOURNAL_LOST = "journal.lost", ERROR, "the journal records nothing more for this worker, which ends"
     JOURNAL_COMMITS_LOST = (

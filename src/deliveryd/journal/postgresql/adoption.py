@@ -140,7 +140,7 @@ def adopt(
         _leave_to_others(db, log, foreign)
     if not logs:
         return NOTHING_LEFT
-    ended = [EndedWorker(each.name, in_order=each.how == RELEASED) for each in adopted]
+    ended = [EndedWorker(each.name, in_order=each.how in {RELEASED, LEFT_OVER}) for each in adopted]
     return _put_in_order(db, logs, now, frozenset(providers).union(others))._replace(ended=ended)
 
 

@@ -64,7 +64,7 @@ async def test_what_another_worker_held_in_the_moment_of_an_answer_goes_on_at_th
     source: JournalDatabase, journal: PostgresqlJournal
 ) -> None:
     with held(source, 2):
-        assert await journal.wake([SETTINGS], NOW, 10) == 3
+        assert await journal.wake([SETTINGS], NOW, 10) == 2
         assert await due(journal) == [1, 3]
         await journal.follow(NOW, SMS)
         assert await due(journal) == []

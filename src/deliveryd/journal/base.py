@@ -353,7 +353,8 @@ class Journal(SharedLimits, Protocol):
     async def wake(self, waits_for: Collection[str], at: int, limit: int) -> int:
         """Let messages that wait for one of these be due at `at`; return how many, `limit` at most.
 
-        Those that another worker holds in this moment follow with the next `follow`, and are counted.
+        Those that another worker holds in this moment follow with the next `follow`. `limit` also where some
+        of so many are held: there may be more.
         """
 
     async def release(self, provider: str, at: int, limit: int) -> int:

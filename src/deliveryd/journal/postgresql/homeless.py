@@ -46,7 +46,7 @@ class Homeless:
 
     def remember(self) -> None:
         """The commit took place."""
-        if self._is_complete:
-            self._gone = frozenset()
         if self._clock() - self._looked_at >= LOOKED_FOR_EVERY:
             self._looked_at = self._clock()
+            if self._is_complete:  # until then something may have been skipped that another worker held
+                self._gone = frozenset()

@@ -176,7 +176,7 @@ class PostgresqlJournal(LeasedCommits):
         woken = await self._commit(lambda db: waking.wake(db, waits_for, at, limit, self._follower.foreign))
         if woken.missed:
             self._missed.note(waits_for, at, woken.missed)
-        return woken.found
+        return limit if woken.found == limit else woken.found - woken.missed
 
     async def release(self, provider: str, at: int, limit: int) -> int:
         """Let messages be due at any provider that wait for this one."""

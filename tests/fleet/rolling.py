@@ -70,7 +70,6 @@ def roll(folder: Path, workers: int = 2, rounds: int = 2) -> Rolled:
     """Restart each of the workers so often. Raises NoPostgres."""
     with open_fleet(folder, workers, rate=RATE, places=PLACES) as fleet:
         fleet.open()
-        fleet.enqueue(OUTSTANDING)
         for worker in fleet.workers:
             _await_ready(fleet, worker)
         takes = _Takes(fleet.state)
@@ -108,10 +107,10 @@ def _await(fleet: Fleet, condition: Callable[[], bool], lacking: str) -> None:
 
 
 def _progress(fleet: Fleet, count: int) -> None:
-    """Wait until so many more messages are accepted by the provider; as many new ones are in the queue then.
+    """Wait until so many more messages are accepted by the provider, after there is as much work as ever.
 
     Raises TimeoutError.
     """
-    before = len(fleet.state.received)
-    await_accepted(fleet, before + count)
-    fleet.enqueue(len(fleet.state.received) - before)
+    accepted = len(fleet.state.received)
+    fleet.enqueue(OUTSTANDING - (fleet.enqueued - accepted))
+    await_accepted(fleet, accepted + count)

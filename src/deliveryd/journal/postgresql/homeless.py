@@ -48,5 +48,5 @@ class Homeless:
         """The commit took place."""
         if self._clock() - self._looked_at >= LOOKED_FOR_EVERY:
             self._looked_at = self._clock()
-            if self._is_complete:  # until then something may have been skipped that another worker held
+            if self._is_complete:  # not sooner: a sweep skips rows that another worker is changing
                 self._gone = frozenset()

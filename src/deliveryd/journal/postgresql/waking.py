@@ -1,4 +1,4 @@
-"""Messages that wait for something are due once it is there, those too that another worker holds then."""
+"""Wakes messages that wait for something, and at the next look those whose rows were locked meanwhile."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ UPDATE waiting SET due_at = %(at)s, waits_for = NULL WHERE id = ANY(ARRAY(
 
 
 class Woken(NamedTuple):
-    """How many messages waited, and how many of them weren't made due, since others changed or hold them."""
+    """How many messages were found, and how many of them not made due: their rows were locked or changed."""
 
     found: int
     missed: int
@@ -41,9 +41,9 @@ class _Wanted(NamedTuple):
 
 
 class Missed:
-    """What has to be woken once more: of it, others held messages in the moment of the answer.
+    """What has to be woken once more, since rows of other workers' transactions were skipped.
 
-    They may have changed a due time alone, so that nobody else would wake these messages.
+    Such a transaction may change the due time only, and then nobody else would wake the message.
     """
 
     def __init__(self) -> None:

@@ -366,6 +366,28 @@ def test_until_idle_does_not_wait_for_a_deadline(world: VirtualWorld) -> None:
     assert told(world) == ["dequeued", "sent"]
 
 
+def test_a_worker_that_ends_leaves_a_deadline_that_passes_meanwhile_to_the_next_start(
+    world: VirtualWorld,
+) -> None:
+    """Its end takes until after the deadline, as a provider is slow; nothing is left waiting by it."""
+    offer(world, {"sms": {"text": "hello"}}, settings_id=2)
+    world.add('[queue]\nmax_poll_interval = "1s"\n')
+    world.channels["sms"].seconds = 10.0
+
+    async def run() -> None:
+        async with running(world):
+            await trio.sleep_until(DEADLINE - 4)
+            enqueue(world, 2, settings_id=2)
+            await trio.sleep_until(DEADLINE - 1)
+        assert trio.current_time() > DEADLINE + 3
+        assert columns(world, "state") == [(State.SENT,), (State.SENT,)]
+        async with running(world):
+            await trio.sleep(60)
+
+    live(run)
+    assert told(world) == ["dequeued", "sent", "sent"]
+
+
 def test_a_changed_deadline_applies_to_later_acceptances(world: VirtualWorld) -> None:
     async def run() -> None:
         async with running(world):

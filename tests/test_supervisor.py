@@ -15,7 +15,7 @@ from subprocess import Popen
 import httpx
 import pytest
 
-from deliveryd.sandbox.faults import ApplyThenDelay, FaultAnswer, Hang, HangUp
+from deliveryd.sandbox.faults import ApplyThenDelay, FaultAnswer, Hang, HangUp, Pass
 from deliveryd.sandbox.state import SandboxState
 from support.messages import message, sms_settings
 from support.world import PATIENCE, World, get, open_world
@@ -190,6 +190,32 @@ def test_with_hold_the_next_start_leaves_it_and_until_idle_says_how_many_are_hel
     assert world.state.statuses(1) == ["dequeued"]
     assert world.state.statuses(2) == ["dequeued", "sent"]
     assert len(keys(world)) == 2
+
+
+def test_until_idle_that_a_signal_stops_says_what_is_left_for_the_next_run(world: World) -> None:
+    """Status 1: what is to happen when all is done, as moving the journal away, must not happen."""
+    world.add('[run]\ndrain_timeout = "300ms"\n')
+    worker = hanging(world, "--until-idle")
+    worker.terminate()
+    assert worker.wait(PATIENCE) == 1
+    assert (
+        world.log().splitlines()[-1]
+        == "deliveryd: messages not at their end, the next run goes on with them: 1"
+    )
+    world.run_until_idle()
+    assert world.state.statuses(1) == ["dequeued", "sent"]
+
+
+def test_until_idle_says_how_many_events_the_next_run_has_to_report(world: World) -> None:
+    world.add('[run]\ndrain_timeout = "300ms"\n')
+    world.state.fail("events", Pass(), *[FaultAnswer(503)] * 100)
+    world.state.enqueue(message(1))
+    worker = world.start("--until-idle")
+    world.sandbox.wait_for(lambda state: state.requests["events"] >= 2, PATIENCE)
+    worker.terminate()
+    assert worker.wait(PATIENCE) == 1
+    last = world.log().splitlines()[-1]
+    assert last == "deliveryd: events not accepted yet, the next run reports them: 1"
 
 
 def test_what_is_under_way_is_finished_and_reported_before_the_end(world: World) -> None:

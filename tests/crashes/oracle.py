@@ -37,6 +37,9 @@ WITHOUT_KEYS = frozenset({"email"})
 BUSY = 503
 """What a provider answers that doesn't have the message, and may take it later."""
 
+LEAVE_SOME = (Fate.HELD, Fate.REPORTED, Fate.UNCONFIRMED)
+"""Fates by which a worker may end with status 1: held in doubt, or a report that came at its end."""
+
 BAD_ENTRIES = ('"event": "worker.died"', '"event": "journal.gap"', "Traceback")
 
 
@@ -190,7 +193,8 @@ def _is_lost_to_the_gap(case: Case, stage: Stage) -> bool:
 
 
 def _lives(stage: Stage, statuses: Mapping[int, int]) -> Iterator[str]:
-    good = {0, KILLED, 1} if stage.scenario.ids_of(Fate.HELD) else {0, KILLED}
+    may_leave_some = any(stage.scenario.ids_of(fate) for fate in LEAVE_SOME)
+    good = {0, KILLED, 1} if may_leave_some else {0, KILLED}
     for life, status in statuses.items():
         if status not in good:
             yield f"the worker of life {life} ended with {status}"

@@ -18,6 +18,7 @@ from crashes.ledger import Began, Ended, LedgerWriter, Stood
 from crashes.peers import PATIENCE, Peer, Silence
 from crashes.scenario import SETTINGS, Fate, Scenario
 from deliveryd.journal.audit import audit_journal
+from deliveryd.states import State
 from support.ports import free_port
 
 KILLED = -signal.SIGKILL
@@ -195,12 +196,11 @@ class Stage:
         self.send(worker, signal.SIGCONT)
 
     def finish(self) -> None:
-        """Let workers live until nothing is left to do."""
+        """Let workers live until nothing is left to do; a report may come while one ends."""
         for _ in range(MOST_LIVES):
             self.live(UNTIL_IDLE)
-            if not audit_journal(
-                self.journal
-            ).events_waiting:  # a report may come when the line has just become idle
+            audit = audit_journal(self.journal)
+            if not audit.events_waiting and not audit.states.get(State.WAITING):
                 return
 
     def close(self) -> None:

@@ -78,9 +78,13 @@ def run(
 
 
 def _left(ended: Supervisor) -> Iterator[str]:
-    """What isn't done, and needs an operator."""
+    """What isn't done, and needs an operator or another run."""
     if ended.held_in_doubt:
         yield f"deliveryd: messages held in doubt, to be settled by an operator: {ended.held_in_doubt}"
+    if ended.left.messages:
+        yield f"deliveryd: messages not at their end, the next run goes on with them: {ended.left.messages}"
+    if ended.left.events:
+        yield f"deliveryd: events not accepted yet, the next run reports them: {ended.left.events}"
     if paused := sum(ended.paused.values()):
         yield f"deliveryd: messages paused, to be resumed by an operator (deliveryd paused): {paused}"
     if ended.intake_is_paused:

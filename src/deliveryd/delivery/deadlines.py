@@ -40,6 +40,7 @@ class ReceiptDeadlines:
         self._recorder = recorder
         self._metrics = metrics
         self._heartbeats = heartbeats
+        self._stopping = False
         self.silent: frozenset[str] = frozenset()
         """The providers that report nothing, so that their deadlines stand still."""
 
@@ -71,13 +72,18 @@ class ReceiptDeadlines:
         """What has to run: nothing if no provider reports."""
         return (self.run,) if self._providers else ()
 
+    def stop(self) -> None:
+        """Send nothing more on: the worker is about to end, and the next start goes on."""
+        self._stopping = True
+        self._time.begun.set()
+
     async def run(self) -> None:
-        """Watch until cancelled."""
-        pause = 0.0
-        while True:
+        """Watch until stopped."""
+        while not self._stopping:
             self._heartbeats.beat("deadlines")
-            await self._time.begun.wait(pause)
             pause = HEARTBEAT_INTERVAL if self._time.stands_still else await self._pass()
+            await self._time.begun.wait(pause)
+        self._heartbeats.forget("deadlines")
 
     async def _pass(self) -> float:
         """Send on what wasn't confirmed in time; return the seconds until the next look."""

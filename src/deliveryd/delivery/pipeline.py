@@ -178,6 +178,7 @@ class Pipeline:
     async def drain(self) -> None:
         """Stop taking, finish what is under way, a take among it, begin nothing new, and report all of it."""
         self._stations.intake.stop()
+        self._stations.deadlines.stop()
         self._stations.sharing.stop()
         dispatchers = self._lanes.all
         for dispatcher in dispatchers:

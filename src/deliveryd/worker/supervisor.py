@@ -33,7 +33,7 @@ from deliveryd.delivery.settings import SettingsCache
 from deliveryd.errors import ConfigError, JournalError
 from deliveryd.http.addresses import bind, parse_listen, url_of
 from deliveryd.http.lazy_server import serve_when_asked
-from deliveryd.journal.base import Account, Journal
+from deliveryd.journal.base import Account, Counts, Journal
 from deliveryd.journal.opening import open_reader
 from deliveryd.journal.orders import Order
 from deliveryd.model import SECOND, Clock, WallClock
@@ -89,6 +89,13 @@ class Ending(NamedTuple):
     seconds: float
 
 
+class Unfinished(NamedTuple):
+    """Messages that aren't at their end, though nothing holds them, and events that weren't accepted yet."""
+
+    messages: int = 0
+    events: int = 0
+
+
 class Supervisor:
     """Runs one worker.
 
@@ -124,6 +131,9 @@ class Supervisor:
 
         self.intake_is_paused = False
         """Whether the intake was paused then."""
+
+        self.left = Unfinished()
+        """What the next start has to go on with; nothing where other workers do."""
 
         self.reloader: Reloader | None = None
         """What reloads, set when the start is over."""
@@ -192,7 +202,9 @@ class Supervisor:
                 await _log_failures(parts)
                 self.intake_is_paused = parts.recorder.pauses.intake is not None
                 with anyio.move_on_after(LAST_LOOK if parts.journal.is_shared else math.inf):
-                    self.paused = (await parts.journal.counts()).paused
+                    counts = await parts.journal.counts()
+                    self.paused = counts.paused
+                    self.left = Unfinished() if parts.journal.is_shared else _unfinished(counts)
                     self.account = await _reconcile(parts.journal)
                 loops.cancel_scope.cancel()
             close_servers.set()
@@ -420,6 +432,11 @@ async def _none() -> AsyncIterator[object]:
     nothing: Sequence[object] = ()
     for each in nothing:
         yield each
+
+
+def _unfinished(counts: Counts) -> Unfinished:
+    held = counts.states.get(State.IN_DOUBT, 0) + sum(counts.paused.values())
+    return Unfinished(sum(counts.states.values()) - held, counts.events_waiting)
 
 
 def _under_way(parts: Parts) -> int:

@@ -49,10 +49,10 @@ async def journal(source: JournalDatabase) -> AsyncIterator[PostgresqlJournal]:
 
 
 @contextmanager
-def held(source: JournalDatabase, id_: int) -> Iterator[None]:
-    """Another worker brings a due time in line with its clock, and hasn't committed that yet."""
+def held(source: JournalDatabase, *ids: int) -> Iterator[None]:
+    """Another worker brings due times in line with its clock, and hasn't committed that yet."""
     with psycopg.connect(source.url) as db:
-        db.execute("UPDATE waiting SET due_at = due_at - 1 WHERE id = %s", (id_,))
+        db.execute("UPDATE waiting SET due_at = due_at - 1 WHERE id = ANY(%s)", (list(ids),))
         yield
 
 
@@ -82,6 +82,42 @@ async def test_no_more_of_them_go_on_than_were_to(
     assert len(await due(journal)) == 1
     await journal.follow(NOW, SMS)
     assert await due(journal) == []
+
+
+async def test_what_others_hold_is_in_nobodys_way(
+    source: JournalDatabase, journal: PostgresqlJournal
+) -> None:
+    """However many are held, the next portion is what they don't hold, and then there is no more."""
+    with held(source, 1, 2):
+        first, second = [await journal.wake([SETTINGS], NOW, 2) for _ in range(2)]
+        third = await journal.wake([SETTINGS], NOW, 2)
+        assert (first + second, third) in {(3, 0), (4, 0)}
+        assert await due(journal) == [3]
+    await journal.follow(NOW, SMS)
+    assert await due(journal) == [1, 2]
+
+
+async def test_what_two_answers_missed_goes_on_after_both(
+    source: JournalDatabase, journal: PostgresqlJournal
+) -> None:
+    with held(source, 1), held(source, 2):
+        await journal.wake([SETTINGS], NOW, 10)
+        await journal.wake([SETTINGS, waits.settings(5)], NOW, 1)
+    await journal.follow(NOW, SMS)
+    assert await due(journal) == IDS
+
+
+async def test_what_another_worker_let_go_on_lets_nothing_go_on_that_came_later(
+    source: JournalDatabase, journal: PostgresqlJournal
+) -> None:
+    """The later ones wait for a later answer."""
+    with psycopg.connect(source.url) as db:
+        db.execute("UPDATE waiting SET due_at = %s, waits_for = NULL WHERE id = 1", (NOW,))
+        assert await journal.wake([SETTINGS], NOW, 10) == 2
+    await make_ready(journal, 4)
+    await journal.change([transitions.deferred(sample_entry(4), NOW, NOW + 3600 * ONE_SECOND, SETTINGS)])
+    await journal.follow(NOW, SMS)
+    assert await due(journal) == IDS
 
 
 async def test_what_waited_for_an_answer_to_a_worker_that_ended_is_asked_for_though_another_one_held_it(

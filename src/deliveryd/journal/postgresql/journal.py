@@ -173,10 +173,13 @@ class PostgresqlJournal(LeasedCommits):
 
     async def wake(self, waits_for: Collection[str], at: int, limit: int) -> int:
         """Let messages be due that wait for one of these."""
-        woken = await self._commit(lambda db: waking.wake(db, waits_for, at, limit, self._follower.foreign))
-        if woken.missed:
-            self._missed.note(waits_for, at, woken.missed)
-        return limit if woken.found == limit else woken.found - woken.missed
+        woken = await self._commit(
+            lambda db: waking.wake(
+                db, waits_for, at, limit, foreign=self._follower.foreign, missed=self._missed
+            )
+        )
+        self._missed.note(waits_for, at, woken.missed)
+        return limit if woken.found == limit else woken.found - len(woken.missed)
 
     async def release(self, provider: str, at: int, limit: int) -> int:
         """Let messages be due at any provider that wait for this one."""
@@ -426,10 +429,10 @@ class PostgresqlJournal(LeasedCommits):
     async def follow(self, now: int, providers: Collection[str]) -> FromOthers:
         """Adopt what ended workers left; return what other workers did."""
 
-        def look(db: Db) -> tuple[News, Mapping[str, object]]:
+        def look(db: Db) -> tuple[News, Mapping[int, object]]:
             self._follower.note_providers(db, providers)
             news = self._follower.look(db, now, self._clock.given)
-            return news, self._missed.wake(db, self._follower.foreign)
+            return news, self._missed.wake(db)
 
         # First: the line has to know what was adopted before it reports the events of that.
         counts = await self._read_in(self._counting.count) if self._counting.is_due else None

@@ -206,6 +206,20 @@ def test_until_idle_that_a_signal_stops_says_what_is_left_for_the_next_run(world
     assert world.state.statuses(1) == ["dequeued", "sent"]
 
 
+def test_until_idle_that_a_signal_stops_before_the_queue_was_empty_says_so(world: World) -> None:
+    """Nothing is in the journal, and yet it isn't done."""
+    world.state.fail("queue", *[FaultAnswer(503)] * 100)
+    world.state.enqueue(message(1))
+    worker = world.start("--until-idle")
+    world.sandbox.wait_for(taking, PATIENCE)
+    worker.terminate()
+    assert worker.wait(PATIENCE) == 1
+    assert (
+        world.log().splitlines()[-1]
+        == "deliveryd: stopped before all was done: the queue and the journal may hold messages"
+    )
+
+
 def test_until_idle_says_how_many_events_the_next_run_has_to_report(world: World) -> None:
     world.add('[run]\ndrain_timeout = "300ms"\n')
     world.state.fail("events", Pass(), *[FaultAnswer(503)] * 100)

@@ -81,6 +81,10 @@ def _left(ended: Supervisor) -> Iterator[str]:
     """What isn't done, and needs an operator or another run."""
     if ended.held_in_doubt:
         yield f"deliveryd: messages held in doubt, to be settled by an operator: {ended.held_in_doubt}"
+    if not ended.was_idle:
+        yield "deliveryd: stopped before all was done: the queue and the journal may hold messages"
+    if ended.account is None:
+        yield "deliveryd: the journal's totals couldn't be read"
     if ended.left.messages:
         yield f"deliveryd: messages not at their end, the next run goes on with them: {ended.left.messages}"
     if ended.left.events:

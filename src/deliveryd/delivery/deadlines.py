@@ -40,7 +40,7 @@ class ReceiptDeadlines:
         self._recorder = recorder
         self._metrics = metrics
         self._heartbeats = heartbeats
-        self._stopping = False
+        self._portion = PORTION
         self.silent: frozenset[str] = frozenset()
         """The providers that report nothing, so that their deadlines stand still."""
 
@@ -73,29 +73,31 @@ class ReceiptDeadlines:
         return (self.run,) if self._providers else ()
 
     def stop(self) -> None:
-        """Send nothing more on: the worker is about to end, and the next start goes on."""
-        self._stopping = True
-        self._time.begun.set()
+        """Send nothing more on: the worker is about to end, and the next start goes on.
+
+        Receipts are received until the end, so that the listening time is counted on.
+        """
+        self._portion = 0
 
     async def run(self) -> None:
-        """Watch until stopped."""
-        while not self._stopping:
+        """Watch until cancelled."""
+        pause = 0.0
+        while True:
             self._heartbeats.beat("deadlines")
-            pause = HEARTBEAT_INTERVAL if self._time.stands_still else await self._pass()
             await self._time.begun.wait(pause)
-        self._heartbeats.forget("deadlines")
+            pause = HEARTBEAT_INTERVAL if self._time.stands_still else await self._pass()
 
     async def _pass(self) -> float:
         """Send on what wasn't confirmed in time; return the seconds until the next look."""
         if not self._recorder.takes_receipts:
             self._time.skip()
             return TICK
-        found = await self._recorder.pass_deadlines(self._time.count(), self._providers, PORTION)
+        found = await self._recorder.pass_deadlines(self._time.count(), self._providers, self._portion)
         self._tell(found)
         self._follow(found)
-        if not found.is_complete:
+        if not found.is_complete and self._portion:
             return PORTION_PAUSE
-        if found.next_by is None:
+        if found.next_by is None or not self._portion:
             return TICK
         return min(max(self._time.until(found.next_by), 0.0) + LENIENCE, TICK)
 

@@ -132,8 +132,11 @@ class Supervisor:
         self.intake_is_paused = False
         """Whether the intake was paused then."""
 
+        self.was_idle = False
+        """With `until_idle`, whether nothing was left to do; no: it was stopped before."""
+
         self.left = Unfinished()
-        """What the next start has to go on with; nothing where other workers do."""
+        """What the next start has to go on with; nothing on a shared journal, where others may do so."""
 
         self.reloader: Reloader | None = None
         """What reloads, set when the start is over."""
@@ -348,6 +351,7 @@ class Supervisor:
 
     async def _stop_when_idle(self, parts: Parts) -> None:
         await parts.pipeline.until_idle()
+        self.was_idle = True
         self._stop.set()
 
     async def _drain(self, parts: Parts, health: WorkerHealth) -> None:

@@ -137,6 +137,9 @@ class SharingWorker(Worker):
             await anyio.sleep(IDLE_PAUSE)
             machine.is_idle = parts.recorder.idle
         await parts.pipeline.until_idle()
+        while self._has_deadlines():  # of a message that the queue gave once more at the end
+            await anyio.sleep(IDLE_PAUSE)
+            await parts.pipeline.until_idle()
         self._check_idle(parts)
         self.was_idle = True
         self.stop()

@@ -146,10 +146,10 @@ def test_two_workers_share_a_database_and_a_machine(world: World) -> None:
     world.state.enqueue(*(message(id_) for id_ in range(1, 101)))
     until(lambda: all(world.state.statuses(id_) == ["dequeued", "sent"] for id_ in range(1, 101)), first)
     assert second.poll() is None
+    assert world.rows("SELECT count(*) FROM worker WHERE began_at > 0") == [(2,)]
     end(first)
     end(second)
     assert world.state.requests["provider.sms"] == 100
-    assert world.rows("SELECT count(*) FROM worker WHERE began_at > 0") == [(2,)]
 
 
 def test_a_socket_is_left_to_the_worker_that_has_it(world: World) -> None:

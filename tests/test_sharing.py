@@ -110,6 +110,20 @@ def test_a_worker_says_from_whom_it_takes_over_and_warns_unless_that_one_stopped
     assert line["count"] == 3
 
 
+def test_a_worker_warns_of_one_that_died_though_that_one_left_only_events(
+    world: VirtualWorld, journals: list[SharedJournal]
+) -> None:
+    async def scene(_worker: VirtualSupervisor) -> None:
+        ended = [EndedWorker("b/7", in_order=False)]
+        journals[0].news.append(FromOthers(adopted=Recovery([], [], 0, [], ended=ended)))
+        await anyio.sleep(5)
+
+    with log_lines("info") as lines:
+        play(world, scene)
+        [line] = [line for line in lines() if "workers" in line]
+    assert (line["event"], line["workers"], line["count"]) == ("journal.adopted", "b/7", 0)
+
+
 def test_a_pause_that_a_provider_asks_for_because_of_one_message_is_kept(
     world: VirtualWorld, journals: list[SharedJournal]
 ) -> None:

@@ -38,8 +38,8 @@ async def adopt_line(
 ) -> None:
     """Do the same with what the recorder took over from a worker that ended, beside the line's own work."""
     await _take_up(recorder, left, providers, clock)
-    if left.ended and _has_work(left):
-        died = [each.name for each in left.ended if not each.in_order]
+    died = [each.name for each in left.ended if not each.in_order]
+    if died or (left.ended and _has_work(left)):
         log(
             Event.JOURNAL_ADOPTED if died else Event.JOURNAL_HANDED_OVER,
             workers=died or [each.name for each in left.ended],

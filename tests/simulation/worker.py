@@ -195,7 +195,6 @@ class Worker(Supervisor):
         self._service, self._providers, self._reports, self._operators, self._pausers = others
         self._commits = 0
         self.stopped_at: float | None = None
-        self.was_idle = False
         self._watched = self._configured(life)
         self._reloads = Reloads(world, self._watched)
         super().__init__(

@@ -89,7 +89,7 @@ class Ending(NamedTuple):
     seconds: float
 
 
-class Unfinished(NamedTuple):
+class Remaining(NamedTuple):
     """Messages that aren't at their end, though nothing holds them, and events that weren't accepted yet."""
 
     messages: int = 0
@@ -135,7 +135,7 @@ class Supervisor:
         self.was_idle = False
         """With `until_idle`, whether nothing was left to do; no: it was stopped before."""
 
-        self.left = Unfinished()
+        self.left = Remaining()
         """What the next start has to go on with; nothing on a shared journal, where others may do so."""
 
         self.reloader: Reloader | None = None
@@ -207,7 +207,7 @@ class Supervisor:
                 with anyio.move_on_after(LAST_LOOK if parts.journal.is_shared else math.inf):
                     counts = await parts.journal.counts()
                     self.paused = counts.paused
-                    self.left = Unfinished() if parts.journal.is_shared else _unfinished(counts)
+                    self.left = Remaining() if parts.journal.is_shared else _remaining(counts)
                     self.account = await _reconcile(parts.journal)
                 loops.cancel_scope.cancel()
             close_servers.set()
@@ -438,9 +438,9 @@ async def _none() -> AsyncIterator[object]:
         yield each
 
 
-def _unfinished(counts: Counts) -> Unfinished:
+def _remaining(counts: Counts) -> Remaining:
     held = counts.states.get(State.IN_DOUBT, 0) + sum(counts.paused.values())
-    return Unfinished(sum(counts.states.values()) - held, counts.events_waiting)
+    return Remaining(sum(counts.states.values()) - held, counts.events_waiting)
 
 
 def _under_way(parts: Parts) -> int:

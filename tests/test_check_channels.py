@@ -51,14 +51,19 @@ def test_weights_that_are_all_0_are_equal(world: World) -> None:
     assert "none of its providers is enabled" in line(check(world, "--offline"), "channels.sms")
 
 
-def test_an_expression_that_may_take_exponential_time_is_named(world: World) -> None:
-    """At its key; it isn't run."""
-    where = '[{ at = "/text", matches = "(a+)+$" }]'
+@pytest.mark.parametrize(
+    "expression", [r"(\\w+) \\1", "(?=a)b", "(?<!a)b", "(?>a+)", "a++", "a{2000}", "(", r"\\Z"]
+)
+def test_an_expression_that_cannot_be_searched_in_linear_time_is_refused(
+    world: World, expression: str
+) -> None:
+    """At its key, by `check` without any option, as by a start."""
+    where = f'[{{ at = "/text", matches = "{expression}" }}]'
     answers = f'answers = [{{ status = [400], where = {where}, verdict = "refused" }}]\n'
     two_providers(world, own=answers)
     answered = check(world, "--offline")
-    assert "exponential" in line(answered, "channels.sms.providers.one.answers.0.where.0.matches")
-    assert (answered.status, check(world, "--offline", "--strict").status) == (0, 78)
+    assert "channels.sms.providers.one.answers.0.where.0.matches: not a regular expression" in answered.err
+    assert answered.status == 78
 
 
 def test_twilio_needs_a_sender(world: World) -> None:

@@ -127,5 +127,5 @@ def test_a_folder_that_is_not_there_is_reported(path: Path) -> None:
 
 
 def test_a_pattern_that_is_no_expression_is_told() -> None:
-    with pytest.raises(ValidationError, match=r"pattern\n.*not a regular expression: missing"):
+    with pytest.raises(ValidationError, match=r"pattern\n.*not a regular expression in RE2.*missing"):
         PresetKey.model_validate({"description": "d", "example": "1", "pattern": "("})

@@ -17,6 +17,7 @@ from pydantic import (
     model_validator,
 )
 
+from deliveryd.http.expressions import compile_expression
 from deliveryd.options.units import Positive
 
 KeyValue = StrictStr | StrictBool | StrictInt
@@ -48,10 +49,7 @@ class PresetKey(_Table):
     @field_validator("pattern")
     @classmethod
     def _an_expression(cls, pattern: str | None) -> str | None:
-        try:
-            re.compile(pattern or "")
-        except re.error as error:
-            raise ValueError(f"not a regular expression: {error}") from None
+        compile_expression(pattern or "")
         return pattern
 
     @model_validator(mode="after")
@@ -70,7 +68,7 @@ class PresetKey(_Table):
         """Return what is wrong with a value of this key, or None."""
         if type(value) is not _TYPES[self.type]:
             return f"must be {_ARTICLES[self.type]}"
-        if self.pattern is not None and not re.fullmatch(self.pattern, str(value)):
+        if self.pattern is not None and not compile_expression(self.pattern).matches_all(str(value)):
             return f"must match {self.pattern}, such as {self.example!r}"
         return None
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from typing import Annotated, Any, Literal, NamedTuple, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from deliveryd.http.finder import SEARCHED_TEXT, Document, Finder, FinderText, compile_finder
+from deliveryd.http.expressions import Expression, compile_expression
+from deliveryd.http.finder import Document, Finder, FinderText, compile_finder
 
 
 class ConditionOptions(BaseModel):
@@ -34,10 +34,7 @@ class ConditionOptions(BaseModel):
     @field_validator("matches")
     @classmethod
     def _an_expression(cls, expression: str) -> str:
-        try:
-            re.compile(expression)
-        except re.error as error:
-            raise ValueError(f"not a regular expression: {error}") from None
+        compile_expression(expression)
         return expression
 
     @model_validator(mode="after")
@@ -59,13 +56,12 @@ class Condition(NamedTuple):
 
     finder: Finder
     one_of: frozenset[str] = frozenset()
-    pattern: re.Pattern[str] | None = None
+    expression: Expression | None = None
 
     def holds(self, document: Document) -> bool:
         """Whether the condition holds for an answer or a report."""
-        if self.pattern is not None:
-            search = self.pattern.search
-            return any(search(text[:SEARCHED_TEXT]) for text in self.finder.texts(document))
+        if self.expression is not None:
+            return any(self.expression.matches(text) for text in self.finder.texts(document))
         if self.one_of:
             return self.matched(document) is not None
         return self._is_absent(document)
@@ -85,7 +81,7 @@ def compile_condition(options: ConditionOptions) -> Condition:
     """Compile a condition of the configuration."""
     finder = compile_finder(options.at)
     if options.matches is not None:
-        return Condition(finder, pattern=re.compile(options.matches))
+        return Condition(finder, expression=compile_expression(options.matches))
     return Condition(finder, frozenset(options.one_of or ()))
 
 

@@ -12,6 +12,7 @@ from urllib.parse import parse_qsl
 import orjson
 from pydantic import AfterValidator
 
+from deliveryd.http.expressions import SEARCHED_TEXT, Expression, compile_expression
 from deliveryd.http.json_pointer import (
     EVERY,
     Steps,
@@ -24,9 +25,6 @@ from deliveryd.http.json_pointer import (
 
 HEADER = "header:"
 QUERY = "query:"
-SEARCHED_TEXT = 4096
-"""Characters of a text that regular expressions search: a cubic one would take hours on a large answer."""
-
 _MOST_FIELDS = 1000
 _TOKEN = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 
@@ -207,10 +205,9 @@ def compile_finder(expression: str) -> Finder:
     if not expression:
         raise ValueError('expected a JSON Pointer such as "/id", "header:NAME" or a regular expression')
     try:
-        pattern = re.compile(expression)
-    except re.error as error:
-        raise ValueError(f"neither a JSON Pointer nor a regular expression: {error}") from None
-    return Finder(expression, partial(_in_text, pattern))
+        return Finder(expression, partial(_in_text, compile_expression(expression)))
+    except ValueError as error:
+        raise ValueError(f"no JSON Pointer, and {error}") from None
 
 
 def _checked(expression: str) -> str:
@@ -250,6 +247,6 @@ def _in_query(name: str, document: Document) -> Iterable[object]:
     return value if isinstance(value, list) else (value,)
 
 
-def _in_text(pattern: re.Pattern[str], document: Document) -> Iterable[object]:
-    match = pattern.search(document.body[: 4 * SEARCHED_TEXT].decode("utf-8", "replace")[:SEARCHED_TEXT])
-    return (match[1 if pattern.groups else 0],) if match else ()
+def _in_text(expression: Expression, document: Document) -> Iterable[object]:
+    found = expression.found(document.body[: 4 * SEARCHED_TEXT].decode("utf-8", "replace"))
+    return () if found is None else (found,)

@@ -1,31 +1,20 @@
-"""Cautions of `check` about channels: keys that have no effect, and expressions that may take too long."""
+"""Cautions of `check` about channels: keys that have no effect, and what removed providers left."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from deliveryd.channels.options import ProviderConfig
 from deliveryd.config import Config
 from deliveryd.errors import JournalError
-from deliveryd.http.finder import HEADER, QUERY
 from deliveryd.inspection.findings import Finding, Level
 from deliveryd.journal.attention import LeftBehind
 from deliveryd.journal.opening import open_reader
-from deliveryd.options.expression import takes_exponential_time
-
-_EXPRESSIONS = frozenset({"matches"})
-_PLACES = frozenset(
-    {"at", "provider_id", "reason", "reference", "status", "code", "recipient", "reported_at"}
-)
-"""Keys whose value is a JSON Pointer, `header:NAME`, `query:NAME` or an expression."""
 
 
 def channel_cautions(config: Config) -> Iterator[Finding]:
     """Yield the cautions that need no file and no connection."""
     yield from _last_deadlines(config)
     yield from _no_weights(config)
-    for provider in config.channels.providers.values():
-        yield from _slow_expressions(provider)
 
 
 def _last_deadlines(config: Config) -> Iterator[Finding]:
@@ -44,30 +33,6 @@ def _no_weights(config: Config) -> Iterator[Finding]:
         elif len(enabled) > 1 and not any(provider.common.weight for provider in enabled):
             text = "all weights are 0, which has the effect of equal weights"
             yield Finding(f"channels.{name}.providers", Level.HINT, text)
-
-
-def _slow_expressions(provider: ProviderConfig) -> Iterator[Finding]:
-    for key, expression in _expressions(provider.options.model_dump(by_alias=True)):
-        if takes_exponential_time(expression):
-            text = (
-                "the expression has a repeat within a repeat, and can take exponential time on a text that"
-                " somebody else sends: let only one of them repeat, as in (?:a+,)+ instead of (?:a+,?)+"
-            )
-            yield Finding(f"{provider.place}.{key}", Level.WARNING, text)
-
-
-def _expressions(value: object, key: str = "") -> Iterator[tuple[str, str]]:
-    """Yield the regular expressions of an adapter's options, by key."""
-    if isinstance(value, str):
-        name = key.rpartition(".")[2]
-        if name in _EXPRESSIONS or (name in _PLACES and not value.startswith(("/", HEADER, QUERY))):
-            yield key, value
-    elif isinstance(value, dict):
-        for name, each in value.items():
-            yield from _expressions(each, f"{key}.{name}".lstrip("."))
-    elif isinstance(value, list | tuple):
-        for index, each in enumerate(value):
-            yield from _expressions(each, key if isinstance(each, str) else f"{key}.{index}")
 
 
 def left_behind(config: Config) -> Iterator[Finding]:

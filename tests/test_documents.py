@@ -386,3 +386,29 @@ UNFIT = re.compile(
 def test_no_document_holds_what_only_concerns_one_machine(document: Path) -> None:
     """No note to oneself, no home directory, no package registry."""
     assert UNFIT.search(document.read_text(encoding="utf-8")) is None
+
+
+TEMPORARY = re.compile(r"(?:^|[^\w.])/(?:var/)?tmp/[\w.-]|\$\{?TMPDIR\}?/[\w.-]|/dev/shm/\w")
+"""A name in a folder where everybody may make it first; a folder alone, such as a tmpfs, has no name."""
+
+SCRIPTS = sorted(
+    path
+    for pattern in (
+        "Makefile",
+        "Containerfile",
+        ".ci/*",
+        "systemd/*",
+        "deploy/**/*",
+        "benchmarks/*.py",
+        "src/**/*.py",
+    )
+    for path in ROOT.glob(pattern)
+    if path.is_file()
+)
+
+
+@pytest.mark.parametrize("path", [*DOCUMENTS, *SCRIPTS], ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_nothing_uses_a_fixed_name_in_a_folder_of_everybody(path: Path) -> None:
+    """Another user could have made it, and have root install what lies in it."""
+    found = TEMPORARY.search(path.read_text(encoding="utf-8", errors="replace"))
+    assert found is None, found[0]

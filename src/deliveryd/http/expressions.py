@@ -40,7 +40,7 @@ def _searched(text: str) -> str:
 
 def compile_expression(text: str) -> Expression:
     """Compile an expression. Raises ValueError: it isn't one, or RE2 can't search it in linear time."""
-    import re2  # needed only if the configuration has an expression
+    import re2  # noqa: PLC0415  # needed only if the configuration has an expression
 
     options = re2.Options()
     options.log_errors = False  # it would write to standard error

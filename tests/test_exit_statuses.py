@@ -107,10 +107,10 @@ CHECK, RUN = ("check",), ("run", "--until-idle")
 EXPLAIN, RENDER, AUDIT = ("explain", "1"), ("render", "--settings", "1", "--customer", "1"), ("audit",)
 
 TABLE: list[tuple[Cause, int, tuple[tuple[str, ...], ...]]] = [
-    (mistyped_key, CONFIGURATION, (CHECK, RUN, EXPLAIN, RENDER, AUDIT)),
-    (no_secret, CONFIGURATION, (CHECK, RUN, EXPLAIN, RENDER, AUDIT)),
-    (no_certificates, CONFIGURATION, (CHECK, RUN, EXPLAIN, RENDER, AUDIT)),
-    (plain_text, CONFIGURATION, (CHECK, RUN, EXPLAIN, RENDER, AUDIT)),
+    (mistyped_key, CONFIGURATION, (CHECK, RUN, RENDER)),
+    (no_secret, CONFIGURATION, (CHECK, RUN, RENDER)),
+    (no_certificates, CONFIGURATION, (CHECK, RUN, RENDER)),
+    (plain_text, CONFIGURATION, (CHECK, RUN, RENDER)),
     (shared_folder, CONFIGURATION, (CHECK, RUN, EXPLAIN, RENDER, AUDIT)),
     (broken_customer_file, CONFIGURATION, (CHECK, RUN)),
     (foreign_database, CONFIGURATION, (CHECK, RUN, EXPLAIN, AUDIT)),

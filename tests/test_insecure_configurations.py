@@ -276,7 +276,7 @@ def test_files_of_keys_and_customers_that_others_can_read_or_change_are_warned_o
     certificate.private_key_pem.write_to_path(files["key.pem"])
     files["customers.jsonl"].write_text('{"id": 1, "phone": "1"}\n')
     files["key.pem"].chmod(0o644)
-    files["customers.jsonl"].chmod(0o666)
+    files["customers.jsonl"].chmod(0o644)
     world.change('path = "customers.jsonl"', f'path = "{files["customers.jsonl"]}"')
     world.change(
         "[queue]",
@@ -287,8 +287,7 @@ def test_files_of_keys_and_customers_that_others_can_read_or_change_are_warned_o
             f"other users may read {files['key.pem']}; run: chmod o-rwx {files['key.pem']}"
         ),
         "customers.path": (
-            f"other users may read and change {files['customers.jsonl']};"
-            f" run: chmod o-rwx {files['customers.jsonl']}"
+            f"other users may read {files['customers.jsonl']}; run: chmod o-rwx {files['customers.jsonl']}"
         ),
     }
     open_folder.chmod(0o700)

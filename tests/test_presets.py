@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from deliveryd.channels.options import ProviderTable
 from deliveryd.channels.preset_catalogue import PACKAGED, Catalogue, Preset, check_tables
+from deliveryd.options.file import Opened
 from presets.cases import CaseFile, case_files, load_cases
 from presets.running import Case, differences, labelled
 from presets.table import figures_of, table_lines
@@ -102,7 +103,9 @@ def postbox_cases(old: str = "", new: str = "") -> CaseFile:
 
 
 async def all_differences(file: CaseFile, folder: Path) -> list[str]:
-    preset = Preset("postbox", folder / "postbox.toml", postbox())
+    path = folder / "postbox.toml"
+    path.touch()
+    preset = Preset("postbox", path, postbox(), Opened(path, path.stat()))
     return [told for _, case in labelled(file) for told in await differences(preset, file, case, folder)]
 
 

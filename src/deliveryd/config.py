@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import sys
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
@@ -36,13 +37,15 @@ from deliveryd.journal.files import shared_folder_problem
 from deliveryd.journal.place import NOT_INSTALLED, JournalDatabase, JournalFile, JournalPlace
 from deliveryd.model import BLOCKS, format_duration
 from deliveryd.network.plain_text import SECURE_ADDRESS, goes_out_plain, plain_text_problem
-from deliveryd.options.file import ConfigFile
+from deliveryd.options.file import PREFIX, ConfigFile, Opened
 from deliveryd.options.on_use import OnUse
 from deliveryd.options.proxy import ProxyOptions
 from deliveryd.options.tls import TlsOptions, tls_problems
 from deliveryd.options.units import Duration, FilePath, Positive, SecretPath, Size, resolve_path
 from deliveryd.rendering.escaping import EmailFormat
 from deliveryd.rendering.language import standard_tag
+from deliveryd.runtime.privileges import owner_of
+from deliveryd.runtime.rights import tampering
 from deliveryd.runtime.secret_file import SecretFile
 from deliveryd.service.auth import AuthOptions
 from deliveryd.service.hosts import parse_host, parse_network
@@ -362,20 +365,65 @@ def receipt_url(config: Config, provider: ProviderConfig) -> str | None:
 class Examined(NamedTuple):
     """A configuration file's problems, and the configuration without the faulty parts, if there is one.
 
-    `place_of` names where a key was set: `file:key`, or an environment variable.
+    `place_of` names where a key was set: `file:key`, or an environment variable. `opened` are the files that
+    the configuration was read from.
     """
 
     config: Config | None
     problems: list[str]
     place_of: Callable[[str], str] = str
+    opened: Sequence[Opened] = ()
 
 
 def load(path: Path, environ: Mapping[str, str] = os.environ) -> Config:
     """Read a configuration file. Raises ConfigError with all problems, each as `file:key: what to do`."""
-    config, problems, _ = examine(path, environ)
-    if problems or config is None:
-        raise ConfigError(problems)
-    return config
+    examined = examine(path, environ)
+    if examined.problems or examined.config is None:
+        raise ConfigError(examined.problems)
+    return examined.config
+
+
+_ANY_SERVICE = {f"{PREFIX}SERVICE__BASE_URL": "http://service.invalid"}
+"""The one key without which there is no configuration, for what doesn't use it."""
+
+
+class ConfigPart(NamedTuple):
+    """The tables that a command needs, as a configuration, and the problems with the others."""
+
+    config: Config
+    ignored: list[str]
+
+
+def load_part(path: Path, tables: Collection[str], environ: Mapping[str, str] = os.environ) -> ConfigPart:
+    """Read a configuration for what needs only some of its tables.
+
+    Raises ConfigError with the problems of these tables, or if the file can't be read at all.
+    """
+    examined = examine(path, environ)
+    starts = tuple(
+        start
+        for table in tables
+        for start in (f"{path}:{table}.", f"{path}:{table}:", f"{PREFIX}{table.upper()}__")
+    )
+    own = [problem for problem in examined.problems if problem.startswith(starts)]
+    config = examined.config or examine(path, {**environ, **_ANY_SERVICE}).config
+    if own or config is None:
+        raise ConfigError(own or examined.problems)
+    return ConfigPart(config, examined.problems)
+
+
+def examine_to_run(path: Path, environ: Mapping[str, str] = os.environ) -> Examined:
+    """Examine a configuration for a worker: only root and the worker's user may be able to change its files.
+
+    The worker's user is this process's, or for root the owner of the journal (see `work_as_owner`).
+    """
+    examined = examine(path, environ)
+    user = os.geteuid()
+    if user == 0 and examined.config is not None and not examined.config.journal.is_shared:
+        user = owner_of(examined.config.journal.named)
+    problems = [f"{each.path}: {problem}" for each in examined.opened
+                if (problem := tampering(each.path, each.status, user)) is not None]  # fmt: skip
+    return examined._replace(problems=[*examined.problems, *dict.fromkeys(problems)])
 
 
 def examine(path: Path, environ: Mapping[str, str] = os.environ) -> Examined:
@@ -391,7 +439,21 @@ def examine(path: Path, environ: Mapping[str, str] = os.environ) -> Examined:
     config = file.validate(Config, whole) or file.remainder(Config, whole)
     if config is not None:
         _check(file, config)
-    return Examined(config, file.problems, file.place_of)
+    return Examined(config, file.problems, file.place_of, [*file.opened, *_plug_ins(config)])
+
+
+def _plug_ins(config: Config | None) -> Iterator[Opened]:
+    """Yield the modules of adapters and directories that other packages bring."""
+    if config is None:
+        return
+    tables = [
+        *(provider.options for provider in config.channels.providers.values()),
+        config.customers.options,
+    ]
+    for name in {type(table).__module__ for table in tables}:
+        path = getattr(sys.modules.get(name), "__file__", None)
+        if path is not None and not name.startswith("deliveryd."):
+            yield Opened(Path(path), Path(path).stat())
 
 
 def _check(file: ConfigFile, config: Config) -> None:

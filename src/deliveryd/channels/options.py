@@ -161,6 +161,8 @@ class ChannelsOptions(BaseModel):
     )
     presets_dir: FilePath | None = Field(None, description="folder with presets of your own")
     configured: Mapping[str, OnUse[ChannelConfig]] = Field(default_factory=dict, exclude=True)
+    named: tuple[str, ...] = Field((), exclude=True)
+    """The identities of all providers that the file has, those with mistakes too."""
 
     @property
     def providers(self) -> Mapping[str, ProviderConfig]:
@@ -232,7 +234,13 @@ def read_channels(file: ConfigFile, tables: object) -> ChannelsOptions:
             file.complain("channels.order", text)
     if not given:
         file.complain("channels", "no channel is configured; add a table such as [channels.sms]")
-    return options.model_copy(update={"configured": configured})
+    named = [identity for name, table in given.items() for identity in _identities(name, table)]
+    return options.model_copy(update={"configured": configured, "named": tuple(named)})
+
+
+def _identities(name: str, table: object) -> list[str]:
+    below = table.get("providers") if isinstance(table, dict) else None
+    return [provider_identity(name, each) for each in below] if isinstance(below, dict) and below else [name]
 
 
 def _read_channel(file: ConfigFile, presets: PresetReader, name: str, table: object) -> ChannelConfig | None:

@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from deliveryd.channels.http_options import HttpChannelOptions
 from deliveryd.channels.mapping import content_problems
 from deliveryd.errors import ConfigError
-from deliveryd.options.file import ConfigFile
+from deliveryd.options.file import ConfigFile, Opened
 
 if TYPE_CHECKING:
     from deliveryd.channels.preset_file import PresetFile
@@ -22,11 +22,12 @@ _NAME = re.compile(r"[a-z][a-z0-9_-]{0,63}")
 
 
 class Preset(NamedTuple):
-    """A preset: the name that `adapter` gives it, its file, and what the file says."""
+    """A preset: the name that `adapter` gives it, its file, what the file says, and how it was found."""
 
     name: str
     path: Path
     file: PresetFile
+    opened: Opened
 
 
 class Catalogue:
@@ -57,6 +58,11 @@ class Catalogue:
             elif (PACKAGED / path.name).exists():
                 yield f"{path.name}: deliveryd has a preset of this name; rename the file"
 
+    def opened(self) -> Iterator[Opened]:
+        """Yield the folder, where whoever may add a file adds a preset."""
+        if self._folder is not None and self._folder.is_dir():
+            yield Opened(self._folder, self._folder.stat())
+
     def _paths(self) -> dict[str, Path]:
         folders = [self._folder, PACKAGED] if self._folder is not None else [PACKAGED]
         return {path.stem: path for folder in folders for path in folder.glob("*.toml")}
@@ -70,7 +76,8 @@ def read_preset(path: Path) -> Preset:
     found = file.validate(PresetFile, file.tables)
     if found is None:
         raise ConfigError(file.problems)
-    return Preset(path.stem, path, found)
+    (opened,) = file.opened
+    return Preset(path.stem, path, found, opened)
 
 
 def check_tables(preset: Preset, provider: type[BaseModel]) -> None:

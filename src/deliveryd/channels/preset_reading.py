@@ -26,6 +26,7 @@ class PresetReader:
         self._common = common
         for problem in self._catalogue.problems():
             file.complain("channels.presets_dir", problem)
+        file.opened += self._catalogue.opened()
 
     def names_beside(self, adapter: str) -> list[str]:
         """Return the names of all presets, to suggest where this isn't an adapter."""
@@ -51,6 +52,7 @@ class PresetReader:
             if preset is None:  # the adapter is unknown, which its own look-up reports
                 return table
             if preset.path.parent != PACKAGED:
+                self._file.opened.append(preset.opened)
                 check_tables(preset, self._common)
         except ConfigError as error:
             self._file.problems += [each for each in error.problems if each not in self._file.problems]

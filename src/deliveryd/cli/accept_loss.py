@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from deliveryd.cli.configuration import load_as_owner
+from deliveryd.cli.configuration import load_journal_as_owner
 from deliveryd.cli.options import USUAL_CONFIG, AsData, ConfigOption, WhyOption
 from deliveryd.cli.outcome import FAILED
 from deliveryd.cli.output import print_errors, print_json, print_lines
@@ -31,7 +31,7 @@ def accept_loss(
     When a standby takes over that didn't have all acknowledged commits, the workers that notice stop all
     others. Before accepting, look for the lost ones: the former primary may still have them.
     """
-    there = workers_of(load_as_owner(config))
+    there = workers_of(load_journal_as_owner(config))
     found = there.losses()
     if yes and found:
         there.accept_losses(present(), decided_by(why))

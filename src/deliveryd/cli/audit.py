@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 import typer
 
-from deliveryd.cli.configuration import load_as_owner
+from deliveryd.cli.configuration import load_journal_as_owner
 from deliveryd.cli.options import USUAL_CONFIG, AsData, ConfigOption
 from deliveryd.cli.outcome import FAILED
 from deliveryd.cli.output import print_json, print_lines
@@ -25,7 +25,7 @@ def audit(*, config: ConfigOption = USUAL_CONFIG, as_data: AsData = False) -> No
     Also counts the messages by outcome. Read-only; works with or without a running worker. Exit status: 0
     balanced, 1 not.
     """
-    result = open_reader(load_as_owner(config).journal.place).audit()
+    result = open_reader(load_journal_as_owner(config).journal.place).audit()
     if as_data:
         print_json(_as_json(result))
     else:

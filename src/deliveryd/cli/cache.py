@@ -10,7 +10,7 @@ import anyio
 import typer
 
 from deliveryd.cli.command_group import CommandGroup
-from deliveryd.cli.configuration import load_as_owner, socket_for
+from deliveryd.cli.configuration import load_journal_as_owner, socket_for
 from deliveryd.cli.options import USUAL_CONFIG, AsData, ConfigOption, identifier
 from deliveryd.cli.output import print_json, print_lines
 from deliveryd.config import Config
@@ -81,7 +81,7 @@ def info(
     as_data: AsData = False,
 ) -> None:
     """Show the size of the caches or, with --settings, one cached entry."""
-    loaded = load_as_owner(config)
+    loaded = load_journal_as_owner(config, "settings")
 
     async def look() -> AsyncIterator[_Report]:
         if settings is not None:
@@ -104,7 +104,7 @@ def clear(
 
     A running worker removes the settings from its memory, too.
     """
-    loaded = load_as_owner(config)
+    loaded = load_journal_as_owner(config, "settings")
 
     async def forget() -> AsyncIterator[_Report]:
         there = settings is None

@@ -11,7 +11,7 @@ from deliveryd.cli.configuration import become_owner
 from deliveryd.cli.options import USUAL_CONFIG, AsData, ConfigOption
 from deliveryd.cli.outcome import CONFIGURATION, FAILED
 from deliveryd.cli.output import print_errors, print_json, print_lines
-from deliveryd.config import examine
+from deliveryd.config import examine_to_run
 from deliveryd.inspection.check import check_all, check_examined, check_files
 from deliveryd.inspection.findings import Level, as_problems, findings_data, findings_lines
 
@@ -31,7 +31,7 @@ def check(
     Sends no messages. Exit status: 0 deliveryd can run, 1 something is unavailable now, 78 the
     configuration must be changed.
     """
-    examined = examine(config)
+    examined = examine_to_run(config)
     if examined.config is not None:
         become_owner(examined.config)
     findings = anyio.run(check_examined, examined, check_files if offline else check_all)

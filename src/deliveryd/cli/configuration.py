@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from deliveryd.config import Config, load
+from deliveryd.cli.output import print_errors
+from deliveryd.config import Config, load, load_part
 from deliveryd.control.protocol import socket_at
 from deliveryd.runtime.privileges import work_as_owner
 
@@ -17,6 +18,23 @@ def load_as_owner(path: Path) -> Config:
     config = load(path)
     become_owner(config)
     return config
+
+
+def load_journal_as_owner(path: Path, *further: str) -> Config:
+    """The same for a command that needs only the journal or the worker's socket, and `further` tables.
+
+    Problems in other tables are summed up on standard error, and what they are about is left out. Raises
+    ConfigError, DeliverydError.
+    """
+    part = load_part(path, ("journal", "control", *further))
+    if part.ignored:
+        number = "a problem" if len(part.ignored) == 1 else f"{len(part.ignored)} problems"
+        print_errors(
+            f"deliveryd: the configuration has {number}, which deliveryd check lists and this command"
+            f" passes over: {part.ignored[0]}"
+        )
+    become_owner(part.config)
+    return part.config
 
 
 def become_owner(config: Config) -> None:

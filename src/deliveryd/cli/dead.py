@@ -8,7 +8,7 @@ from typing import Annotated, NamedTuple
 import typer
 
 from deliveryd.cli.command_group import CommandGroup
-from deliveryd.cli.configuration import load_as_owner
+from deliveryd.cli.configuration import load_journal_as_owner
 from deliveryd.cli.options import USUAL_CONFIG, AsData, ConfigOption, DryRun, Everything, WhyOption
 from deliveryd.cli.orders import (
     carry_out,
@@ -98,7 +98,7 @@ def list_dead(
     as_data: AsData = False,
 ) -> None:
     """List the dead letters, oldest first."""
-    found = _Filter(kind or DEAD_KINDS, since, matching).apply(load_as_owner(config))
+    found = _Filter(kind or DEAD_KINDS, since, matching).apply(load_journal_as_owner(config))
     if as_data:
         print_json([_as_data(each) for each in found])
     else:
@@ -116,7 +116,7 @@ def show(
 
     That includes the event's JSON or the raw element, which may contain personal data.
     """
-    record = open_reader(load_as_owner(config).journal.place).dead_letter(*_parsed(name))
+    record = open_reader(load_journal_as_owner(config).journal.place).dead_letter(*_parsed(name))
     if record is None:
         raise DeliverydError(f"{name} isn't a dead letter")
     written = {
@@ -146,7 +146,7 @@ def retry(
 
     Events are reported again, messages start over, receipts are matched again.
     """
-    loaded = load_as_owner(config)
+    loaded = load_journal_as_owner(config)
     chosen = _choose(loaded, names or (), everything, _Filter(kind or _RETRIED, since, matching))
     _decide(loaded, Action.RETRY, chosen, why=why, dry_run=dry_run, as_data=as_data)
 
@@ -168,7 +168,7 @@ def drop(
 
     They stay in the journal, marked as dropped.
     """
-    loaded = load_as_owner(config)
+    loaded = load_journal_as_owner(config)
     chosen = _choose(loaded, names or (), everything, _Filter(kind or DEAD_KINDS, since, matching))
     _decide(loaded, Action.DROP, chosen, why=why, dry_run=dry_run, as_data=as_data)
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from deliveryd.cli.configuration import load_as_owner
+from deliveryd.cli.configuration import load_journal_as_owner
 from deliveryd.cli.options import USUAL_CONFIG, AsData, ConfigOption, identifier
 from deliveryd.cli.orders import parse_instant_option
 from deliveryd.cli.output import print_lines
@@ -73,7 +73,7 @@ def decisions(
     """
     insist_on_one_form(as_data=as_data, as_lines=as_lines)
     selection = DecisionSelection(since, until, message, user, verb)
-    found = _read(load_as_owner(config).journal.place, selection)
+    found = _read(load_journal_as_owner(config).journal.place, selection)
     if as_data or as_lines:
         print_records(map(_as_data, found), as_lines=as_lines)
     else:

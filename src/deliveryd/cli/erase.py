@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from deliveryd.cli.configuration import load_as_owner
+from deliveryd.cli.configuration import load_journal_as_owner
 from deliveryd.cli.options import USUAL_CONFIG, AsData, ConfigOption, DryRun, WhyOption, identifier
 from deliveryd.cli.orders import carry_out, name_of
 from deliveryd.cli.outcome import FAILED
@@ -51,7 +51,7 @@ def erase(
 
     Exit status: 0 no data is left, 1 some messages were refused.
     """
-    loaded = load_as_owner(config)
+    loaded = load_journal_as_owner(config, "customers")
     held = open_reader(loaded.journal.place).personal_data(customer)
     wanted = {
         ItemKind.MALFORMED: held.malformed,  # before messages, since some of them are messages

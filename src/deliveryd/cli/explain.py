@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from deliveryd.cli.configuration import load_as_owner
+from deliveryd.cli.configuration import load_journal_as_owner
 from deliveryd.cli.options import USUAL_CONFIG, AsData, ConfigOption, identifier
 from deliveryd.cli.output import print_json, print_lines
 from deliveryd.errors import DeliverydError
@@ -32,7 +32,7 @@ def explain(
     It covers the time from the queue to the last event. Read-only; works with or without a running
     worker. Exit status 1: the message isn't in the journal.
     """
-    loaded = load_as_owner(config)
+    loaded = load_journal_as_owner(config)
     place = loaded.journal.place
     [life] = open_reader(place).lives([message_id])
     if not life.is_known:

@@ -11,7 +11,7 @@ import typer
 
 from deliveryd.cli.bulk_orders import order_all, preview_order, report_result
 from deliveryd.cli.command_group import CommandGroup
-from deliveryd.cli.configuration import load_as_owner
+from deliveryd.cli.configuration import load_journal_as_owner
 from deliveryd.cli.options import (
     USUAL_CONFIG,
     AsData,
@@ -115,7 +115,7 @@ def list_failed(
     insist_on_one_form(as_data=as_data, as_lines=as_lines)
     wanted = _FailedFilter(matching, channel, provider, settings, customer, since, until)
     selection = wanted.selection(ids)
-    found = find_all(load_as_owner(config), selection, beside_output=each)
+    found = find_all(load_journal_as_owner(config), selection, beside_output=each)
     if each and not (as_data or as_lines):
         print_lines(f"{print_table(ID_HEADING, map(id_row, found), (0, 2)):,} failed")
     elif each:
@@ -138,7 +138,7 @@ def show_failed(
     """Show why one message failed, and whether it can be retried.
 
     `explain` shows its whole history."""
-    reader = open_reader(load_as_owner(config).journal.place)
+    reader = open_reader(load_journal_as_owner(config).journal.place)
     page = reader.find(Selection(ids=(message_id,), states=(State.FAILED,)), None, 1)
     if not page.found:
         raise DeliverydError(
@@ -182,7 +182,7 @@ def retry_failed(
         raise typer.BadParameter("options that select messages go with --all, not with IDs")
     selection = wanted.selection(ids)
     began = now()
-    loaded = load_as_owner(config)
+    loaded = load_journal_as_owner(config)
     chosen = selection.ids or [found.id for found in find_all(loaded, selection, beside_output=False)]
     if accept_duplicates:
         print_errors(_DOUBLES)
@@ -220,7 +220,7 @@ def export_failed(
     Each with its attempts, events, receipts and decisions."""
     wanted = _FailedFilter(matching, channel, provider, settings, customer, since, until)
     selection = wanted.selection(ids)
-    loaded = load_as_owner(config)
+    loaded = load_journal_as_owner(config)
     found = find_all(loaded, selection, beside_output=True)
     print_records(_exported(loaded, found, with_variables), as_lines=True)
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from deliveryd.cli.configuration import load_as_owner
+from deliveryd.cli.configuration import load_journal_as_owner
 from deliveryd.cli.options import USUAL_CONFIG, AsData, ConfigOption
 from deliveryd.cli.output import print_lines
 from deliveryd.cli.selecting import (
@@ -84,7 +84,7 @@ def find(
         tuple(dict.fromkeys(ids or ())), tuple(state or ()), customer, channel, provider_name(provider),
         settings, matching, since, until, first, last,
     )  # fmt: skip
-    found = find_all(load_as_owner(config), selection, beside_output=True)
+    found = find_all(load_journal_as_owner(config), selection, beside_output=True)
     if as_data or as_lines:
         print_records(map(found_data, found), as_lines=as_lines)
     else:

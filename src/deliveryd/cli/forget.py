@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from deliveryd.cli.bulk_orders import order_all, preview_order, report_result
-from deliveryd.cli.configuration import load_as_owner
+from deliveryd.cli.configuration import load_journal_as_owner
 from deliveryd.cli.options import USUAL_CONFIG, AsData, ConfigOption, DryRun, WhyOption, identifier
 from deliveryd.cli.output import print_errors
 from deliveryd.cli.selecting import AcceptDuplicates
@@ -33,7 +33,7 @@ def forget(
     key is used twice. Messages that haven't ended are refused, and so are messages that were sent or may have
     arrived. Exit status 1: some were refused.
     """
-    loaded = load_as_owner(config)
+    loaded = load_journal_as_owner(config)
     chosen = list(dict.fromkeys(ids))
     if accept_duplicates:
         print_errors(_DOUBLES)

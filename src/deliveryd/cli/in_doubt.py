@@ -12,7 +12,7 @@ import typer
 
 from deliveryd.channels.base import NotTaken, Taken
 from deliveryd.cli.command_group import CommandGroup
-from deliveryd.cli.configuration import load_as_owner
+from deliveryd.cli.configuration import load_journal_as_owner
 from deliveryd.cli.options import (
     USUAL_CONFIG,
     AsData,
@@ -102,7 +102,7 @@ def list_held(
     """List messages held in doubt.
 
     Each with its idempotency key at the provider."""
-    held = _held(load_as_owner(config), channel, until)
+    held = _held(load_journal_as_owner(config), channel, until)
     if as_data:
         print_json([_as_data(each) for each in held])
     else:
@@ -185,7 +185,7 @@ def settle(
 def _settle_by_asking(
     config: Path, choice: _Choice, *, why: str | None, dry_run: bool, as_data: bool
 ) -> None:
-    loaded = load_as_owner(config)
+    loaded = load_journal_as_owner(config)
     held = [
         each
         for each in _held(loaded, choice.channel, choice.until)
@@ -233,7 +233,7 @@ def _report_asked(
 def _decide(
     config: Path, verb: Action, choice: _Choice, *, why: str | None, dry_run: bool, as_data: bool
 ) -> None:
-    loaded = load_as_owner(config)
+    loaded = load_journal_as_owner(config)
     held = [str(each.message_id) for each in _held(loaded, choice.channel, choice.until)]
     wanted = {ItemKind.MESSAGE: list(dict.fromkeys(map(str, choice.ids))) or held}
     there = {name_of(ItemKind.MESSAGE, key) for key in held}

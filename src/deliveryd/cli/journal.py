@@ -13,7 +13,7 @@ from deliveryd.cli.command_group import CommandGroup
 from deliveryd.cli.options import USUAL_CONFIG, AsData, ConfigOption
 from deliveryd.cli.output import print_errors, print_json, print_lines
 from deliveryd.cli.progress import ProgressLine
-from deliveryd.config import SQLITE, load
+from deliveryd.config import SQLITE, load_part
 from deliveryd.errors import DeliverydError, JournalUnreachable, JournalUnusable
 from deliveryd.journal.place import NOT_INSTALLED, JournalDatabase, JournalFile, JournalPlace
 from deliveryd.runtime.privileges import work_as_owner
@@ -78,7 +78,7 @@ def move(
         raise typer.BadParameter("give --to or --from: the other one is journal.url")
     source, target = _place(from_, "--from", password_file), _place(to, "--to", password_file)
     if source is None or target is None:
-        configured = load(config).journal.place
+        configured = load_part(config, ("journal",)).config.journal.place
         source, target = source or configured, target or configured
     _work_as_owner_of(source, target)
     try:
@@ -119,7 +119,7 @@ def reopen(
     It knows nothing of what happened at its new place since: never use both. To bring that back, move it
     back instead.
     """
-    place = _place(url, "--url", password_file) or load(config).journal.place
+    place = _place(url, "--url", password_file) or load_part(config, ("journal",)).config.journal.place
     if not accept_duplicates:
         raise typer.BadParameter(
             "what was sent from its new place since would be sent once more: move it back instead,"

@@ -65,7 +65,7 @@ def carry_out(
         config.journal.place,
         config.control.socket,
         JournalTerms(config.events.details_field, config.journal.keep_variables, lease=config.journal.lease),
-        tuple(config.channels.providers),
+        config.channels.named,
     )
     done: list[str] = []
     skipped: dict[str, str] = {}

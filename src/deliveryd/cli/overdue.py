@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 
-from deliveryd.cli.configuration import load_as_owner
+from deliveryd.cli.configuration import load_journal_as_owner
 from deliveryd.cli.options import USUAL_CONFIG, AsData, ConfigOption
 from deliveryd.cli.output import print_json, print_lines
 from deliveryd.inspection.explanation import moment
@@ -20,7 +20,7 @@ def overdue(*, config: ConfigOption = USUAL_CONFIG, as_data: AsData = False) -> 
     They were sent longer than receipt_overdue ago, by providers with receipts, and are neither delivered
     nor failed by them. Read-only; works with or without a running worker.
     """
-    loaded = load_as_owner(config)
+    loaded = load_journal_as_owner(config, "channels")
     now = time.time_ns() // 1000
     until = {name: now - int(each * SECOND) for name, each in loaded.channels.overdue.items()}
     found = open_reader(loaded.journal.place).overdue(until)

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from deliveryd.cli.command_group import CommandGroup
-from deliveryd.cli.configuration import load_as_owner
+from deliveryd.cli.configuration import load_journal_as_owner
 from deliveryd.cli.options import USUAL_CONFIG, AsData, ConfigOption, WhyOption, identifier, insist_on_known
 from deliveryd.cli.orders import carry_out, report_reply
 from deliveryd.cli.output import print_errors
@@ -79,7 +79,7 @@ def pause_intake(
     """Take no more messages from the queue.
 
     All else goes on. /readyz answers 503 meanwhile."""
-    _pause(load_as_owner(config), ItemKind.INTAKE, [INTAKE], lasts, why, as_data=as_data)
+    _pause(load_journal_as_owner(config), ItemKind.INTAKE, [INTAKE], lasts, why, as_data=as_data)
 
 
 @pause.command("channel")
@@ -94,7 +94,7 @@ def pause_channel(
     """Send nothing on channels.
 
     Messages that would choose one wait; they don't take the next channel."""
-    loaded = load_as_owner(config)
+    loaded = load_journal_as_owner(config)
     known = known_channels(loaded)
     for name in names:
         insist_on_known("channel", name, known)
@@ -114,7 +114,7 @@ def pause_provider(
 
     Other providers of the channel take their messages. Messages that no other takes wait, and so do those in
     doubt there."""
-    loaded = load_as_owner(config)
+    loaded = load_journal_as_owner(config)
     known = known_providers(loaded)
     for name in names:
         insist_on_known("provider", name, known)
@@ -133,7 +133,7 @@ def pause_settings(
     """Send no message with these settings.
 
     Messages don't fail for a mistake in the settings while they are paused."""
-    loaded = load_as_owner(config)
+    loaded = load_journal_as_owner(config)
     known = _known(loaded, settings=ids).settings
     for id_ in ids:
         if id_ not in known:
@@ -153,7 +153,7 @@ def pause_message(
     """Don't send single messages.
 
     One that wasn't taken yet waits as soon as it is."""
-    loaded = load_as_owner(config)
+    loaded = load_journal_as_owner(config)
     known = _known(loaded, messages=ids).messages
     for id_ in ids:
         if id_ not in known:

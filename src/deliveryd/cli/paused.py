@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from deliveryd.cli.configuration import load_as_owner
+from deliveryd.cli.configuration import load_journal_as_owner
 from deliveryd.cli.options import USUAL_CONFIG, AsData, ConfigOption
 from deliveryd.cli.output import print_json, print_lines
 from deliveryd.journal.opening import open_reader
@@ -23,7 +23,7 @@ def paused(*, config: ConfigOption = USUAL_CONFIG, as_data: AsData = False) -> N
     A message waits for one pause at a time. Read-only; works with or without a running worker.
     """
     try:
-        found = open_reader(load_as_owner(config).journal.place).pauses()
+        found = open_reader(load_journal_as_owner(config).journal.place).pauses()
     except JournalAbsent:
         found = ()
     if as_data:

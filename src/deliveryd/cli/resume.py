@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 from deliveryd.cli.command_group import CommandGroup
-from deliveryd.cli.configuration import load_as_owner
+from deliveryd.cli.configuration import load_journal_as_owner
 from deliveryd.cli.options import USUAL_CONFIG, AsData, ConfigOption, WhyOption
 from deliveryd.cli.orders import carry_out, report_reply
 from deliveryd.cli.pause import AnyMessageIds, ChannelNames, ProviderNames, SettingsIds
@@ -27,7 +27,7 @@ def resume_all(
     *, config: ConfigOption = USUAL_CONFIG, why: WhyOption = None, as_data: AsData = False
 ) -> None:
     """Resume all that is paused."""
-    loaded = load_as_owner(config)
+    loaded = load_journal_as_owner(config)
     wanted: defaultdict[ItemKind, list[str]] = defaultdict(list)
     for found in open_reader(loaded.journal.place).pauses():
         wanted[ItemKind(found.pause.kind)].append(found.pause.key)
@@ -39,7 +39,7 @@ def resume_intake(
     *, config: ConfigOption = USUAL_CONFIG, why: WhyOption = None, as_data: AsData = False
 ) -> None:
     """Take messages from the queue again."""
-    _resume(load_as_owner(config), {ItemKind.INTAKE: [INTAKE]}, why, as_data=as_data)
+    _resume(load_journal_as_owner(config), {ItemKind.INTAKE: [INTAKE]}, why, as_data=as_data)
 
 
 @resume.command("channel")
@@ -51,7 +51,7 @@ def resume_channel(
     as_data: AsData = False,
 ) -> None:
     """Send on channels again."""
-    _resume(load_as_owner(config), {ItemKind.CHANNEL: names}, why, as_data=as_data)
+    _resume(load_journal_as_owner(config), {ItemKind.CHANNEL: names}, why, as_data=as_data)
 
 
 @resume.command("provider")
@@ -63,7 +63,7 @@ def resume_provider(
     as_data: AsData = False,
 ) -> None:
     """Send to providers again."""
-    _resume(load_as_owner(config), {ItemKind.PROVIDER: names}, why, as_data=as_data)
+    _resume(load_journal_as_owner(config), {ItemKind.PROVIDER: names}, why, as_data=as_data)
 
 
 @resume.command("settings")
@@ -71,7 +71,7 @@ def resume_settings(
     *, config: ConfigOption = USUAL_CONFIG, ids: SettingsIds, why: WhyOption = None, as_data: AsData = False
 ) -> None:
     """Send messages with these settings again."""
-    _resume(load_as_owner(config), {ItemKind.SETTINGS: list(map(str, ids))}, why, as_data=as_data)
+    _resume(load_journal_as_owner(config), {ItemKind.SETTINGS: list(map(str, ids))}, why, as_data=as_data)
 
 
 @resume.command("message")
@@ -79,7 +79,7 @@ def resume_message(
     *, config: ConfigOption = USUAL_CONFIG, ids: AnyMessageIds, why: WhyOption = None, as_data: AsData = False
 ) -> None:
     """Send single messages again."""
-    _resume(load_as_owner(config), {ItemKind.MESSAGE: list(map(str, ids))}, why, as_data=as_data)
+    _resume(load_journal_as_owner(config), {ItemKind.MESSAGE: list(map(str, ids))}, why, as_data=as_data)
 
 
 def _resume(

@@ -6,16 +6,18 @@ import gc
 import signal
 from collections.abc import Iterator, Mapping
 from functools import partial
+from pathlib import Path
 from typing import Annotated
 
 import anyio
 import typer
 
-from deliveryd.cli.configuration import load_as_owner
+from deliveryd.cli.configuration import become_owner
 from deliveryd.cli.options import USUAL_CONFIG, ConfigOption
 from deliveryd.cli.output import print_errors, print_json, print_lines
 from deliveryd.cli.shutdown import announce_shutdown
-from deliveryd.config import examine
+from deliveryd.config import Config, examine_to_run
+from deliveryd.errors import ConfigError
 from deliveryd.journal.base import Account
 from deliveryd.states import State
 from deliveryd.telemetry import log_events
@@ -57,11 +59,11 @@ def run(
     signal.signal(
         signal.SIGHUP, signal.SIG_IGN
     )  # until the worker handles it; by default it ends the process
-    loaded = load_as_owner(config)
+    loaded = _load(config)
     log_events.configure(loaded.log.level, loaded.log.format)
 
     async def work() -> Supervisor:
-        supervisor = Supervisor(loaded, on_ending=announce_shutdown, examine=partial(examine, config))
+        supervisor = Supervisor(loaded, on_ending=announce_shutdown, examine=partial(examine_to_run, config))
         await supervisor.run(until_idle=until_idle)
         return supervisor
 
@@ -75,6 +77,15 @@ def run(
     if until_idle and (left := list(_left(ended))):
         print_errors(*left)
         raise typer.Exit(1)
+
+
+def _load(path: Path) -> Config:
+    """Read the configuration; as root, switch to the owner of the journal. Raises ConfigError."""
+    examined = examine_to_run(path)
+    if examined.problems or examined.config is None:
+        raise ConfigError(examined.problems)
+    become_owner(examined.config)
+    return examined.config
 
 
 def _left(ended: Supervisor) -> Iterator[str]:

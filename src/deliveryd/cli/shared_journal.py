@@ -36,7 +36,7 @@ def workers_of(config: Config) -> Workers:
 
 def known_providers(config: Config) -> Sequence[str]:
     """Return the providers that are configured here, and those that other workers of the journal have."""
-    own = config.channels.providers
+    own = config.channels.named
     if isinstance(config.journal.place, JournalFile):
         return sorted(own)
     try:
@@ -47,7 +47,7 @@ def known_providers(config: Config) -> Sequence[str]:
 
 def known_channels(config: Config) -> Sequence[str]:
     """Return the channels that are configured here, and those that other workers of the journal have."""
-    return sorted({*config.channels.configured, *map(channel_of, known_providers(config))})
+    return sorted(set(map(channel_of, known_providers(config))))
 
 
 def decided_by(reason: str | None) -> By:

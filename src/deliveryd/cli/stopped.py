@@ -12,7 +12,7 @@ import typer
 from deliveryd.channels.http_options import HttpChannelOptions
 from deliveryd.channels.phone_numbers import PhoneReader
 from deliveryd.cli.command_group import CommandGroup
-from deliveryd.cli.configuration import load_as_owner
+from deliveryd.cli.configuration import load_journal_as_owner
 from deliveryd.cli.options import USUAL_CONFIG, AsData, ConfigOption, WhyOption, insist_on_a_channel
 from deliveryd.cli.orders import carry_out, report_reply
 from deliveryd.cli.output import print_json, print_lines
@@ -51,7 +51,7 @@ def list_stopped(
     """List the recipients, oldest first.
 
     Each with its channel, since when, and the source: an answer, a receipt or an operator."""
-    loaded = load_as_owner(config)
+    loaded = load_journal_as_owner(config)
     channel = None if channel is None else _channel(loaded, channel)
     found = open_reader(loaded.journal.place).stopped(channel)
     if channel is not None and not found:  # a channel that was removed may still have a list
@@ -76,7 +76,7 @@ def lift(
     """Take recipients off the list.
 
     The channel is used for them again."""
-    loaded = load_as_owner(config)
+    loaded = load_journal_as_owner(config)
     channel = _channel(loaded, channel)
     answer = _order(loaded, Action.LIFT, channel, list(dict.fromkeys(recipients)), why)
     if not answer.done:  # as above
@@ -99,7 +99,7 @@ def import_stopped(
 
     Blank lines are skipped, and so are recipients who are on the list already. Where the channel sends to
     phone numbers, so is anything else, which is told, with exit status 1."""
-    loaded = load_as_owner(config)
+    loaded = load_journal_as_owner(config, "channels")
     channel = _channel(loaded, channel)
     insist_on_a_channel(channel, sorted(loaded.channels.configured))
     recipients = list(dict.fromkeys(_recipients(file)))
@@ -114,7 +114,7 @@ def export(*, config: ConfigOption = USUAL_CONFIG, channel: ChannelName) -> None
     """Print the digests of a channel's recipients, one per line.
 
     `import` reads them back into the same journal; another journal has another key for its digests."""
-    loaded = load_as_owner(config)
+    loaded = load_journal_as_owner(config, "channels")
     found = open_reader(loaded.journal.place).stopped(_channel(loaded, channel))
     print_lines(*(each.name for each in found))
 

@@ -8,8 +8,9 @@ from typing import Annotated
 import typer
 
 from deliveryd.cli.admin_url import checked_url
-from deliveryd.cli.configuration import load_as_owner, socket_for
+from deliveryd.cli.configuration import load_journal_as_owner, socket_for
 from deliveryd.cli.options import insist_on_a_channel
+from deliveryd.cli.shared_journal import known_channels
 from deliveryd.inspection.watched import OverHttp, OverSocket, Watched
 from deliveryd.journal.place import JournalDatabase
 
@@ -29,7 +30,7 @@ def watched(config: Path, url: str | None, channel: str | None = None) -> Watche
     """
     if url is not None:
         return OverHttp(url)
-    loaded = load_as_owner(config)
+    loaded = load_journal_as_owner(config)
     if channel is not None:
-        insist_on_a_channel(channel, sorted(loaded.channels.configured))
+        insist_on_a_channel(channel, known_channels(loaded))
     return OverSocket(socket_for(loaded), is_shared=isinstance(loaded.journal.place, JournalDatabase))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from deliveryd.cli.command_group import CommandGroup
-from deliveryd.cli.configuration import load_as_owner
+from deliveryd.cli.configuration import load_journal_as_owner
 from deliveryd.cli.options import USUAL_CONFIG, AsData, ConfigOption, WhyOption
 from deliveryd.cli.outcome import FAILED
 from deliveryd.cli.output import print_errors, print_json, print_lines
@@ -81,7 +81,7 @@ def fence_worker(
     its lease would have been over. Its attempts under way are in doubt, and are repeated under their keys or
     held.
     """
-    there = workers_of(load_as_owner(config))
+    there = workers_of(load_journal_as_owner(config))
     worker = _named(name, there)
     is_done = there.fence(worker, present(), decided_by(why))
     if as_data:
@@ -100,7 +100,7 @@ def fence_worker(
 
 
 def _print_workers(config: ConfigOption, *, as_data: bool) -> None:
-    there = workers_of(load_as_owner(config))
+    there = workers_of(load_journal_as_owner(config))
     found, lost = there.list(), there.losses()
     if as_data:
         print_json(

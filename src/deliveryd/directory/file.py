@@ -16,6 +16,7 @@ from deliveryd.directory.customer_index import CustomerIndex, Unusable, read_ind
 from deliveryd.errors import ConfigError
 from deliveryd.model import Customer
 from deliveryd.options.units import FilePath
+from deliveryd.runtime.rights import tampering
 
 
 class FileOptions(BaseModel):
@@ -148,7 +149,10 @@ def _read_if_new(path: Path, known: _Stamp) -> _Reading | None:
 
 def _read(path: Path) -> _Reading:
     with path.open("rb") as file:
-        before = _Stamp.of(os.fstat(file.fileno()))
+        status = os.fstat(file.fileno())
+        before = _Stamp.of(status)
+        if (problem := tampering(path, status, os.geteuid())) is not None:
+            return _Reading(before, steady=True, contents=Unusable([f"{path}: {problem}"]))
         data = file.read()
         after = _Stamp.of(os.fstat(file.fileno()))
     return _Reading(before, before == after, read_index(path, data))

@@ -164,7 +164,7 @@ def _private_files(config: Config) -> Mapping[str, tuple[Path | None, int]]:
         if getattr(options, "key_file", None) is None:  # the certificate's file also holds the key
             files[f"{table}.cert_file"] = getattr(options, "cert_file", None), READ | WRITE
     if isinstance(customers, FileOptions):
-        files["customers.path"] = customers.path, READ | WRITE
+        files["customers.path"] = customers.path, READ
     return files
 
 

@@ -60,7 +60,7 @@ async def check_examined(examined: Examined, check: ConfigurationCheck) -> list[
     For a file with mistakes, return every problem that can be found, as `file:key`. The service isn't
     contacted then: the mistake may be the very setting that protects its secret.
     """
-    config, problems, place_of = examined
+    config, problems, place_of, _ = examined
     told = of_problems(problems)
     if config is None:
         return told

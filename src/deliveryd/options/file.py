@@ -5,6 +5,7 @@ A mistake is reported as `file:key: what to do`, or under the environment variab
 
 from __future__ import annotations
 
+import os
 import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -33,15 +34,25 @@ class Elsewhere(NamedTuple):
     label: str = ""
 
 
+class Opened(NamedTuple):
+    """A file or folder that a configuration was read from, and its status when it was opened."""
+
+    path: Path
+    status: os.stat_result
+
+
 class ConfigFile:
     """The tables of a file, and the problems found in them so far.
+
+    `opened` are the files that they were read from: this one, and those of presets.
 
     `names` are keys in their proper case, since names of environment variables have none. Raises ConfigError
     if the file isn't readable TOML.
     """
 
     def __init__(self, path: Path, environ: Mapping[str, str], names: Iterable[str]) -> None:
-        self.tables = _read(path)
+        self.tables, opened = _read(path)
+        self.opened = [opened]
         self.problems: list[str] = []
         self._path = path
         self._context = {"base_dir": path.absolute().parent}
@@ -198,16 +209,18 @@ def _and_above(key: str) -> list[str]:
     return [".".join(steps[:count]) for count in range(len(steps), 0, -1)]
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read(path: Path) -> tuple[dict[str, Any], Opened]:
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        with path.open(encoding="utf-8-sig") as file:
+            opened = Opened(path, os.fstat(file.fileno()))
+            text = file.read()
     except OSError as error:
         which = _WHICH if isinstance(error, FileNotFoundError) else ""
         raise ConfigError([f"{path}: can't be read: {error.strerror}{which}"]) from None
     except UnicodeDecodeError:
         raise ConfigError([f"{path}: not UTF-8 text"]) from None
     try:
-        return tomllib.loads(text)
+        return tomllib.loads(text), opened
     except tomllib.TOMLDecodeError as error:
         raise ConfigError([f"{path}: {_toml_problem(text, str(error))}"]) from None
 

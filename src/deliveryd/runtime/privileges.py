@@ -58,6 +58,11 @@ def work_as_owner(named: Path) -> None:
         ) from None
 
 
+def owner_of(named: Path) -> int:
+    """Return the user that `work_as_owner` would become."""
+    return _nearest(Path(os.path.realpath(named)).parent).lstat().st_uid
+
+
 def _nearest(folder: Path) -> Path:
     """Return the folder, or its nearest existing parent."""
     return next(path for path in (folder, *folder.parents) if os.path.lexists(path))

@@ -93,5 +93,17 @@ def exposure(path: Path, rights: int) -> str | None:
     return None
 
 
+def tampering(path: Path, status: os.stat_result, user: int) -> str | None:
+    """Return who else than root and a user can change an opened file or folder, and the remedy, or None."""
+    if status.st_uid not in (0, user):
+        owner, name = user_name(status.st_uid), user_name(user)
+        remedy = f"run: chown root {path}" if user == 0 else f"run: chown root {path}, or chown {name} {path}"
+        return f"belongs to {owner}, who may change it; {remedy}"
+    if may_others(status, WRITE):
+        return f"everybody may change it; run: chmod o-w {path}"
+    group = foreign_group(status, WRITE)
+    return None if group is None else f"the group {group} may change it; run: chmod g-w {path}"
+
+
 def _verbs(rights: int) -> str:
     return " and ".join(word for right, word in ((READ, "read"), (WRITE, "change")) if rights & right)

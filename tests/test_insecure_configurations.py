@@ -250,6 +250,46 @@ def test_a_secret_in_an_address_is_warned_of(world: World, address: str, key: st
     assert "logs" in warned(answered)[key]
 
 
+@pytest.mark.parametrize(
+    ("line", "key", "level"),
+    [
+        ('headers = { Authorization = "Bearer s3cr3t" }', "headers.Authorization", "warning"),
+        ('headers = { X-Api-Key = "abc" }', "headers.X-Api-Key", "warning"),
+        ('headers = { X-Account = "4f9a0c1e77b2d3a65e88" }', "headers.X-Account", "hint"),
+        (
+            'json = { to = "{customer.phone}", auth = { password = "hunter2" } }',
+            "json.auth.password",
+            "warning",
+        ),
+        ('json = { to = "{customer.phone}", keys = ["Basic YTpi"] }', "json.keys.0", "warning"),
+    ],
+)
+def test_a_secret_in_a_request_is_warned_of(world: World, line: str, key: str, level: str) -> None:
+    """Everybody may read the configuration. The secret isn't repeated."""
+    own = world.config.read_text(encoding="utf-8")
+    if line.startswith("json"):
+        own = re.sub(r"(?m)^json = .*$", "", own)
+    world.write_config(own + line + "\n")
+    answered = check(world, "--offline")
+    (found,) = [each for each in answered.out.splitlines() if f" channels.sms.{key} " in each]
+    assert found.split()[0] == level
+    assert "looks like a secret" in found
+    assert not re.search("s3cr3t|4f9a|hunter2|YTpi", answered.out)
+
+
+def test_what_is_no_secret_in_a_request_is_not_warned_of(world: World) -> None:
+    """What is filled in, and identifiers of templates in a body."""
+    own = re.sub(r"(?m)^json = .*$", "", world.config.read_text(encoding="utf-8"))
+    world.write_config(
+        own
+        + """\
+json = { to = "{customer.phone}", key = "{message.key}", kind = "token", template = "HX4f9a0c1e77b2d3a65e88" }
+headers = { Accept = "application/json", Idempotency-Token = "{message.key}" }
+"""
+    )
+    assert "looks like a secret" not in check(world, "--offline").out
+
+
 def test_other_queries_are_no_secrets(world: World) -> None:
     world.change(
         f'url = "{world.sandbox.base_url}/sms"',

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from base64 import b64encode
+from base64 import b64encode, urlsafe_b64encode
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 
@@ -23,12 +24,43 @@ pytestmark = pytest.mark.anyio
         "s3cr%22t%2Fp%20w",
         "s3cr%22t/p%20w",
         "s3cr%22t%2Fp+w",
+        "s3cr%22t%2fp%20w",
+        "%73%33%63%72%22%74%2F%70%20%77",
+        "s3cr%2522t%252Fp%2520w",
         's3cr\\"t/p w',
+        's3cr\\"t\\/p w',
+        "s3cr\\u0022t\\u002Fp\\u0020w",
+        's3cr\\\\\\"t\\\\/p w',
+        "s3cr\\\\u0022t/p w",
+        "s3cr&quot;t/p w",
+        "s3cr&#34;t&#x2F;p&#32;w",
+        "s3cr&amp;quot;t&sol;p w",
+        "s3cr=22t/p=20w",
+        SECRET.encode().hex(),
+        SECRET.encode().hex().upper(),
         b64encode(SECRET.encode()).decode(),
+        b64encode(SECRET.encode()).decode().rstrip("="),
+        urlsafe_b64encode(SECRET.encode()).decode(),
+        quote(b64encode(SECRET.encode()).decode(), safe=""),
     ],
 )
 def test_a_secret_is_masked_in_each_form(written: str) -> None:
     assert mask(f"key={written};", [SECRET]) == "key=***;"
+
+
+@pytest.mark.parametrize("user", ["a", "ab", "abc", "someone:"])
+def test_a_secret_within_what_was_encoded_is_masked(user: str) -> None:
+    """Base64 of a login, at each of the three offsets: no digit is left that holds a bit of the secret."""
+    coded = b64encode(f"{user}{SECRET}".encode()).decode()
+    masked = mask(f"Basic {coded}.", [SECRET])
+    assert masked.endswith("***.")
+    assert len(masked) <= len("Basic ") + 4 * len(user) // 3 + 4
+
+
+def test_secrets_beside_and_within_one_another_are_masked() -> None:
+    """Also with characters that only two units of JSON can write, and where escapes look like no secret."""
+    assert mask("ab abc \\ud83d\\ude00x %zz &x", ["ab", "abc", "\U0001f600x"]) == "*** *** *** %zz &x"
+    assert mask("nothing % of \\ it &amp;", ["secret", ""]) == "nothing % of \\ it &amp;"
 
 
 async def test_the_providers_words_are_kept_without_secrets(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from support.check_command import check, warned
 from support.terminal import command
 from support.world import PAGE_TOKEN, PATIENCE, World, get, open_world
 
@@ -65,3 +66,11 @@ def test_a_token_that_no_header_has_or_that_can_be_guessed_is_a_problem(
     checked = command("check", "--offline", "--config", world.config)
     assert checked.status == 78
     assert f"admin.token_file: must have {problem} characters" in checked.out + checked.err
+
+
+def test_a_token_that_would_cross_the_network_in_plain_text_is_told(world: World) -> None:
+    """By `check` under its key, and in the worker's log: the image listens on every address."""
+    world.change('listen = "127.0.0.1:0"', 'listen = "0.0.0.0:0"')
+    assert "plain text" in warned(check(world, "--offline"))["admin.token_file"]
+    world.run_until_idle()
+    assert "server.unencrypted" in world.log()

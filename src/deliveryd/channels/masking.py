@@ -1,29 +1,124 @@
-"""Masks a provider's secrets in what it answered, however the request wrote them."""
+"""Masks a provider's secrets in what it answered, however it wrote them."""
 
 from __future__ import annotations
 
+import html
 import json
+import re
 from base64 import b64encode
 from collections.abc import Iterable, Iterator
-from urllib.parse import quote, quote_plus
+from typing import NamedTuple
 
 MASK = "***"
 
+_LEVELS = 4
+"""How often escaped text may be escaped again, such as JSON in a form."""
+
+_LEAST_CODED = 8
+"""Digits of Base64 from which they can't be anything else."""
+
+_ESCAPES = re.compile(
+    r"(?:[%=][0-9A-Fa-f]{2})+"  # addresses, forms, quoted-printable
+    r"|\\u[Dd][89ABab][0-9A-Fa-f]{2}\\u[Dd][C-Fc-f][0-9A-Fa-f]{2}|\\u[0-9A-Fa-f]{4}|\\[^u]"  # JSON
+    r"|&#?[0-9A-Za-z]{1,32};?"  # HTML
+)
+_ONE_ALPHABET = str.maketrans("-_", "+/")
+
+
+class _Read(NamedTuple):
+    """A text without escapes, and for each character the part of the original that it was read from."""
+
+    text: str
+    parts: list[tuple[int, int]]
+
 
 def mask(text: str, secrets: Iterable[str]) -> str:
-    """Return the text without the secrets, also as addresses, forms, JSON and headers have them."""
-    forms = {form for secret in secrets for form in _forms(secret)}
-    for form in sorted(forms, key=len, reverse=True):
-        text = text.replace(form, MASK)
-    return text
+    """Return the text without the secrets, also as addresses, forms, JSON, HTML and headers have them."""
+    wanted = [secret for secret in {*secrets} if secret]
+    read = _Read(text, [(at, at + 1) for at in range(len(text))])
+    hidden = bytearray(len(text))
+    for _ in range(_LEVELS):
+        for start, end in _found(read.text, wanted):
+            first, last = read.parts[start][0], read.parts[end - 1][1]
+            hidden[first:last] = b"\1" * (last - first)
+        following = _unescaped(read)
+        if following.text == read.text:
+            break
+        read = following
+    return re.sub("\1+", MASK, _marked(text, hidden)) if any(hidden) else text
 
 
-def _forms(secret: str) -> Iterator[str]:
-    for written in (secret, quote(secret, safe=""), quote(secret), quote_plus(secret)):
-        yield written
-        yield json.dumps(written)[1:-1]
-        yield json.dumps(written, ensure_ascii=False)[1:-1]
-    yield b64encode(secret.encode()).decode("ascii")
+def _marked(text: str, hidden: bytearray) -> str:
+    return "".join("\1" if is_hidden else each for each, is_hidden in zip(text, hidden, strict=True))
+
+
+def _found(text: str, secrets: Iterable[str]) -> Iterator[tuple[int, int]]:
+    """Yield where a secret stands in a text without escapes, as it is, in hex or in Base64."""
+    lower, coded = text.lower(), text.translate(_ONE_ALPHABET)
+    for secret in secrets:
+        octets = secret.encode(errors="replace")
+        for form in {secret, secret.replace(" ", "+")}:
+            yield from _all(text, form)
+        yield from _all(lower, octets.hex())
+        for before in range(3):  # a login or a whole header may be encoded with it
+            whole = b64encode(bytes(before) + octets).decode("ascii").rstrip("=")
+            form = whole[-(-8 * before // 6) : 8 * (before + len(octets)) // 6]
+            if len(form) >= _LEAST_CODED:
+                yield from _with_shared_digits(coded, form)
+
+
+def _with_shared_digits(text: str, form: str) -> Iterator[tuple[int, int]]:
+    """Yield where digits of Base64 stand, with those beside them that share bits, and the padding."""
+    for start, end in _all(text, form):
+        first = start - 1 if text[start - 1 : start].isalnum() else start
+        last = end + 1 if text[end : end + 1].isalnum() or text[end : end + 1] in "+/=" else end
+        while text[last : last + 1] == "=":
+            last += 1
+        yield first, min(last, len(text))
+
+
+def _all(text: str, form: str) -> Iterator[tuple[int, int]]:
+    at = text.find(form)
+    while at >= 0:
+        yield at, at + len(form)
+        at = text.find(form, at + 1)
+
+
+def _unescaped(read: _Read) -> _Read:
+    """Resolve one level of escapes."""
+    characters: list[str] = []
+    parts: list[tuple[int, int]] = []
+    done = 0
+    for found in _ESCAPES.finditer(read.text):
+        characters.append(read.text[done : found.start()])
+        parts += read.parts[done : found.start()]
+        meant = _meant(found[0])
+        characters.append(meant)
+        if len(meant) * 3 == len(found[0]) and found[0][0] in "%=":  # one escape for each character
+            parts += [_joined(read, at, at + 3) for at in range(found.start(), found.end(), 3)]
+        else:
+            parts += [_joined(read, found.start(), found.end())] * len(meant)
+        done = found.end()
+    characters.append(read.text[done:])
+    parts += read.parts[done:]
+    return _Read("".join(characters), parts)
+
+
+def _joined(read: _Read, start: int, end: int) -> tuple[int, int]:
+    return read.parts[start][0], read.parts[end - 1][1]
+
+
+def _meant(escape: str) -> str:
+    match escape[0]:
+        case "&":
+            return html.unescape(escape)
+        case "\\":
+            try:
+                return str(json.loads(f'"{escape}"'))
+            except ValueError:  # not one of JSON's
+                return escape[1:]
+        case _:
+            return bytes.fromhex(re.sub("[%=]", "", escape)).decode(errors="replace")
 
 
 def basic_login(username: str, password: str) -> str:

@@ -72,7 +72,8 @@ def move(
     """Move the journal to an empty place of the other kind.
 
     All that it holds goes along. Keys stay the same, so nothing is sent twice. Afterwards set journal.url to
-    the new place. The old one is left as it was, and refuses workers.
+    the new place. The old one is left as it was, and refuses workers. Delete it, since neither
+    journal.retention nor erase reaches what it holds.
     """
     if from_ is None and to is None:
         raise typer.BadParameter("give --to or --from: the other one is journal.url")
@@ -100,6 +101,8 @@ def move(
         f"moved {moved.account.taken:,} messages in {moved.seconds:,.0f} s to {_url(target)}",
         f'set journal.url = "{_url(target)}" before a worker starts;'
         f" {_url(source)} is left as it was, and refuses workers",
+        "what it holds of customers stays there: neither journal.retention nor deliveryd erase reaches it;"
+        " delete it as soon as the new journal is in use",
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
@@ -18,15 +17,12 @@ from deliveryd.directory.http_options import HttpDirectoryOptions
 from deliveryd.directory.sql_options import SqlOptions, sqlite_file
 from deliveryd.http.addresses import parse_listen
 from deliveryd.inspection.findings import Finding, Level
+from deliveryd.inspection.literal_secrets import is_credential, is_literal_secret, is_random, is_secret_name
 from deliveryd.network.plain_text import is_loopback
 from deliveryd.options.suggestion import closest
 from deliveryd.options.units import format_size
 from deliveryd.runtime.rights import READ, WRITE, exposure
 
-_SECRET_NAME = re.compile(
-    r"(?:.*[_.-])?(?:api-?key|access-?key|key|token|secret|password|passwd|pwd|auth|signature|sig|credentials?)",
-    re.IGNORECASE,
-)
 _LOGGED = "servers and proxies write addresses to their logs"
 
 
@@ -37,6 +33,7 @@ def cautions(config: Config) -> list[Finding]:
         *_unverified_receipts(config),
         *_small_limit(config),
         *_secrets_in_addresses(config),
+        *_literal_secrets(config),
         *_changing_repeats(config),
         *_exposed_files(config),
         *_unusual_ports(config),
@@ -55,6 +52,12 @@ def _open_pages(config: Config) -> Iterator[Finding]:
             ' listen on "127.0.0.1:9470", or restrict access with a firewall'
         )
         yield Finding("admin.listen", Level.WARNING, text)
+        if config.admin.token_file is not None:
+            text = (
+                f"the token crosses the network in plain text to {listen}:"
+                " listen on a loopback address, and put a proxy with TLS in front"
+            )
+            yield Finding("admin.token_file", Level.WARNING, text)
 
 
 def _unverified_receipts(config: Config) -> Iterator[Finding]:
@@ -101,6 +104,37 @@ def _secrets_in_request(table: str, options: HttpChannelOptions | VariantOptions
         yield from _secret_in_pair(f"{table}.query.{key}", key, value)
 
 
+def _literal_secrets(config: Config) -> Iterator[Finding]:
+    """Yield the secrets that stand in the configuration itself, which everybody may read."""
+    for provider in config.channels.providers.values():
+        if isinstance(provider.options, HttpChannelOptions):
+            yield from _literals_in(provider.place, provider.options)
+            for index, variant in enumerate(provider.options.variants):
+                yield from _literals_in(f"{provider.place}.variants.{index}", variant)
+
+
+def _literals_in(table: str, options: HttpChannelOptions | VariantOptions) -> Iterator[Finding]:
+    text = "looks like a secret: write it into a file, name that in secrets, and write {secret.NAME} here"
+    for part in ("headers", "json", "form"):
+        for key, name, value in _leaves(f"{table}.{part}", part, options.mapped()[part]):
+            if is_literal_secret(name, value) or is_credential(value):
+                yield Finding(key, Level.WARNING, text)
+            elif part == "headers" and is_random(value):
+                yield Finding(key, Level.HINT, text)
+
+
+def _leaves(key: str, name: str, value: object) -> Iterator[tuple[str, str, str]]:
+    """Yield the texts without placeholders below a value: the key, its last name, the text."""
+    if isinstance(value, Mapping):
+        for each, below in value.items():
+            yield from _leaves(f"{key}.{each}", str(each), below)
+    elif isinstance(value, list | tuple):
+        for index, below in enumerate(value):
+            yield from _leaves(f"{key}.{index}", name, below)
+    elif isinstance(value, str) and value and not any(True for _ in names_in(value)):
+        yield key, name, value
+
+
 def _changing_repeats(config: Config) -> Iterator[Finding]:
     """Yield mappings whose repeats differ although the provider compares what it gets under one key."""
     for provider in config.channels.providers.values():
@@ -129,7 +163,7 @@ def _secret_in_pair(key: str, name: str, value: object) -> Iterator[Finding]:
     if "secret" in filled:
         text = f"the query parameter {name!a} is a secret, and {_LOGGED}: use a header if possible"
         yield Finding(key, Level.WARNING, text)
-    elif not filled and value and _SECRET_NAME.fullmatch(name):
+    elif not filled and value and is_secret_name(name):
         text = (
             f"the query parameter {name!a} looks like a secret; put it into a secret file, since {_LOGGED}:"
             " use a header if possible"

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 from pydantic import BaseModel
 
-from deliveryd.channels.http_options import SECRET_HEADERS
 from deliveryd.channels.masking import MASK
 from deliveryd.channels.options import ProviderConfig
 from deliveryd.channels.preset_catalogue import Catalogue
@@ -17,32 +16,22 @@ from deliveryd.channels.preset_table import OVERRIDES
 from deliveryd.channels.registry import is_adapter
 from deliveryd.config import Config, examine
 from deliveryd.errors import ConfigError
+from deliveryd.inspection.literal_secrets import is_credential, is_literal_secret, is_random, is_secret_name
 from deliveryd.model import BLOCKS
 from deliveryd.options.file import ConfigFile
 from deliveryd.options.toml_text import toml_key, toml_value
 from deliveryd.runtime.secret_file import SecretFile
 
-_SECRET = re.compile(
-    r"(?:.*[_.-])?(?:api-?key|access-?key|key|token|secret|password|passphrase|passwd|pass|pwd|pin|auth|authorization|signature|sig"
-    r"|credentials?)",
-    re.IGNORECASE,
-)
 _USER_INFO = re.compile(r"(?<=://)([^/@?#\s:]*):([^/@?#\s]*)(?=@)")
 _PARAMETER = re.compile(r"(?<=[?&])([^=&#?]+)=([^&#{]+)")
 _BOT = re.compile(r"(?<=/bot)[0-9]+:[^/?#\s{]+")
 """The token that Telegram's addresses have in their path."""
-
-_CREDENTIAL = re.compile(r"(?:bearer|basic|token|digest|(?:api-?)?key) +\S+", re.IGNORECASE)
-_RANDOM = re.compile(r"(?=[^/]*[0-9])(?=[^/]*[A-Za-z])[A-Za-z0-9+/=_.~-]{20,}")
-"""Credentials by their looks: a scheme with a word behind it, or one long word of letters and digits."""
 
 _SENT = frozenset({"headers", "query", "json", "form", "body"})
 """What is sent to a provider, where a secret may stand under any name."""
 
 _WIDEST = 60
 """Characters of a key and its value up to which comments are aligned."""
-
-_PLACEHOLDER = re.compile(r"\{secret\.[^{}]*\}")
 
 
 class EffectiveKey(NamedTuple):
@@ -181,7 +170,7 @@ def _masked(name: str, value: Any, hidden: frozenset[str]) -> Any:
         return value
     if value in hidden:
         return MASK
-    if (_SECRET.fullmatch(name) or name.lower() in SECRET_HEADERS) and not _names_a_secret(name, value):
+    if is_literal_secret(name, value):
         return MASK
     return _masked_address(value) if "://" in value else value
 
@@ -192,23 +181,14 @@ def _masked_by_looks(value: Any) -> Any:
         return {key: _masked_by_looks(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
         return [_masked_by_looks(each) for each in value]
-    if not isinstance(value, str) or "{" in value:
-        return value
-    return MASK if _CREDENTIAL.fullmatch(value) or _RANDOM.fullmatch(value) else value
-
-
-def _names_a_secret(name: str, value: str) -> bool:
-    """Whether a value refers to a secret, or is a name or a scheme, instead of being one."""
-    if _PLACEHOLDER.search(value):
-        return True
-    return name in ("secret", "signature") and re.fullmatch(r"[a-z][a-z0-9_]{0,31}", value) is not None
+    return MASK if isinstance(value, str) and (is_credential(value) or is_random(value)) else value
 
 
 def _masked_address(address: str) -> str:
     address = _USER_INFO.sub(lambda match: f"{match[1]}:{MASK}", address)
     address = _BOT.sub(MASK, address)
     return _PARAMETER.sub(
-        lambda match: f"{match[1]}={MASK}" if _SECRET.fullmatch(match[1]) else match[0], address
+        lambda match: f"{match[1]}={MASK}" if is_secret_name(match[1]) else match[0], address
     )
 
 

@@ -51,6 +51,11 @@ class Event(StrEnum):
     WORKER_DIED = "worker.died", ERROR, "unexpected error; the process ends"
     WORKER_STUCK = "worker.stuck", ERROR, "a loop made no progress for too long"
     SERVER_LISTENING = "server.listening", INFO, "a server has bound its address"
+    SERVER_UNENCRYPTED = (
+        "server.unencrypted",
+        WARNING,
+        "the token of the status page's actions crosses the network in plain text",
+    )
 
     QUEUE_TAKEN = "queue.taken", INFO, "a batch from the queue is in the journal"
     QUEUE_UNAVAILABLE = (

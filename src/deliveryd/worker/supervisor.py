@@ -37,6 +37,7 @@ from deliveryd.journal.base import Account, Counts, Journal
 from deliveryd.journal.opening import open_reader
 from deliveryd.journal.orders import Order
 from deliveryd.model import SECOND, Clock, WallClock
+from deliveryd.network.plain_text import is_loopback
 from deliveryd.runtime.progress import LoggedProgress
 from deliveryd.runtime.renewal import RenewedValue
 from deliveryd.runtime.threads import Blocking, in_thread
@@ -300,6 +301,8 @@ class Supervisor:
             token = RenewedValue([file.path], partial(page_token, file))
         except ValueError as error:
             raise ConfigError([f"admin.token_file: {error}"]) from None
+        if not is_loopback(parse_listen(self._config.admin.listen)[0]):
+            log(Event.SERVER_UNENCRYPTED, server="admin", listen=self._config.admin.listen)
         place, providers = self._config.journal.place, parts.stations.dispatchers
 
         def load() -> Actions:

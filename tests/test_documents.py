@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import anyio
 import pytest
+from pydantic import BaseModel
 from typer.core import TyperGroup
 from typer.main import get_command
 
@@ -22,9 +23,15 @@ from deliveryd.channels.registry import open_adapter
 from deliveryd.cli.app import COMMANDS, build_app
 from deliveryd.config import Config, load
 from deliveryd.delivery.recorder import DISK_FULL, TOO_MANY, TOO_MANY_PAUSED, UNREACHABLE
+from deliveryd.delivery.settings import MOST_FETCHES
+from deliveryd.http.asyncio_wire import MAX_HEAD
+from deliveryd.http.client import MAX_BODY
+from deliveryd.http.expressions import SEARCHED_TEXT
+from deliveryd.service.batch import LARGEST_BATCH, LARGEST_ELEMENT
 from deliveryd.telemetry.log_events import Event
 from deliveryd.testing.gateway import Gateway, Reply, open_gateway
 from deliveryd.testing.samples import dispatch
+from deliveryd.worker.changes import Change, needs_restart
 from deliveryd.worker.health import MISPLACED
 from deliveryd.worker.health import __file__ as vitals_file
 from support.messages import message, sms_settings
@@ -412,3 +419,51 @@ def test_nothing_uses_a_fixed_name_in_a_folder_of_everybody(path: Path) -> None:
     """Another user could have made it, and have root install what lies in it."""
     found = TEMPORARY.search(path.read_text(encoding="utf-8", errors="replace"))
     assert found is None, found[0]
+
+
+def test_the_keys_that_need_a_restart_are_the_ones_that_the_document_names() -> None:
+    """A table stands for all of its keys where none of them is applied."""
+    tables = {
+        name: {
+            f"{name}.{field.alias or key}"
+            for key, field in type(options).model_fields.items()
+            if not field.exclude
+        }
+        for name, options in load(ROOT / "config.example.toml", {})
+        if isinstance(options, BaseModel)
+    }
+    needed = {
+        key
+        for name, keys in tables.items()
+        for key in keys
+        if needs_restart(Change(key)) and any(not needs_restart(Change(each)) for each in keys)
+    }
+    whole = {name for name, keys in tables.items() if all(needs_restart(Change(key)) for key in keys)}
+    section = (
+        ROOT.joinpath("docs/how-to/reload.md")
+        .read_text(encoding="utf-8")
+        .partition("## What needs a restart")[2]
+    )
+    named = set(re.findall(r"`([a-z_.]+)`", section.partition("A reload with")[0]))
+    assert named == needed.union(*({name} if name in named else tables[name] for name in whole))
+
+
+BOUNDS = {
+    "an answer of the queue": LARGEST_BATCH,
+    "one of its elements": LARGEST_ELEMENT,
+    "requests for settings at a time": MOST_FETCHES,
+    "an answer of a provider": MAX_BODY,
+    "the head of any answer": MAX_HEAD,
+    "text that a regular expression of the configuration searches": SEARCHED_TEXT,
+}
+"""Rows of the table of bounds, and the constants that they are about."""
+
+
+@pytest.mark.parametrize("row", BOUNDS)
+def test_a_bound_is_the_one_that_the_document_names(row: str) -> None:
+    """In the units that the row has."""
+    text = REFERENCE.joinpath("bounds.md").read_text(encoding="utf-8")
+    cell = re.search(rf"^\| {re.escape(row)} \| ([^|]+) \|", text, re.MULTILINE)
+    assert cell is not None
+    number, unit = re.findall(r"([0-9,]+) ?([KM]iB)?", cell[1])[0]
+    assert int(number.replace(",", "")) * {"KiB": 1 << 10, "MiB": 1 << 20}.get(unit, 1) == BOUNDS[row]

@@ -310,3 +310,16 @@ def test_a_cache_that_can_not_be_used_is_told_once(world: World) -> None:
     written = read_all(world, "--include", "merchants", "--with-config", "--language", "en")
     assert (written.status, len(written.data["merchants"])) == (0, 20)
     assert written.err == "deliveryd: the cache is bypassed: File exists\n"
+
+
+def test_a_group_that_cannot_be_read_hides_no_other(world: World) -> None:
+    """The others are written, the reason is told, and the status is 1."""
+    fill(world.state, 12)
+    groups = dict(world.state.customers[CUSTOMER])
+    groups["offers"] = [{"id": "Ada", "configUrl": "u"}]
+    world.state.customers[CUSTOMER] = groups
+    read = read_all(world)
+    assert read.status == 1
+    assert "offers" in read.err
+    assert "Ada" not in read.err
+    assert set(read.data) == set(GROUPS) - {"offers"}

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from deliveryd.cli.output import json_text
 from deliveryd.errors import ServiceUnreadable
 from deliveryd.model import parse_instant
 from deliveryd.service.customer_wire import read_customer_data
@@ -273,3 +274,21 @@ def test_unreadable_customer_data(body: bytes) -> None:
     with pytest.raises(ServiceUnreadable, match="customer data") as caught:
         read_customer_data(body)
     assert "Ada" not in str(caught.value)
+
+
+def test_one_group_that_cannot_be_read_hides_no_other() -> None:
+    """It is named with the reason."""
+    read = read_customer_data(
+        b'{"value": {"offers": {"list": 3}, "regions": {"list": [{"id": 6.0, "configUrl": "u"}]}}}'
+    )
+    assert [entity.id for entity in read.value["regions"].list] == [6]
+    assert list(read.unreadable) == ["offers"]
+
+
+def test_numbers_of_customer_data_stay_as_they_are_written() -> None:
+    """Those that a float would write otherwise, too; an empty token is none."""
+    text = b'{"id": 1, "configUrl": "u", "a": 10.50, "b": 1.5, "c": 1e2, "d": 12345678901234567890.1}'
+    read = read_customer_data(b'{"value": {"offers": {"list": [' + text + b'], "continuationToken": ""}}}')
+    [offer] = read.value["offers"].list
+    assert json_text(offer.model_extra) == '{"a": 10.50, "b": 1.5, "c": 1E+2, "d": 12345678901234567890.1}'
+    assert read.value["offers"].continuation_token is None

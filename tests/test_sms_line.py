@@ -81,3 +81,43 @@ def test_a_number_that_cannot_be_read_takes_the_next_channel(world: World) -> No
     assert world.state.events_of(2)[1]["details"] == (
         "sms: the phone number can't be read; email: no address of the customer"
     )
+
+
+EMPTY = {
+    "reference": "spring \u2019{code}",
+    "content": {"en": {"sms": {"text": "{code}"}, "email": {"subject": "Hi", "body": "By mail"}}},
+}
+
+
+def test_a_text_that_is_empty_is_not_sent(world: World) -> None:
+    """The message takes the next channel, and without one ends with an error that says why."""
+    world.add(EMAIL)
+    world.state.settings[4] = EMPTY
+    world.state.enqueue(message(1, 4, 1, code=" \n"), message(2, 4, 2, code=""))
+    world.run_until_idle()
+    assert world.state.statuses(1) == ["dequeued", "sent"]
+    assert world.state.statuses(2) == ["dequeued", "error"]
+    assert (
+        world.state.events_of(2)[1]["details"] == "sms: the text is empty; email: no address of the customer"
+    )
+    assert [received.payload["text"] for received in world.state.received] == ["By mail\n"]
+
+
+def test_numbers_and_the_settings_reference_reach_the_provider_as_they_are(world: World) -> None:
+    """A variable that is a number keeps its type and its digits where it is all of a field of JSON."""
+    world.change(
+        'text = "{content.text}"',
+        'text = "{content.text}", amount = "{variables.amount}", written = "{variables.amount} EUR",'
+        ' code = "{variables.code}", campaign = "{settings.reference}", note = "{settings.reference}!"',
+    )
+    world.state.settings[4] = EMPTY
+    queued = {"id": 1, "settingsId": 4, "customerId": 1, "variables": {"code": "0042", "amount": 10.0}}
+    world.state.enqueue(queued, message(2, 1, 1, code="1", amount="7"))
+    world.run_until_idle()
+    payloads = {received.message_id: received.payload for received in world.state.received}
+    first, second = payloads[1], payloads[2]
+    assert (first["amount"], first["written"], first["code"]) == (10.0, "10.0 EUR", "0042")
+    assert first["campaign"] == "spring \u2019{code}"
+    assert first["note"] == "spring \u2019{code}!"
+    assert second["amount"] == "7"
+    assert "campaign" not in second

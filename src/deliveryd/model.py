@@ -109,7 +109,7 @@ def parse_instant(text: str) -> int:
 
 
 class QueuedMessage(NamedTuple):
-    """A message as the queue handed it over (interface 2.1); values of variables are the JSON's own text."""
+    """A message as the queue handed it over (interface 2.1); a variable that is a number is a NumberText."""
 
     id: int
     settings_id: int
@@ -125,12 +125,21 @@ class Malformed(NamedTuple):
     id: int | None
 
 
+SETTINGS_REFERENCE = "settings.reference"
+"""The field of a rendered block that has the reference of its settings, if they have one."""
+
+
 class Rendered(NamedTuple):
     """A block with its placeholders filled: block name, language, and its fields by dotted name."""
 
     block: str
     language: str
     fields: Mapping[str, str]
+
+    @property
+    def is_empty_sms(self) -> bool:
+        """Whether this is an SMS without any text, which isn't sent."""
+        return self.block == "sms" and not self.fields["text"].strip()
 
 
 class Content(NamedTuple):

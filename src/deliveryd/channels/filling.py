@@ -11,7 +11,7 @@ from deliveryd.channels.filters import FILTERS, PHONE, FilterStep, kind_after
 from deliveryd.channels.mapping import COMPUTED_FIELDS, Name, names_in, placeholder_kind, split
 from deliveryd.channels.sms_text import SmsParts, sms_parts
 from deliveryd.errors import DeliverydError
-from deliveryd.model import SECOND, format_instant
+from deliveryd.model import SECOND, SETTINGS_REFERENCE, format_instant
 
 if TYPE_CHECKING:
     from deliveryd.channels.phone_numbers import PhoneReader
@@ -202,6 +202,8 @@ def _reader(name: Name, validity: Validity) -> Getter:
             return lambda dispatch: _computed(dispatch, _COMPUTED[field])
         case "content":
             return lambda dispatch: dispatch.rendered.fields.get(field, ABSENT)
+        case "settings":
+            return lambda dispatch: dispatch.rendered.fields.get(SETTINGS_REFERENCE, ABSENT)
         case "customer":
             return lambda dispatch: _customer_value(dispatch, field)
         case "variables":

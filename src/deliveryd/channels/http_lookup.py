@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 
 from deliveryd import __version__
@@ -11,7 +10,7 @@ from deliveryd.channels.filling import ABSENT, MappingContext, TextTemplate, Unf
 from deliveryd.channels.http_address import compile_address
 from deliveryd.channels.http_answer_options import LONGEST_PAUSE
 from deliveryd.channels.http_lookup_options import LookupOptions
-from deliveryd.channels.http_request import HttpRequest
+from deliveryd.channels.http_request import HttpRequest, write_json
 from deliveryd.errors import NotSent, OutcomeUnknown
 from deliveryd.http.client import HttpClient, raw_header, target_of
 from deliveryd.http.conditions import all_hold, compile_conditions
@@ -39,7 +38,7 @@ class LookupWriter:
             if value is ABSENT or not (value.isascii() and value.isprintable()):
                 raise Unfit(f"the header {name} can't carry the value")
             headers.append(raw_header(name, value))
-        body = b"" if self._body is None else json.dumps(self._body(dispatch)).encode()
+        body = b"" if self._body is None else write_json(self._body(dispatch))
         return HttpRequest(self._method, target_of(self._address.fill(dispatch)), headers, body)
 
 

@@ -25,6 +25,7 @@ from deliveryd.channels.request_options import (
 )
 from deliveryd.http.client import raw_header, target_of
 from deliveryd.http.wire import Header, Target
+from deliveryd.runtime.json_numbers import dumps_exact
 
 Body = Callable[[Dispatch], bytes]
 
@@ -207,9 +208,10 @@ def _compile_body(parts: RequestParts, context: MappingContext) -> Body:
     return lambda _: b""
 
 
-def _write_json(value: object) -> bytes:
+def write_json(value: object) -> bytes:
+    """Encode a filled mapping. Raises UnicodeEncodeError."""
     try:
-        return orjson.dumps(value)
+        return dumps_exact(value)
     except orjson.JSONEncodeError:  # half a surrogate pair; or an integer of more than 64 bits, which is fine
         return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8")
 
@@ -217,6 +219,6 @@ def _write_json(value: object) -> bytes:
 def _json_body(fill: Callable[[Dispatch], object], empty: Callable[[], object], dispatch: Dispatch) -> bytes:
     value = fill(dispatch)
     try:
-        return _write_json(empty() if value is ABSENT else value)
+        return write_json(empty() if value is ABSENT else value)
     except UnicodeEncodeError:
         raise Unfit(NOT_UNICODE) from None

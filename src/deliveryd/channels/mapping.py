@@ -27,7 +27,7 @@ class Name(NamedTuple):
         return f"{{{'|'.join((path, *self.filters))}}}"
 
 
-ROOTS = ("message", "customer", "content", "variables", "receipt", "secret")
+ROOTS = ("message", "settings", "customer", "content", "variables", "receipt", "secret")
 
 COMPUTED_FIELDS: Mapping[str, Kind] = {"coding": "text", "parts": "number"}
 """Fields of the block `sms` that are computed from its text."""
@@ -53,6 +53,7 @@ FIXED_FIELDS: Mapping[str, Mapping[str, Kind]] = {
         "expiresAt": "instant",
         "validity": "seconds",
     },
+    "settings": {"reference": "text"},
     "receipt": {"url": "text"},
 }
 """Roots whose fields are known, and what their values are."""
@@ -165,6 +166,7 @@ def _meant(name: Name, secrets: Mapping[str, object]) -> str:
     known = {
         "message": list(FIXED_FIELDS["message"]),
         "content": sorted(frozenset[str]().union(*BLOCK_FIELDS.values())),
+        "settings": ["reference"],
         "customer": ["phone", "email", "language"],
         "variables": [],
         "receipt": ["url"],
@@ -180,8 +182,9 @@ def _meant(name: Name, secrets: Mapping[str, object]) -> str:
 
 
 _THERE_ARE = (
-    "; there are {message.id}, {message.key}, {message.expiresAt}, {message.validity}, {customer.FIELD},"
-    " {content.FIELD}, {variables.NAME}, {receipt.url} and {secret.NAME}"
+    "; there are {message.id}, {message.key}, {message.expiresAt}, {message.validity},"
+    " {settings.reference}, {customer.FIELD}, {content.FIELD}, {variables.NAME},"
+    " {receipt.url} and {secret.NAME}"
 )
 _EXAMPLES = {"customer": "{customer.phone}", "content": "{content.text}", "variables": "{variables.code}"}
 """Roots whose fields aren't known, with an example each."""

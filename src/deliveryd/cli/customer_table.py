@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any, TextIO
 
@@ -11,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from deliveryd.cli.output import json_text
 from deliveryd.cli.printable import printable
 from deliveryd.inspection.customer_export import Row
 
@@ -93,7 +93,7 @@ def _fields(fields: Mapping[str, Any]) -> Text:
     for name, value in fields.items():
         shown.append(", " if shown else "")
         shown.append(f"{_short(name)} ", style="dim")
-        shown.append(_short(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)))
+        shown.append(_short(value if isinstance(value, str) else json_text(value)))
     return shown
 
 

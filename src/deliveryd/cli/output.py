@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+from decimal import Decimal
+from secrets import token_hex
 
 import typer
 
@@ -30,6 +32,21 @@ def print_json(value: object) -> None:
 
 
 def json_text(value: object, indent: int | None = None) -> str:
-    """Encode JSON with everything escaped that could control a terminal; the value stays the same."""
-    text = json.dumps(value, ensure_ascii=False, indent=indent)
+    """Encode JSON with everything escaped that could control a terminal; the value stays the same.
+
+    A Decimal is a number as it is written.
+    """
+    numbers: list[str] = []
+    mark = token_hex(16)
+
+    def number(each: object) -> str:
+        if not isinstance(each, Decimal):
+            raise TypeError(f"{type(each).__name__} isn't JSON")
+        numbers.append(str(each))
+        return mark
+
+    text = json.dumps(value, ensure_ascii=False, indent=indent, default=number)
+    if numbers:
+        written = iter(numbers)
+        text = re.sub(f'"{mark}"', lambda _: next(written), text)
     return _UNESCAPED_BY_JSON.sub(lambda match: f"\\u{ord(match[0]):04x}", text)

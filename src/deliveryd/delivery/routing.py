@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary
 
 from deliveryd.delivery.choice import Choice
 from deliveryd.delivery.pauses import Pauses
-from deliveryd.delivery.sms_rules import SmsRules
+from deliveryd.delivery.sms_rules import EMPTY, SmsRules
 from deliveryd.delivery.stopped import StoppedRecipients
 from deliveryd.errors import LanguageUnreadable
 from deliveryd.journal.pauses import Pause
@@ -186,13 +186,13 @@ class Router:
             tags = candidates(customer.language if customer else None, self._languages)
         except LanguageUnreadable as error:
             return Undeliverable.because(entry, str(error))
-        too_long: dict[str, str] = {}
+        unfit: dict[str, str] = {}
         waiting: list[_Offered] = []
         stopped = self._stopped.digests
         for name, block in self._offers_for(entry, settings, tags):
             choice = self._roads[name].choice
             provider = choice.provider_for(entry, customer)
-            if provider is None or name in too_long or (channels is not None and name not in channels):
+            if provider is None or name in unfit or (channels is not None and name not in channels):
                 continue
             if name in stopped and not entry.doubt and self._has_stopped(name, provider, customer):
                 continue
@@ -201,12 +201,12 @@ class Router:
             offered = name, provider, block
             if not choice.claim(entry, provider):
                 waiting.append(offered)
-            elif (routed := self._render(entry, settings, customer, tags, offered, too_long)) is not None:
+            elif (routed := self._render(entry, settings, customer, tags, offered, unfit)) is not None:
                 return routed
         for offered in waiting:
-            if (routed := self._render(entry, settings, customer, tags, offered, too_long)) is not None:
+            if (routed := self._render(entry, settings, customer, tags, offered, unfit)) is not None:
                 return routed
-        return Undeliverable.because(entry, *self._why_none(entry, settings, customer, tags, too_long))
+        return Undeliverable.because(entry, *self._why_none(entry, settings, customer, tags, unfit))
 
     def _render(  # noqa: PLR0917 - what `route` knows
         self,
@@ -215,18 +215,21 @@ class Router:
         customer: Customer | None,
         tags: tuple[str, ...],
         offered: _Offered,
-        too_long: dict[str, str],
+        unfit: dict[str, str],
     ) -> Routed | Undeliverable | None:
-        """What a message says there; None: more parts of an SMS than allowed, which `too_long` notes."""
+        """What a message says there; None: an SMS that isn't sent, which `unfit` notes."""
         channel, provider, block = offered
         rendered = block.render(entry.variables, customer)
         if not isinstance(rendered, Rendered):
             why = self._why_not(entry, settings, tags, (channel, block), rendered)
-            return Undeliverable.because(entry, *_named(too_long), *why)
+            return Undeliverable.because(entry, *_named(unfit), *why)
+        if rendered.is_empty_sms and not entry.doubt:
+            unfit[channel] = EMPTY
+            return None
         if (rules := self._roads[channel].sms) is not None:
             rendered = rules.apply(rendered)
-            if not entry.doubt and (excess := rules.excess(rendered)) is not None:
-                too_long[channel] = excess.reason
+            if not entry.doubt and (flaw := rules.flaw(rendered)) is not None:
+                unfit[channel] = flaw
                 return None
         return Routed(entry, provider, customer, rendered, settings.expires_at)
 
@@ -366,7 +369,7 @@ class Router:
         settings: CompiledSettings,
         customer: Customer | None,
         tags: Sequence[str],
-        too_long: Mapping[str, str],
+        unfit: Mapping[str, str],
     ) -> Iterator[str]:
         """Why nothing can be sent, besides the reasons of the providers that were tried."""
         order = self._order_for(entry)
@@ -376,7 +379,7 @@ class Router:
         elif offered:
             for name in order:
                 if name in offered:
-                    yield self._why_unreached(name, customer, too_long.get(name))
+                    yield self._why_unreached(name, customer, unfit.get(name))
         elif not entry.spent:
             roads = {name: road for name, road in self._roads.items() if not road.choice.is_enabled}
             disabled = list(dict.fromkeys(name for name, _ in self._offers(settings, list(roads), tags)))
@@ -389,12 +392,12 @@ class Router:
             tags = everywhere  # it was the same for all customers, so that this one wasn't looked up
         yield from self._unreadable(settings, self._candidates(entry, tags))
 
-    def _why_unreached(self, channel: str, customer: Customer | None, too_long: str | None) -> str:
+    def _why_unreached(self, channel: str, customer: Customer | None, unfit: str | None) -> str:
         """Why no provider of a channel takes the message."""
         senders = self._roads[channel].choice.senders
-        if too_long is None and any(self._has_stopped(channel, name, customer) for name in senders):
+        if unfit is None and any(self._has_stopped(channel, name, customer) for name in senders):
             return f"the recipient stopped {channel}"
-        reasons = [too_long] if too_long else [each.adapter.unreached(customer) for each in senders.values()]
+        reasons = [unfit] if unfit else [each.adapter.unreached(customer) for each in senders.values()]
         return f"{channel}: {', '.join(dict.fromkeys(reasons))}"
 
     def _unreadable(self, settings: CompiledSettings, places: Iterable[_Place]) -> Iterator[str]:

@@ -7,17 +7,8 @@ from typing import NamedTuple
 from deliveryd.channels.sms_text import parts_beyond, transliterate
 from deliveryd.model import Rendered
 
-
-class TooManyParts(NamedTuple):
-    """The text has more parts than the channel sends: the message takes the next channel."""
-
-    parts: int
-    most: int
-
-    @property
-    def reason(self) -> str:
-        """Return the details of the `error` event."""
-        return f"{self.parts} SMS parts, more than max_parts = {self.most}"
+EMPTY = "the text is empty"
+"""Why an SMS isn't sent by any channel."""
 
 
 class SmsRules(NamedTuple):
@@ -34,9 +25,9 @@ class SmsRules(NamedTuple):
         changed = transliterate(text)
         return rendered if changed is text else rendered._replace(fields={**rendered.fields, "text": changed})
 
-    def excess(self, rendered: Rendered) -> TooManyParts | None:
-        """Return why a block, as it is sent, has too many parts, or None."""
+    def flaw(self, rendered: Rendered) -> str | None:
+        """Return why a block, as it would be sent, isn't: the message takes the next channel. None: it is."""
         if self.max_parts is None:
             return None
         parts = parts_beyond(rendered.fields["text"], self.max_parts)
-        return None if parts is None else TooManyParts(parts, self.max_parts)
+        return None if parts is None else f"{parts} SMS parts, more than max_parts = {self.max_parts}"

@@ -52,11 +52,15 @@ class ExportWatcher(Protocol):
 
 @dataclass(slots=True)
 class Progress:
-    """The progress of an export: entities written per group, pages, configurations."""
+    """The progress of an export: entities written per group, pages, and what couldn't be read.
+
+    `problems` counts configurations by why they were unavailable; `unreadable` says why groups broke off.
+    """
 
     entities: dict[str, int] = field(default_factory=dict)
     pages: dict[str, int] = field(default_factory=dict)
     problems: dict[str, int] = field(default_factory=dict)
+    unreadable: list[str] = field(default_factory=list)
 
     def text(self) -> str:
         """Return the progress as text."""
@@ -80,19 +84,28 @@ class Reading:
     async def copy(self, sheet: Sheet, watcher: ExportWatcher) -> None:
         """Read everything into a sheet. Raises ServiceError, after everything read so far has been written.
 
-        An unavailable configuration is noted in its row; many in a row end the export. A group begins only
-        when its first page has arrived, so that nothing is written about an unknown customer.
+        An unavailable configuration is noted in its row; many in a row end the export. A group that can't be
+        read, or not to its end, is noted, and the others follow. A group begins only when its first page has
+        arrived, so that nothing is written about an unknown customer.
         """
         for name, group in self._data.items():
+            try:
+                await self._copy_group(name, group, sheet, watcher)
+            except ServiceUnreadable as error:
+                if not self._data.answered:
+                    raise
+                self.progress.unreadable.append(str(error))
+
+    async def _copy_group(self, name: str, group: EntityGroup, sheet: Sheet, watcher: ExportWatcher) -> None:
+        rows = await self._portion(group)
+        if not self._data.answered:
+            raise ServiceUnreadable("the service returned no group; it may not have this customer")
+        sheet.begin(name)
+        self._hand_on(rows, group, sheet)
+        while rows:
+            watcher.came_to(self.progress)
             rows = await self._portion(group)
-            if not self._data.answered:
-                raise ServiceUnreadable("the service returned no group; it may not have this customer")
-            sheet.begin(name)
             self._hand_on(rows, group, sheet)
-            while rows:
-                watcher.came_to(self.progress)
-                rows = await self._portion(group)
-                self._hand_on(rows, group, sheet)
 
     async def _portion(self, group: EntityGroup) -> Sequence[Row]:
         """Return the rows of a page or of a part of it; empty at the end."""

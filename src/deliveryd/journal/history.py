@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sqlite3
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,6 +13,7 @@ from deliveryd.journal.read_transaction import read
 from deliveryd.journal.rows import spent_of
 from deliveryd.journal.tombstones import Tombstone, read_tombstone
 from deliveryd.model import Spent, message_key
+from deliveryd.runtime.json_numbers import loads_variables
 from deliveryd.states import State
 
 
@@ -209,7 +209,7 @@ def message_record(row: Sequence[Any], latest_key: str | None, pause: Pause | No
         pause=pause,
         key=latest_key,
         doubt=bool(record.doubt),
-        variables=None if row[2] is None else json.loads(row[2]),
+        variables=None if row[2] is None else loads_variables(row[2]),
         state=State(record.state),
         lane=record.lane or None,
         spent=spent_of(row[9]),

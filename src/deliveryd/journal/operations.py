@@ -19,7 +19,7 @@ from deliveryd.journal.orders import Effect
 from deliveryd.journal.outbox import Outbox, settle_events
 from deliveryd.journal.receipt_match import Matching
 from deliveryd.journal.repeats import report_again
-from deliveryd.journal.rows import entry_of, progress_of, to_json, to_name, to_text
+from deliveryd.journal.rows import entry_of, progress_of, to_json, to_name, to_text, variables_json
 from deliveryd.journal.stopped import record_stops
 from deliveryd.model import Entry, Malformed, Outcome, QueuedMessage, Transition
 from deliveryd.runtime import waits
@@ -57,7 +57,7 @@ class Operations:
             if message.id not in known:
                 new.setdefault(message.id, message)
         statements.TAKE.run(
-            db, [(m.id, m.settings_id, m.customer_id, to_json(m.variables), at) for m in new.values()]
+            db, [(m.id, m.settings_id, m.customer_id, variables_json(m.variables), at) for m in new.values()]
         )
         self._outbox.put(db, transitions.dequeued(new, at))
         failed = self._set_aside(db, malformed, known | new.keys(), at)

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from deliveryd.model import Content, Entry, Rendered, Spent, Transition
+from deliveryd.runtime.json_numbers import dumps_exact, loads_variables
 
 _FIRST = "FROM unaccepted u WHERE u.message_id = message.id AND u.key = message.key AND u.number = 1"
 ENTRY = f"""
@@ -56,7 +57,7 @@ def entry_of(row: Sequence[Any]) -> Entry:
         columns.id,
         columns.settings_id,
         columns.customer_id,
-        json.loads(columns.variables),
+        loads_variables(columns.variables),
         columns.provider or None,
         columns.tries,
         columns.key,
@@ -126,6 +127,11 @@ def to_json(value: object) -> str:
         return orjson.dumps(value).decode()
     except orjson.JSONEncodeError:
         return _escaped(value)
+
+
+def variables_json(variables: Mapping[str, str]) -> str:
+    """A message's variables as JSON; numbers are numbers."""
+    return dumps_exact(variables).decode()
 
 
 def to_text(text: str | None) -> str | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from deliveryd.errors import LanguageUnreadable
-from deliveryd.model import Customer, LanguageContent, Rendered, Settings
+from deliveryd.model import SETTINGS_REFERENCE, Customer, LanguageContent, Rendered, Settings
 from deliveryd.rendering.escaping import EmailFormat, Escaping, escaping_for, is_html
 from deliveryd.rendering.greeting import GreetingPolicy, Greetings, strict
 from deliveryd.rendering.language import standard_tag
@@ -46,7 +46,8 @@ class CompiledField(NamedTuple):
 class CompiledBlock:
     """A channel's block in one language. `names` are the placeholders of all its fields (design 5).
 
-    `marks` are fields that come from no template: the `format` of an e-mail, `html` or `text`. `needed_named`
+    `marks` are fields that come from no template: the `format` of an e-mail, `html` or `text`, and the
+    reference of the settings. `needed_named`
     and `needed_unnamed` are all names that need values for customers with a name and for those without.
     `spellings` are placeholders, the greetings' among them, that are written otherwise than their names.
     """
@@ -158,33 +159,44 @@ def compile_settings(
 ) -> CompiledSettings:
     """Compile all templates of these settings. Never raises."""
     languages: dict[str, CompiledLanguage] = {}
+    marks = {} if settings.reference is None else {SETTINGS_REFERENCE: settings.reference}
     for tag in sorted(settings.content, key=_is_respelled):
         language = _content_tag(tag)
         if language not in languages:
-            languages[language] = _compile_language(language, settings.content[tag], email_format, greetings)
+            languages[language] = _compile_language(
+                language, settings.content[tag], email_format, greetings, marks
+            )
     return CompiledSettings(settings.id, settings.expires_at, languages, settings.unreadable)
 
 
 def _compile_language(
-    language: str, content: LanguageContent, email_format: EmailFormat, greetings: GreetingPolicy
+    language: str,
+    content: LanguageContent,
+    email_format: EmailFormat,
+    greetings: GreetingPolicy,
+    marks: Mapping[str, str],
 ) -> CompiledLanguage:
     greeting = greetings(content)
     blocks = {
-        block: _compile_block(block, language, texts, email_format, greeting)
+        block: _compile_block(block, language, texts, email_format, greeting, marks)
         for block, texts in content.blocks.items()
         if texts
     }
     return CompiledLanguage(blocks, content.unreadable)
 
 
-def _compile_block(
-    block: str, language: str, texts: Mapping[str, str], email_format: EmailFormat, greetings: Greetings
+def _compile_block(  # noqa: PLR0917 - what one block is made from
+    block: str,
+    language: str,
+    texts: Mapping[str, str],
+    email_format: EmailFormat,
+    greetings: Greetings,
+    marks: Mapping[str, str],
 ) -> CompiledBlock:
-    marks: dict[str, str] = {}
     if block == "email":
         if email_format == "auto":
             email_format = "html" if is_html(texts.get("body", "")) else "text"
-        marks["format"] = email_format
+        marks = {**marks, "format": email_format}
     fields = tuple(
         _compile_field(name, text, escaping_for(block, name, email_format)) for name, text in texts.items()
     )

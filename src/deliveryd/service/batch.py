@@ -15,10 +15,11 @@ from pydantic import ValidationError
 
 from deliveryd.errors import ServiceError, ServiceUnreadable
 from deliveryd.model import Malformed, QueuedMessage
+from deliveryd.runtime.json_numbers import NumberText
 from deliveryd.runtime.threads import in_thread
 from deliveryd.service import number_text
 from deliveryd.service.array_text import NoArray, member, spans, without_texts
-from deliveryd.service.number_text import NumberText, TooDeep
+from deliveryd.service.number_text import TooDeep
 from deliveryd.service.wire import MOST_VALUES, id_of, message_of, values_in, why
 
 LARGEST_BATCH = 64 << 20

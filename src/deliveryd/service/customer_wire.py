@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, StrictInt, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StrictInt,
+    ValidationError,
+)
 
 from deliveryd.errors import ServiceUnreadable
 from deliveryd.service import plain_json
 from deliveryd.service.wire import GROUPS, ServiceBody, problems_of
+
+EntityId = Annotated[StrictInt, BeforeValidator(plain_json.integral)]
 
 
 class EntityBody(BaseModel):
@@ -16,7 +26,7 @@ class EntityBody(BaseModel):
 
     model_config = ConfigDict(extra="allow", frozen=True, defer_build=True)
 
-    id: StrictInt
+    id: EntityId
     config_url: str = Field(alias="configUrl")
 
 
@@ -24,18 +34,29 @@ class GroupBody(ServiceBody):
     """One page of a group of entities."""
 
     list: list[EntityBody]
-    continuation_token: str | None = Field(default=None, alias="continuationToken")
+    continuation_token: Annotated[str | None, AfterValidator(lambda token: token or None)] = Field(
+        default=None, alias="continuationToken"
+    )
 
 
 class CustomerDataBody(ServiceBody):
-    """A customer's groups by their names (interface 2.4)."""
+    """A customer's groups by their names (interface 2.4), and why others can't be read."""
 
     value: dict[str, GroupBody]
+    unreadable: dict[str, str] = Field(default_factory=dict)
 
 
 def read_customer_data(body: bytes) -> CustomerDataBody:
-    """Parse a page of customer data. Raises ServiceUnreadable."""
-    return CustomerDataBody(value={name: read_group(name, raw) for name, raw in read_groups(body).items()})
+    """Parse a page of customer data. Raises ServiceUnreadable if no group of it can be read."""
+    value, unreadable = {}, {}
+    for name, raw in read_groups(body).items():
+        try:
+            value[name] = read_group(name, raw)
+        except ServiceUnreadable as error:
+            unreadable[name] = str(error)
+    if unreadable and not value:
+        raise ServiceUnreadable("; ".join(unreadable.values()))
+    return CustomerDataBody(value=value, unreadable=unreadable)
 
 
 def read_groups(body: bytes) -> dict[str, Any]:

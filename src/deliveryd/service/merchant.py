@@ -4,14 +4,32 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any
+from decimal import Decimal
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr, ValidationError, field_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StrictInt,
+    StrictStr,
+    ValidationError,
+    field_validator,
+)
 
 from deliveryd.errors import ServiceUnreadable
+from deliveryd.service.plain_json import integral
 from deliveryd.service.wire import problems_of
 
 _MERCHANT = re.compile(rb"/merchants/[^/]+/[^/]+/[^/?]+/?(?:\?.*)?$")
+
+
+def _number(value: object) -> object:
+    return float(value) if isinstance(value, Decimal) else value
+
+
+Degrees = Annotated[float, Field(strict=True), BeforeValidator(_number)]
 
 
 class _MerchantPart(BaseModel):
@@ -24,8 +42,8 @@ class Location(_MerchantPart):
     """A merchant's location (interface 2.5); latitude and longitude are in degrees."""
 
     name: StrictStr | None = None
-    lat: float | None = Field(None, strict=True)
-    lon: float | None = Field(None, strict=True)
+    lat: Degrees | None = None
+    lon: Degrees | None = None
     phones: StrictStr | None = None
     address: StrictStr | None = None
     schedule: StrictStr | None = None
@@ -34,7 +52,7 @@ class Location(_MerchantPart):
 class Merchant(_MerchantPart):
     """A merchant, its texts in the language that the configuration's address names (interface 2.5)."""
 
-    id: StrictInt | None = None
+    id: Annotated[StrictInt | None, BeforeValidator(integral)] = None
     market_name: StrictStr | None = Field(None, alias="marketName")
     legal_name: StrictStr | None = Field(None, alias="legalName")
     about: StrictStr | None = None

@@ -6,14 +6,10 @@ import json
 import re
 from typing import Any
 
+from deliveryd.runtime.json_numbers import NumberText
+
 MOST_DIGITS = 20
 """Most digits of an integer: one more than any 64-bit integer has."""
-
-
-class NumberText(str):
-    """A JSON number, as it was written."""
-
-    __slots__ = ()
 
 
 class NotANumber:

@@ -21,8 +21,9 @@ from deliveryd.model import (
     first_of,
     parse_instant,
 )
+from deliveryd.runtime.json_numbers import NumberText
 from deliveryd.service import number_text
-from deliveryd.service.number_text import NumberText, TooDeep
+from deliveryd.service.number_text import TooDeep
 
 GROUPS = ("merchants", "offers", "privileges", "rewards", "regions", "benefits")
 """The groups of a customer's data (interface 2.4)."""
@@ -59,8 +60,10 @@ def _variables(value: object) -> dict[str, str]:
 
 
 def _text_of_number(value: object) -> str:
-    if type(value) is int or isinstance(value, NumberText):  # True and False are integers too
-        return str(value)
+    if isinstance(value, NumberText):
+        return value
+    if type(value) is int:  # True and False are integers too
+        return NumberText(value)
     raise ValueError("expected a text or a number")
 
 

@@ -14,7 +14,7 @@ from deliveryd.journal.postgresql.outbox import AT, PRESENT, WAITS, Outbox
 from deliveryd.journal.postgresql.tombstones import read_tombstones
 from deliveryd.journal.postgresql.values import arrays, plain
 from deliveryd.journal.repeats import EventToRepeat, bodies_to_report, refused_dequeued, stays_silent
-from deliveryd.journal.rows import to_json
+from deliveryd.journal.rows import variables_json
 from deliveryd.model import Malformed, QueuedMessage
 
 _SEE = """
@@ -87,7 +87,7 @@ def take(
         fresh.update(db.execute(_BEGUN_BEFORE, (list(fresh),)).fetchall())
     new = [message for message in firsts.values() if message.id in fresh]
     if new:
-        rows = [(m.id, m.settings_id, m.customer_id, to_json(m.variables), fresh[m.id]) for m in new]
+        rows = [(m.id, m.settings_id, m.customer_id, variables_json(m.variables), fresh[m.id]) for m in new]
         db.execute(of_day(_TAKE, today), (today, at, outbox.worker, outbox.worker, *arrays(rows)))
     events = transitions.dequeued([message.id for message in new], at)
     if malformed:

@@ -1,0 +1,34 @@
+"""JSON numbers that keep their text: `10.50` stays `10.50`, wherever it is stored and sent."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+import orjson
+
+
+class NumberText(str):
+    """A JSON number, as it was written."""
+
+    __slots__ = ()
+
+
+_decoder = json.JSONDecoder(parse_float=NumberText, parse_int=NumberText)
+
+
+def dumps_exact(value: object) -> bytes:
+    """Encode a value, each NumberText as the number that it is. Raises orjson.JSONEncodeError."""
+    return orjson.dumps(value, default=_number, option=orjson.OPT_PASSTHROUGH_SUBCLASS)
+
+
+def loads_variables(text: str) -> Mapping[str, str]:
+    """Decode an object of texts and numbers, which become NumberText."""
+    variables: Mapping[str, str] = _decoder.decode(text)
+    return variables
+
+
+def _number(value: object) -> orjson.Fragment:
+    if isinstance(value, NumberText):
+        return orjson.Fragment(value.encode())
+    raise TypeError(f"{type(value).__name__} isn't JSON")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import shutil
+from collections.abc import Iterator, Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +14,22 @@ import trio
 from anyio.from_thread import start_blocking_portal
 from pydantic import ValidationError
 
-from deliveryd.channels.base import Accepted, AskLater, Dispatch, Found, InDoubt, NotTaken, Taken, Unknown
+from deliveryd.channels.base import (
+    Accepted,
+    AskLater,
+    Dispatch,
+    Found,
+    InDoubt,
+    NotTaken,
+    Taken,
+    Unknown,
+    Verdict,
+)
 from deliveryd.channels.http_lookup import LookupReader
 from deliveryd.channels.http_options import HttpChannelOptions
 from deliveryd.http.wire import WireResponse
 from deliveryd.journal.history import read_life
+from deliveryd.model import SECOND, format_instant
 from deliveryd.states import State
 from deliveryd.testing.gateway import (
     Act,
@@ -28,9 +41,10 @@ from deliveryd.testing.gateway import (
     open_gateway,
 )
 from deliveryd.testing.samples import dispatch, opened
+from deliveryd.transitions import CHANGED
 from support.messages import message, sms_settings
 from support.terminal import command
-from support.virtual import VirtualWorld, live
+from support.virtual import START, VirtualWorld, live
 from support.world import PATIENCE, World, open_world
 
 SMS = {"to": "{customer.phone}", "text": "{content.text}", "ref": "{message.key}"}
@@ -285,7 +299,7 @@ def test_what_the_provider_does_not_have_is_repeated_there(virtual: VirtualWorld
 
 
 def test_a_provider_that_cannot_be_asked_is_asked_again(virtual: VirtualWorld) -> None:
-    """Nothing is repeated meanwhile; each question uses up a try."""
+    """Nothing is repeated meanwhile."""
     ask(virtual, AskLater("503", 100.0), AskLater("503"), Taken("p"))
     channel = virtual.channels["sms"]
     (first, second, third), [_] = [at for at, _ in channel.asked], channel.attempts
@@ -294,13 +308,123 @@ def test_a_provider_that_cannot_be_asked_is_asked_again(virtual: VirtualWorld) -
     assert virtual.service.statuses(1) == ["dequeued", "sent"]
 
 
-def test_a_provider_that_can_never_be_asked(virtual: VirtualWorld) -> None:
-    """The tries are used up, and the event says that the outcome is unknown."""
-    ask(virtual, *[AskLater("503")] * 3)
-    assert len(virtual.channels["sms"].attempts) == 1
+@pytest.mark.parametrize("found", [Taken("p"), NotTaken()])
+def test_questions_while_the_lookup_is_down_use_up_no_try(virtual: VirtualWorld, found: Found) -> None:
+    """Of four tries one was made: after thirty questions the message is found there, or repeated."""
+    ask(virtual, *[AskLater("503")] * 30, found)
+    assert len(virtual.channels["sms"].asked) == 31
+    assert len(virtual.channels["sms"].attempts) == (1 if isinstance(found, Taken) else 2)
     assert not virtual.channels["email"].attempts
+    assert virtual.service.statuses(1) == ["dequeued", "sent"]
+    assert virtual.journal_rows("SELECT tries FROM message") == [(2,)]
+
+
+def test_the_pause_between_questions_grows(virtual: VirtualWorld) -> None:
+    """Up to `retry.max`, as between tries, and never below `after`."""
+    virtual.write(virtual.path.read_text().replace('base = "1s", max = "1s"', 'base = "1m", max = "16m"'))
+    ask(virtual, *[AskLater("503")] * 8, Taken("p"))
+    asked = [at for at, _ in virtual.channels["sms"].asked]
+    pauses = [later - earlier for earlier, later in pairwise(asked)]
+    assert pauses[0] >= 60
+    assert 480 <= pauses[-1] <= 961
+
+
+def test_what_expires_while_the_lookup_is_down_says_so(virtual: VirtualWorld) -> None:
+    """The questions end with the message."""
+    settings = json.loads(virtual.service.settings[1])
+    expires_at = format_instant(START + 600 * SECOND)
+    virtual.service.settings[1] = json.dumps({**settings, "delivery": {"expiresAt": expires_at}})
+    ask(virtual, *[AskLater("503")] * 60)
     [event] = [event for event in virtual.service.events if event["status"] == "error"]
-    assert event["details"] == "sms: 503 (tried 4 times); sms: outcome unknown"
+    assert event["details"] == f"expired at {expires_at}; sms: outcome unknown"
+
+
+# after a kill
+
+
+async def killed_in_its_attempt(world: VirtualWorld) -> None:
+    """Run a worker, and end it in the middle of the first attempt, before it can record an outcome."""
+    channel = world.channels["sms"]
+    send = channel.send
+
+    async def hang(dispatch: Dispatch) -> Verdict:
+        scope.cancel()
+        await trio.sleep_forever()
+        raise AssertionError
+
+    channel.send = hang  # type: ignore[method-assign]
+    with trio.CancelScope() as scope:
+        await world.run_until_idle()
+    channel.send = send  # type: ignore[method-assign]
+
+
+Blocks = Mapping[str, Mapping[str, str]]
+TEMPLATES = pytest.mark.parametrize(
+    "blocks",
+    [{"sms": {"text": "other words"}}, {"sms": {"text": "hi {nobody}"}}, {"inApp": {"name": "n"}}],
+    ids=["other words", "a value is missing", "no block"],
+)
+"""What became of the template of a message that said `hi`."""
+
+
+def ask_after_a_kill(world: VirtualWorld, blocks: Blocks, *found: Found) -> None:
+    """Change the template after a kill in the first attempt; then the provider says these."""
+    channel, answers = world.channels["sms"], list(found)
+    live(lambda: killed_in_its_attempt(world))
+    world.service.settings[1] = json.dumps({"content": {"en": blocks}})
+    shutil.rmtree(world.folder / "cache")
+    channel.found = lambda _: answers.pop(0)
+    live(world.run_until_idle)
+    assert not answers
+
+
+@TEMPLATES
+def test_after_a_kill_with_changed_templates_the_provider_is_asked(
+    virtual: VirtualWorld, blocks: Blocks
+) -> None:
+    """What it has is sent, though it couldn't be repeated; questions in vain are asked again."""
+    ask_after_a_kill(virtual, blocks, AskLater("503"), Taken("first"))
+    assert not virtual.channels["sms"].attempts
+    assert virtual.service.statuses(1) == ["dequeued", "sent"]
+
+
+@TEMPLATES
+@pytest.mark.parametrize("found", [NotTaken(), Unknown("who knows")])
+def test_what_says_something_else_is_held_after_the_question(
+    virtual: VirtualWorld, blocks: Blocks, found: Found
+) -> None:
+    """A listing may lag, and the same key with other words would be another message."""
+    ask_after_a_kill(virtual, blocks, AskLater("503"), found)
+    assert not virtual.channels["sms"].attempts
+    assert virtual.service.statuses(1) == ["dequeued"]
+    assert virtual.journal_rows("SELECT state, tries FROM message") == [(State.IN_DOUBT, 0)]
+    attempts = read_life(virtual.folder / "journal.db", 1).attempts
+    assert attempts[-1].reason == CHANGED
+
+
+def test_a_kill_in_a_question_leaves_what_the_try_said_known(virtual: VirtualWorld) -> None:
+    """An intent for a question says nothing of new words, which are not taken for the old ones then."""
+    channel = virtual.channels["sms"]
+    live(lambda: killed_in_its_attempt(virtual))
+    virtual.service.settings[1] = json.dumps(sms_settings())
+    shutil.rmtree(virtual.folder / "cache")
+
+    async def killed_in_the_question() -> None:
+        async def hang(dispatch: Dispatch) -> Found:
+            scope.cancel()
+            await trio.sleep_forever()
+            raise AssertionError
+
+        look_up, channel.look_up = channel.look_up, hang  # type: ignore[method-assign]
+        with trio.CancelScope() as scope:
+            await virtual.run_until_idle()
+        channel.look_up = look_up  # type: ignore[method-assign]
+
+    live(killed_in_the_question)
+    channel.found = lambda _: NotTaken()
+    live(virtual.run_until_idle)
+    assert not channel.attempts
+    assert virtual.journal_rows("SELECT state FROM message") == [(State.IN_DOUBT,)]
 
 
 def test_an_adapter_that_raises_is_asked_again(virtual: VirtualWorld) -> None:

@@ -84,7 +84,7 @@ MADE: Mapping[tuple[State, Cause], Transition | ReceiptStep | Edge | None] = {
     (State.READY, Cause.PAUSED): transitions.parked(ENTRY, AT, LATER, "paused settings 2"),
     (State.READY, Cause.INTERRUPTED): transitions.RUN_INTERRUPTED,
     (State.READY, Cause.INTENT): transitions.intent(ENTRY, AT, SENDING),
-    (State.READY, Cause.HELD): transitions.changed(DOUBTFUL, AT),
+    (State.READY, Cause.HELD): transitions.not_repeated(DOUBTFUL, State.READY, AT, transitions.CHANGED),
     (State.READY, Cause.RECEIPT_PROVES): proved(State.READY),
     (State.READY, Cause.STAYS_SENT): transitions.undeliverable(UNCONFIRMED, AT, "no other channel"),
     (State.READY, Cause.UNDELIVERABLE): transitions.undeliverable(ENTRY, AT, "no content"),

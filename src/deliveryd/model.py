@@ -207,7 +207,7 @@ class Entry(NamedTuple):
             Entry, (*self[:4], provider, 0, key, 0, self.spent, False, None, None, 0, None, *self[14:])
         )
 
-    def begun(self, provider: str, digest: bytes, at: int) -> Entry:
+    def begun(self, provider: str, digest: bytes | None, at: int) -> Entry:
         """The message with its next try at a provider; `digest` is that of what it will say."""
         if (
             self.provider is None and self.via is None and not self.number

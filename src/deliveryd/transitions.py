@@ -33,6 +33,11 @@ CHANGED = (
 )
 """Why a message in doubt is held whose content the worker had no time to keep."""
 
+_UNFIT = (
+    "not repeated: what is kept of it fits the configuration no more ({}); change that back, settle it"
+    " or let it begin anew (resend --new-key)"
+)
+
 NOT_OUTLASTED = "not sent: the worker's lease of the journal could have ended before the attempt"
 """Why a message waits that had an intent: another worker could have adopted and repeated it meanwhile."""
 
@@ -119,9 +124,14 @@ def expiry_details(expires_at: int) -> str:
     return f"expired at {format_instant(expires_at)}"
 
 
-def changed(entry: Entry, at: int) -> Transition:
-    """Hold a message in doubt that would say something else than before."""
-    return Transition(entry, *_HELD_BEFORE_A_TRY, at, outcome=Outcome("in_doubt", None, CHANGED))
+def unfit(why: str) -> str:
+    """The reason why a message is held whose kept content no request can be made of."""
+    return _UNFIT.format(why)
+
+
+def not_repeated(entry: Entry, before: State, at: int, reason: str) -> Transition:
+    """Hold a message that may have arrived, and that can't be repeated as it was; no try is counted."""
+    return Transition(entry, *edge(before, Cause.HELD), at, outcome=Outcome("in_doubt", None, reason))
 
 
 def held_without_provider(entry: Entry, at: int) -> Transition:
@@ -225,7 +235,11 @@ def no_later_than(transition: Transition, instant: int) -> Transition:
 
 
 def ordered_resend(entry: Entry, at: int) -> Transition:
-    """Repeat a message in doubt at once; with a new key if it was begun anew."""
+    """Repeat a held message at once; with a new key if it was begun anew.
+
+    One without a try in doubt, which its provider only put off, says what it would say now.
+    """
+    entry = entry if entry.doubt else entry._replace(content=None, digest=None)
     return Transition(entry, *_ORDERED_RESEND, at, due_at=at)
 
 

@@ -12,6 +12,7 @@ from deliveryd import transitions
 from deliveryd.channels import http_verdicts
 from deliveryd.channels.base import Attempted, Dispatch
 from deliveryd.delivery import attempts, dispatch_queue, dispatcher, preparation, request_slots, settings
+from deliveryd.delivery.lane import Kit
 from deliveryd.delivery.recorder import Recorder
 from deliveryd.delivery.request_slots import RequestSlots
 from deliveryd.delivery.routing import Route, Routed, Router
@@ -178,12 +179,12 @@ def content_rendered_anew_on_a_repeat(patch: Patch) -> None:
 
     patch.setattr(Router, "_repeats", lambda *_: None)
     patch.setattr(Router, "route", anew)
-    patch.setattr(dispatcher, "_is_changed", lambda *_: False)
+    patch.setattr(Kit, "obstacle", lambda *_: None)
 
 
 def other_words_after_a_crash(patch: Patch) -> None:
     """An intent without an outcome is repeated though it says something else by now."""
-    patch.setattr(dispatcher, "_is_changed", lambda *_: False)
+    patch.setattr(Kit, "obstacle", lambda *_: None)
 
 
 def doubt_forgotten_after_a_busy_answer(patch: Patch) -> None:

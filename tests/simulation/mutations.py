@@ -11,6 +11,7 @@ from simulation import (
     breaks_of_choice,
     breaks_of_confirming,
     breaks_of_delivery,
+    breaks_of_keeping,
     breaks_of_reloading,
     breaks_of_reporting,
 )
@@ -32,5 +33,5 @@ MUTATIONS: Mapping[str, Break] = {
     **breaks_in(breaks_of_beginning),
 }
 
-RELOADING: Mapping[str, Break] = breaks_in(breaks_of_reloading)
+RELOADING: Mapping[str, Break] = {**breaks_in(breaks_of_reloading), **breaks_in(breaks_of_keeping)}
 """Those that only plans with reloads show."""

@@ -85,6 +85,8 @@ class Life:
     """Providers that this life's configuration doesn't have."""
     disabled: tuple[str, ...] = ()
     """Providers that get nothing new."""
+    needs_more: bool = False
+    """The mappings of its providers need one more of the customer's values."""
 
 
 @dataclass(frozen=True, slots=True)

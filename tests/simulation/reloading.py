@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 
@@ -14,13 +15,16 @@ from deliveryd.errors import ConfigError
 from deliveryd.worker.reload import Reloader
 from simulation.choosing import Choices, Seeded
 from simulation.drawing import seeded_plan
-from simulation.plan import CHANNELS, PROVIDERS, Life, Plan, Reload
+from simulation.looking_up import ANSWERS
+from simulation.plan import CHANNELS, PROVIDERS, Life, Person, Plan, Reload
+from simulation.scenes import MAY_HAVE_ARRIVED
 from simulation.world import World
 
 
 def reloading_plan(seed: int) -> Plan:
     """The plan of a seed, with reloads in it."""
-    return with_reloads(Seeded(f"reloads {seed}"), seeded_plan(seed))
+    plan = with_reloads(Seeded(f"reloads {seed}"), seeded_plan(seed))
+    return with_mappings(Seeded(f"mappings {seed}"), plan)
 
 
 def with_reloads(choices: Choices, plan: Plan) -> Plan:
@@ -54,6 +58,53 @@ def _reload(choices: Choices, weights: dict[str, int]) -> Reload:
         in_flight=choices.one_of((100, 10, 3)),
         is_elsewhere=choices.number(0, 1) > 0,
     )
+
+
+def with_mappings(choices: Choices, plan: Plan) -> Plan:
+    """The plan as it is, or with reloads after which mappings need more, or what they needed before.
+
+    Every customer has an address of each kind, so that it makes no channel unreachable.
+    """
+    if choices.number(0, 2):
+        return plan
+    people = {message.customer_id: _NOBODY for message in plan.messages} | dict(plan.people)
+    renewal = plan.renewal
+    if renewal is not None:
+        renewal = replace(renewal, people=_whole({**people, **renewal.people}))
+    changes = choices.one_of(((True,), (True, False), (True, False, True)))
+    return replace(
+        plan,
+        tuning=replace(plan.tuning, lookup_after=choices.one_of((None, None, 0.5))),
+        people=_whole(people),
+        renewal=renewal,
+        troubles={
+            **plan.troubles,
+            "provider": tuple(choices.one_of(MAY_HAVE_ARRIVED) for _ in range(choices.one_of((2, 4, 8)))),
+            "lookup": tuple(choices.one_of(ANSWERS) for _ in range(choices.one_of((0, 2, 8)))),
+        },
+        reloads=tuple(
+            Reload(
+                choices.number(1, 40) / 20, Life(CHANNELS, (), None, needs_more=needs_more),
+                take=100, in_flight=100, is_elsewhere=choices.number(0, 1) > 0,
+            )
+            for needs_more in changes
+        ),
+    )  # fmt: skip
+
+
+_NOBODY = Person(None, None, None, None)
+
+
+def _whole(people: Mapping[int, Person]) -> Mapping[int, Person]:
+    """The people, each with an address of each kind."""
+    return {
+        id_: replace(
+            person,
+            phone=person.phone or f"+4477009002{id_:02}",
+            email=person.email or f"nobody{id_}@example.org",
+        )
+        for id_, person in people.items()
+    }
 
 
 def _tuned(config: Config, reload: Reload) -> Config:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from itertools import combinations, groupby, pairwise
 
@@ -26,6 +27,11 @@ from simulation.world import START
 REFUSED_BY_MISTAKE = 20
 """Refusals of one provider after which messages wait there instead of ending (design 5)."""
 
+
+MORE = "more"
+"""A value of the customer in requests of lives whose mappings need more."""
+
+_TRIED = re.compile(r"(?:^|; )([\w/]+): [^;]*\(tried (\d+) times\)")
 
 SOON = 5.0
 """Seconds after which a message is sent, where nothing that it needs is broken."""
@@ -87,6 +93,8 @@ def _is_no_needless_repeat(case: Case, before: Sequence[Asked], again: Asked) ->
     arrived = [asked for asked in before if case.may_have_arrived(asked)]
     if arrived and _said(again) != _said(arrived[0]):
         yield "what may have arrived was repeated with other words"
+    if arrived and MORE in again.content and MORE not in arrived[0].content:
+        yield "what may have arrived was repeated with a value that isn't kept"
 
 
 def _refuses_all(case: Case, refused: Asked) -> bool:
@@ -115,7 +123,7 @@ def _stays_while_in_doubt(case: Case) -> Iterator[str]:
 
 
 def _said(asked: Asked) -> dict[str, str]:
-    return {name: text for name, text in asked.content.items() if name != "to"}
+    return {name: text for name, text in asked.content.items() if name not in {"to", MORE}}
 
 
 def sent_with_leave(case: Case) -> Iterator[str]:
@@ -153,6 +161,9 @@ def said_right(case: Case) -> Iterator[str]:
             yield f"said {_said(asked)} instead of {expected}"
         if asked.content.get("to") not in addresses(plan, case.message, asked.channel):
             yield f"went to {asked.content.get('to')}"
+        other = "email" if asked.channel == "sms" else "sms"
+        if MORE in asked.content and asked.content[MORE] not in addresses(plan, case.message, other):
+            yield f"said {asked.content[MORE]} of somebody else"
 
 
 def _ended_truly(case: Case) -> Iterator[str]:
@@ -179,9 +190,30 @@ def _held_rightly(case: Case) -> Iterator[str]:
     last = case.history.lives[-1]
     provider = case.history.rows[case.message.id].provider or ""
     is_configured = provider in providers_of(case.history.plan, last)
-    says_something_else = bool(crashes) and case.history.plan.renewal is not None
-    if is_configured and channel_served_by(provider) not in last.hold and not says_something_else:
+    has_new_mappings = any(life.needs_more for life in case.history.lives)
+    says_something_else = bool(crashes) and (case.history.plan.renewal is not None or has_new_mappings)
+    fits_no_more = last.needs_more and any(
+        case.may_have_arrived(asked) and MORE not in asked.content for asked in case.asked
+    )
+    if not is_configured or channel_served_by(provider) in last.hold:
+        return
+    if not says_something_else and not fits_no_more:
         yield "is held in doubt, though its channel repeats"
+    asked_last = max((asked.order for asked in case.asked if asked.provider == provider), default=0)
+    can_be_asked = case.history.plan.tuning.lookup_after is not None and any(
+        map(case.may_be_doubtful, case.asked)
+    )
+    if can_be_asked and not any(question.order > asked_last for question in case.looked_up):
+        yield "is held in doubt, and its provider wasn't asked"
+
+
+def _tries_made(case: Case) -> Iterator[str]:
+    """No try is counted without a request."""
+    for heard in case.heard:
+        for provider, tries in _TRIED.findall(heard.event.details or ""):
+            made = sum(asked.provider == provider for asked in case.asked)
+            if made < int(tries):
+                yield f"is said to be tried {tries} times at {provider}, which had {made} requests"
 
 
 def _not_sent_after_its_end(case: Case) -> Iterator[str]:
@@ -246,6 +278,7 @@ RULES = (
     sent_with_leave,
     said_right,
     _ended_truly,
+    _tries_made,
     _not_sent_after_its_end,
     _sent_soon,
 )

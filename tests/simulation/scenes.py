@@ -39,6 +39,15 @@ DOUBTS = (
     Trouble.CUT_AFTER,
     None,
 )
+MAY_HAVE_ARRIVED = (
+    Trouble.BUSY,
+    Trouble.BUSY,
+    Trouble.BUSY_AFTER,
+    Trouble.RESET_AFTER,
+    Trouble.GATEWAY_AFTER,
+    Trouble.CUT_AFTER,
+    None,
+)
 TAKEN_AND_DENIED = (
     Trouble.BUSY_AFTER,
     Trouble.BUSY_AFTER,

@@ -81,6 +81,9 @@ _BODIES = {
         ' reference = "{message.id}" }'
     ),
 }
+_MORE = {"sms": "{customer.email}", "email": "{customer.phone}", "messenger": "{customer.phone}"}
+"""What is in the body as well where a life's mappings need more."""
+
 _ANSWERS = dict.fromkeys(ADDRESSED, '[{ status = [410], verdict = "stopped" }]')
 _PROVIDER = """
 [channels.{channel}.providers.{name}]
@@ -173,8 +176,18 @@ def _provider(life: Life, plan: Plan, identity: str) -> ProviderConfig:
     lookup = None
     if tuning.lookup_after is not None:
         lookup = provider.options.lookup.model_copy(update={"after": tuning.lookup_after})
-    options = provider.options.model_copy(update={"lookup": lookup})
+    body = _body(identity, life.needs_more)
+    options = provider.options.model_copy(update={"lookup": lookup, "json_body": body})
     return provider.model_copy(update={"common": common, "options": options})
+
+
+def _body(identity: str, needs_more: bool) -> dict[str, object]:
+    """What a provider's mapping says."""
+    options = whole_config().channels.providers[identity].options
+    assert isinstance(options, HttpChannelOptions)
+    assert isinstance(options.json_body, dict)
+    more = {"more": _MORE[channel_served_by(identity)]} if needs_more else {}
+    return options.json_body | more
 
 
 class StandIns(NamedTuple):
@@ -344,17 +357,19 @@ class _Gateway(HttpChannel):
         return "no connection" if is_cut_off or silent > TIMEOUT else None
 
 
-@lru_cache(maxsize=16)
-def _writers(name: str) -> tuple[RequestWriter, LookupWriter]:
+@lru_cache(maxsize=32)
+def _writers(name: str, needs_more: bool) -> tuple[RequestWriter, LookupWriter]:
     options = whole_config().channels.providers[name].options
     assert isinstance(options, HttpChannelOptions)
     assert options.lookup is not None
-    return RequestWriter(options, MappingContext()), LookupWriter(options.lookup, MappingContext())
+    written = options.model_copy(update={"json_body": _body(name, needs_more)})
+    return RequestWriter(written, MappingContext()), LookupWriter(options.lookup, MappingContext())
 
 
 def _channel(world: World, name: str, client: HttpClient, options: object) -> Channel:
     assert isinstance(options, HttpChannelOptions)
-    writer, lookup = _writers(name)
+    assert isinstance(options.json_body, dict)
+    writer, lookup = _writers(name, "more" in options.json_body)
     prepared = RenewedValue((), lambda: PreparedRequests({}, writer, lookup))
     gateway = _Gateway(options, TlsFiles(), client=client, prepared=prepared, masked=writer)
     gateway.world, gateway.identity = world, name

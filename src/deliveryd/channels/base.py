@@ -55,13 +55,15 @@ class Refused(NamedTuple):
     `by` is the host that refused. Such refusals are counted per settings ID: many in a row mean that the
     template or the channel's configuration is at fault. None: the refusal concerns only this message or its
     recipient, such as a missing address or an SMTP server's answer to RCPT. `ends_channel`: a table of the
-    configuration says that any other provider of the channel would refuse the message as well.
+    configuration says that any other provider of the channel would refuse the message as well. `unsent`: no
+    request can be made of the message, so nothing was sent.
     """
 
     reason: str
     by: str | None = None
     ends_channel: bool = False
     words: str | None = None
+    unsent: bool = False
 
 
 class Stopped(NamedTuple):

@@ -152,7 +152,7 @@ class HttpChannel:
             if answer.status in _NOT_ALLOWED and (renewed := self._prepared_after(prepared)) != prepared:
                 answer = await self._client.exchange(*renewed.writer.write(dispatch), check)
         except Unfit as error:
-            return Refused(str(error))
+            return Refused(str(error), unsent=True)
         except TooLate:
             return Expired()
         except NotSent as error:

@@ -156,7 +156,7 @@ class SmtpChannel:
             mail = self._compose(dispatch)
             content = mail.content()
         except ValueError as error:
-            return Refused(str(error))
+            return Refused(str(error), unsent=True)
         attempt = _Attempt(self._credentials, self._idle, mail, content, dispatch.check_time)
         try:
             await within(self._timeout, attempt.make)

@@ -131,7 +131,8 @@ def resend(
 ) -> None:
     """Resend messages with the same key and the same content.
 
-    A provider that already has the message recognizes it by the key.
+    A provider that already has the message recognizes it by the key. A message that was only answered 503 is
+    rendered anew.
     """
     choice = _Choice.of(ids, everything, channel, until)
     if new_key:

@@ -23,6 +23,7 @@ from deliveryd.delivery.recorder import Recorder
 from deliveryd.delivery.routing import Routed, is_expired
 from deliveryd.metrics import Metrics
 from deliveryd.model import Clock, Customer, Entry, Transition, channel_of, message_key
+from deliveryd.states import State
 from deliveryd.telemetry.log_events import Event, log
 
 VERDICTS = frozenset(get_args(Verdict))
@@ -52,11 +53,8 @@ class Attempts:
             key, entry, routed.customer, routed.rendered, routed.expires_at, self._clock,
             may_begin=kit.may_begin,
         )  # fmt: skip
-        if entry.doubt and channel.lookup_after is not None:
-            provider_id = await self._recorder.id_in_doubt(entry)
-            step = await kit.settle_by_asking(entry, dispatch._replace(provider_id=provider_id))
-            if step is not None:
-                return step
+        if kit.asks(entry) and (step := await self._ask(entry, routed, kit, dispatch)) is not None:
+            return step
         if kit.may_begin is not None and not kit.may_begin():
             return verdicts.unsent(entry)
         started = time.monotonic()
@@ -77,6 +75,15 @@ class Attempts:
             return self._after_delay(entry, routed, kit)
         return self._after_failure(entry, routed, kit, verdict)
 
+    async def _ask(self, entry: Entry, routed: Routed, kit: Kit, dispatch: Dispatch) -> Transition | None:
+        """Ask whether the provider has a message in doubt; return the step, or None: repeat it."""
+        provider_id = await self._recorder.id_in_doubt(entry)
+        step = await kit.settle_by_asking(entry, dispatch._replace(provider_id=provider_id))
+        if step is not None:
+            return step
+        why = kit.obstacle(entry, routed)
+        return None if why is None else kit.verdicts.not_repeated(entry, State.SENDING, why)
+
     def _after_delay(self, entry: Entry, routed: Routed, kit: Kit) -> Transition:
         """The step of a message of which the adapter sent nothing: it was too late."""
         now = self._clock.now()
@@ -91,6 +98,8 @@ class Attempts:
         kit: Kit,
         verdict: Refused | Stopped | TryAgain | InDoubt | Misconfigured,
     ) -> Transition:
+        if isinstance(verdict, Refused) and verdict.unsent:
+            return kit.verdicts.unfit(entry, verdict)
         if isinstance(verdict, InDoubt) or (isinstance(verdict, TryAgain) and verdict.may_have_arrived):
             entry = entry._replace(content=kit.content(routed))
         step = kit.verdicts.decide(entry, routed.customer, verdict)

@@ -43,7 +43,6 @@ from deliveryd.options.units import Rate
 from deliveryd.runtime import waits
 from deliveryd.runtime.wakeup import HEARTBEAT_INTERVAL, AutoResetEvent, Heartbeats, ParkingLot
 from deliveryd.states import State
-from deliveryd.telemetry.log_events import Event, log
 
 
 class Shared(SharedLimits, Protocol):
@@ -445,14 +444,12 @@ class Dispatcher:
             if expires_at is not None and is_expired(expires_at, now):
                 steps.append(self._expire(routed, now))
                 continue
-            if may_wait and (step := self._put_off(routed, now)) is not None:
+            may_have_arrived = entry.doubt or entry.content is not None  # the property costs more
+            if (may_wait or may_have_arrived) and (step := self._put_off(routed, now)) is not None:
                 self._refusals.unanswered(entry.settings_id)
                 steps.append(step)
                 continue
-            digest = digest_of(*(entry.content or (rendered, kit.values(customer))))
-            if entry.doubt and _is_changed(entry, digest):
-                steps.append(self._hold(entry, now))
-                continue
+            digest = entry.digest if may_have_arrived else digest_of(rendered, kit.values(customer))
             entry = entry.begun(self.name, digest, now)
             begun.append((entry, routed))
             steps.append(transitions.intent(entry, now, self._intermediate))
@@ -473,14 +470,16 @@ class Dispatcher:
             workers.start_soon(self._work)
 
     def _put_off(self, routed: Routed, now: int) -> Transition | None:
-        """The step of a message that was paused, or whose recipient stopped the channel, while it was queued.
+        """The step of a queued message that isn't sent now, or not as it is.
 
-        It waits for the end of the pause, or is routed anew.
+        It was paused, its recipient stopped the channel, or it can't be repeated as it was.
         """
         entry = routed.entry
         if (pause := self._pauses.holding(entry, self.name)) is not None:
             return transitions.parked(entry, now, routed.expires_at, pause.waits_for)
-        return transitions.deferred(entry, now, now, None) if self._has_stopped(routed) else None
+        if self._has_stopped(routed):
+            return transitions.deferred(entry, now, now, None)
+        return self._kit.hold(routed) if entry.may_have_arrived else None
 
     def _has_stopped(self, routed: Routed) -> bool:
         """Whether the recipient stopped the channel.
@@ -492,14 +491,6 @@ class Dispatcher:
         if routed.customer is None or routed.entry.may_have_arrived:
             return False
         return self._stopped.includes(self._channel_name, self._kit.channel.recipient(routed.customer))
-
-    def _hold(self, entry: Entry, now: int) -> Transition:
-        self._refusals.unanswered(entry.settings_id)
-        log(
-            Event.MESSAGE_IN_DOUBT,
-            channel=self._channel_name, provider=self.name, message_id=entry.id, reason=transitions.CHANGED,
-        )  # fmt: skip
-        return transitions.changed(entry, now)
 
     async def _work(self) -> None:
         while True:
@@ -517,8 +508,3 @@ class Dispatcher:
 
 def _all(_routed: Routed) -> bool:
     return True
-
-
-def _is_changed(entry: Entry, digest: bytes) -> bool:
-    """Whether what would be said now differs from what is in doubt, known by its digest alone."""
-    return entry.content is None and entry.digest != digest

@@ -59,5 +59,5 @@ class DoubtPolicy:
         if entry.tries >= self._policy.retry.attempts:
             details = f"{self._provider}: {doubt.reason} (tried {entry.tries} times)"
             return transitions.exhausted(entry, before, now, details, outcome)
-        pause = self._policy.retry.pause(max(entry.tries, 1), at_least)
+        pause = self._policy.retry.pause(max(entry.number, 1), at_least)
         return transitions.repeated(entry, before, now, now + int(pause * SECOND), outcome)

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import anyio
 
+from deliveryd import transitions
 from deliveryd.channels.base import AskLater, Channel, Dispatch, Taken
 from deliveryd.delivery.choice import Choice
 from deliveryd.delivery.doubt import DoubtPolicy
@@ -15,7 +16,9 @@ from deliveryd.delivery.policy import DispatchPolicy
 from deliveryd.delivery.provider import Provider
 from deliveryd.delivery.routing import Routed
 from deliveryd.delivery.verdicts import VerdictHandler
+from deliveryd.journal.rows import digest_of
 from deliveryd.model import Content, Customer, Entry, Transition
+from deliveryd.states import State
 
 NO_VALUES: Mapping[str, str] = {}
 
@@ -89,6 +92,25 @@ class Kit:
     def content(self, routed: Routed) -> Content:
         """What a message says at the provider."""
         return routed.entry.content or Content(routed.rendered, self.values(routed.customer))
+
+    def asks(self, entry: Entry) -> bool:
+        """Whether the provider is asked for a message before it is repeated, or held."""
+        return entry.doubt and self.channel.lookup_after is not None
+
+    def obstacle(self, entry: Entry, routed: Routed) -> str | None:
+        """Why what may have arrived isn't repeated: it would say something else, or can't be written."""
+        if entry.content is None:  # known by its digest alone
+            return None if entry.digest == digest_of(*self.content(routed)) else transitions.CHANGED
+        if self.channel.reaches(routed.customer):
+            return None
+        return transitions.unfit(self.channel.unreached(routed.customer))
+
+    def hold(self, routed: Routed) -> Transition | None:
+        """The step of a message that isn't repeated; None: it is, or its provider is asked for it first."""
+        entry = routed.entry
+        if self.asks(entry) or (why := self.obstacle(entry, routed)) is None:
+            return None
+        return self.verdicts.not_repeated(entry, State.READY, why)
 
     async def settle_by_asking(self, entry: Entry, dispatch: Dispatch) -> Transition | None:
         """Ask whether the provider has a message in doubt; return the step, or None: repeat it."""

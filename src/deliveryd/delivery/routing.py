@@ -90,6 +90,9 @@ _Offered = tuple[str, str, CompiledBlock]
 _Place = tuple[str, str]
 """A language, and a channel whose block may be found there."""
 
+NOTHING = Rendered("", "", {})
+"""What a message in doubt says that can't be rendered any more: its provider may be asked for it."""
+
 DOWN = "provider was down"
 WAS_PAUSED = "provider was paused"
 """Why a message doesn't come back to a provider that may have it."""
@@ -168,7 +171,10 @@ class Router:
                 return Held(entry, pause, settings.expires_at)
             said, values = entry.content
             return Routed(entry, name, Customer(entry.customer_id, values), said, settings.expires_at)
-        return self._first_usable(entry, settings, customer)
+        route = self._first_usable(entry, settings, customer)
+        if entry.doubt and isinstance(route, Undeliverable) and entry.provider in self._providers:
+            return Routed(entry, entry.provider, customer, NOTHING, settings.expires_at)
+        return route
 
     def _first_usable(
         self,

@@ -77,10 +77,20 @@ class VerdictHandler:
         )
 
     def ask_later(self, entry: Entry, found: AskLater) -> Transition:
-        """The step of a message in doubt about which the provider couldn't be asked."""
+        """The step of a message in doubt about which the provider couldn't be asked; no try is counted."""
         self._refusals.unanswered(entry.settings_id)
         self._provider.breaker.withdraw()
-        return self._doubt.after_try(entry.tried(), found.reason, self._clock.now(), found.after)
+        return self._doubt.after_try(entry, found.reason, self._clock.now(), found.after)
+
+    def not_repeated(self, entry: Entry, before: State, reason: str) -> Transition:
+        """The step of a message that may have arrived, and that can't be repeated as it was."""
+        self._refusals.unanswered(entry.settings_id)
+        self._provider.breaker.withdraw()
+        log(
+            Event.MESSAGE_IN_DOUBT,
+            channel=self._channel, provider=self._name, message_id=entry.id, reason=reason,
+        )  # fmt: skip
+        return transitions.not_repeated(entry, before, self._clock.now(), reason)
 
     def expired(self, entry: Entry, routed: Routed, now: int) -> Transition:
         """The step of a message whose time ran out before the provider could have it."""
@@ -99,6 +109,15 @@ class VerdictHandler:
             tries=entry.tries, delay=UNSENT_PAUSE,
         )  # fmt: skip
         return transitions.unsent(entry, now, now + int(UNSENT_PAUSE * SECOND))
+
+    def unfit(self, entry: Entry, verdict: Refused) -> Transition:
+        """The step of a message that no request can be made of, which says nothing of the provider."""
+        if entry.may_have_arrived:
+            return self.not_repeated(entry, State.SENDING, transitions.unfit(verdict.reason))
+        self._refusals.unanswered(entry.settings_id)
+        self._provider.breaker.withdraw()
+        outcome = Outcome("refused", None, verdict.reason)
+        return transitions.given_up(entry, self._clock.now(), outcome, verdict.reason)
 
     def decide(self, entry: Entry, customer: Customer | None, verdict: Attempted) -> Transition:
         """The step that follows from a verdict about a message to this customer."""

@@ -59,8 +59,8 @@ CHECKS: Mapping[str, str] = {
     "a message that was handed to a provider names it": _messages(
         f"{_is(State.SENDING, State.IN_DOUBT, State.SENT, State.DELIVERED)} AND m.provider = ''"
     ),
-    "a message in doubt has an attempt in doubt": _messages(
-        f"({_is(State.IN_DOUBT)} AND NOT m.doubt)"
+    "a message in doubt may have arrived": _messages(
+        f"({_is(State.IN_DOUBT)} AND NOT m.doubt AND m.content IS NULL)"
         f" OR ({_is(State.TAKEN, State.SENT, State.DELIVERED, State.SET_ASIDE)} AND m.doubt)"
     ),
     "an attempt in doubt has the message's present key": _messages(

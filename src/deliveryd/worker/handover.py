@@ -198,7 +198,7 @@ class Handover:
         """Let messages go on that wait for what has changed, as a start does."""
         recorder, backlog = self._recorder, self._recorder.backlog
         await self.sweep()
-        self._repeating |= {*to_repeat, *difference.added}
+        self._repeating |= {*to_repeat, *difference.added, *difference.changed}
         await self._repeat_held(self._repeating)
         for name in (*difference.added, *difference.changed):
             await recorder.wake([waits.recovery(name)], most=KEPT)

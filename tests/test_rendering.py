@@ -69,7 +69,6 @@ PLACEHOLDERS = {
     "an empty value is a value": Case("[{a}]", {"a": ""}, "[]"),
     "names are case-sensitive": Case("{Name}", {"name": "x"}, ("Name",)),
     "unused variables do no harm": Case("Hi", {"a": "x", "b c": "y", "{": "z"}, "Hi"),
-    "a template without text": Case("", {"a": "x"}, ""),
     "a missing value is named": Case("{city}", {}, ("city",)),
     "all missing names, once, in order": Case("{b} {a} {b} {c}", {"c": "x"}, ("b", "a")),
     "CSS stays": Case("p{color: red}\np { margin: 0 }", {}, "p{color: red}\np { margin: 0 }"),
@@ -396,6 +395,14 @@ def test_half_a_surrogate_pair_is_told_before_a_provider_chokes_on_it() -> None:
     assert block_of({"text": "{x}"}).render({"x": "\ud83d"}, None) == Broken(
         "sms.text holds half a surrogate pair"
     )
+
+
+@pytest.mark.parametrize("value", ["", " ", "\n\t", "\u00a0"])
+def test_an_sms_that_says_nothing_is_an_error(value: str) -> None:
+    """After rendering; blocks of other channels have more than one field."""
+    assert block_of({"text": "{x}"}).render({"x": value}, None) == Broken("sms.text is empty")
+    rendered = block_of({"text": "{x}", "image": "i"}, block="messenger").render({"x": value}, None)
+    assert isinstance(rendered, Rendered)
 
 
 def test_missing_names_go_before_a_broken_subject() -> None:

@@ -60,11 +60,11 @@ def test_rendering_follows_the_grammar(text: str, variables: dict[str, str]) -> 
     """Cutting templates up beforehand gives what a reading brace by brace gives."""
     assume("greeting" not in text)
     expected = by_the_book(text, variables)
-    result = render({"text": text}, variables, "sms")
+    result = render({"text": text}, variables, "messenger")
     if expected is None:
         assert isinstance(result, Missing)
     else:
-        assert result == Rendered("sms", "en", {"text": expected})
+        assert result == Rendered("messenger", "en", {"text": expected})
 
 
 @given(parts=st.lists(st.tuples(st.text("xyz ", max_size=5), NAMES), max_size=8), value=BRACY)
@@ -73,14 +73,16 @@ def test_known_names_leave_nothing_behind(parts: list[tuple[str, str]], value: s
     variables = {name: f"<{name}|{value}>" for _, name in parts}
     text = "".join(f"{literal}{{{name}}}" for literal, name in parts)
     filled = "".join(f"{literal}{variables[name]}" for literal, name in parts)
-    assert render({"text": text}, variables, "sms") == Rendered("sms", "en", {"text": filled})
+    assert render({"text": text}, variables, "messenger") == Rendered("messenger", "en", {"text": filled})
 
 
 @given(names=st.lists(NAMES, min_size=1), known=st.sets(NAMES))
 def test_every_missing_name_is_reported_once(names: list[str], known: set[str]) -> None:
     """What is reported is exactly what is used and unknown, in the order of the text."""
     missing = tuple(dict.fromkeys(name for name in names if name not in known))
-    result = render({"text": " ".join(f"{{{name}}}" for name in names)}, dict.fromkeys(known, "x"), "sms")
+    result = render(
+        {"text": " ".join(f"{{{name}}}" for name in names)}, dict.fromkeys(known, "x"), "messenger"
+    )
     if missing:
         assert result == Missing(missing)
     else:
@@ -90,7 +92,7 @@ def test_every_missing_name_is_reported_once(names: list[str], known: set[str]) 
 @given(text=st.text(st.characters(exclude_characters="{}", exclude_categories=["Cs"])), variables=VARIABLES)
 def test_text_without_braces_is_unchanged(text: str, variables: dict[str, str]) -> None:
     """A template without braces is sent as it is written, whatever the variables."""
-    assert render({"text": text}, variables, "sms") == Rendered("sms", "en", {"text": text})
+    assert render({"text": text}, variables, "messenger") == Rendered("messenger", "en", {"text": text})
 
 
 @given(value=st.text())

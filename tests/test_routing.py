@@ -10,7 +10,7 @@ import pytest
 
 from deliveryd.delivery.choice import Choice, Idle, Sender
 from deliveryd.delivery.pauses import Pauses
-from deliveryd.delivery.routing import NOTHING, Road, Route, Routed, Router, Undeliverable, is_expired
+from deliveryd.delivery.routing import UNRENDERED, Road, Route, Routed, Router, Undeliverable, is_expired
 from deliveryd.delivery.sms_rules import SmsRules
 from deliveryd.delivery.stopped import StoppedRecipients
 from deliveryd.model import Content, Customer, Entry, LanguageContent, Rendered, Settings, Spent
@@ -239,7 +239,7 @@ def test_where_a_message_goes(name: str) -> None:
         return
     assert isinstance(found, Routed)
     assert (found.provider, found.rendered.language) == case.goes
-    if found.rendered is not NOTHING:
+    if found.rendered is not UNRENDERED:
         assert found.rendered.block == ROADS[found.provider].block
     assert found.customer is case.customer
 

@@ -136,11 +136,6 @@ class Rendered(NamedTuple):
     language: str
     fields: Mapping[str, str]
 
-    @property
-    def is_empty_sms(self) -> bool:
-        """Whether this is an SMS without any text, which isn't sent."""
-        return self.block == "sms" and not self.fields["text"].strip()
-
 
 class Content(NamedTuple):
     """What a message says to its customer on a channel: two tries with equal content say the same.

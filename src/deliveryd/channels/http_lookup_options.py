@@ -110,5 +110,5 @@ class LookupOptions(BaseModel):
         """Yield the problems of the placeholders."""
         yield from mapping_problems(self.mapped(), secrets)
         for place, name in names_in(self.mapped()):
-            if name.root in ("customer", "content"):
+            if name.root in ("settings", "customer", "content"):
                 yield f"{place}: a doubt is settled without {{{name.root}.{name.field}}}"

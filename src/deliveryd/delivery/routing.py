@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary
 
 from deliveryd.delivery.choice import Choice
 from deliveryd.delivery.pauses import Pauses
-from deliveryd.delivery.sms_rules import EMPTY, SmsRules
+from deliveryd.delivery.sms_rules import SmsRules
 from deliveryd.delivery.stopped import StoppedRecipients
 from deliveryd.errors import LanguageUnreadable
 from deliveryd.journal.pauses import Pause
@@ -90,7 +90,7 @@ _Offered = tuple[str, str, CompiledBlock]
 _Place = tuple[str, str]
 """A language, and a channel whose block may be found there."""
 
-NOTHING = Rendered("", "", {})
+UNRENDERED = Rendered("", "", {})
 """What a message in doubt says that can't be rendered any more: its provider may be asked for it."""
 
 DOWN = "provider was down"
@@ -173,7 +173,7 @@ class Router:
             return Routed(entry, name, Customer(entry.customer_id, values), said, settings.expires_at)
         route = self._first_usable(entry, settings, customer)
         if entry.doubt and isinstance(route, Undeliverable) and entry.provider in self._providers:
-            return Routed(entry, entry.provider, customer, NOTHING, settings.expires_at)
+            return Routed(entry, entry.provider, customer, UNRENDERED, settings.expires_at)
         return route
 
     def _first_usable(
@@ -229,9 +229,6 @@ class Router:
         if not isinstance(rendered, Rendered):
             why = self._why_not(entry, settings, tags, (channel, block), rendered)
             return Undeliverable.because(entry, *_named(unfit), *why)
-        if rendered.is_empty_sms and not entry.doubt:
-            unfit[channel] = EMPTY
-            return None
         if (rules := self._roads[channel].sms) is not None:
             rendered = rules.apply(rendered)
             if not entry.doubt and (flaw := rules.flaw(rendered)) is not None:

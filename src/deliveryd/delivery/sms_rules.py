@@ -7,9 +7,6 @@ from typing import NamedTuple
 from deliveryd.channels.sms_text import parts_beyond, transliterate
 from deliveryd.model import Rendered
 
-EMPTY = "the text is empty"
-"""Why an SMS isn't sent by any channel."""
-
 
 class SmsRules(NamedTuple):
     """The keys `max_parts` and `transliterate` of a channel."""

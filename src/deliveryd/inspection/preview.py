@@ -12,7 +12,7 @@ from deliveryd.config import Config
 from deliveryd.delivery.choice import Idle
 from deliveryd.delivery.pauses import Pauses
 from deliveryd.delivery.routing import Route, Routed, Undeliverable, is_expired
-from deliveryd.delivery.sms_rules import EMPTY, SmsRules
+from deliveryd.delivery.sms_rules import SmsRules
 from deliveryd.delivery.stopped import StoppedRecipients
 from deliveryd.errors import DeliverydError
 from deliveryd.inspection.preview_request import PreviewMessage
@@ -205,10 +205,10 @@ def _preview(
         return Preview(name, block.language, reached, rendered.reason, rendered.names, unreached=unreached)
     if not isinstance(rendered, Rendered):
         return Preview(name, block.language, reached, rendered.reason, unreached=unreached)
-    flaw = EMPTY if rendered.is_empty_sms else None
+    flaw = None
     if rules is not None:
         rendered = rules.apply(rendered)
-        flaw = flaw or rules.flaw(rendered)
+        flaw = rules.flaw(rendered)
     entry = message.entry._replace(begun_at=now)
     key = message_key("preview", entry.id, name, entry.beginning)
     dispatch = Dispatch(key, entry, message.customer, rendered, message.settings.expires_at, WallClock())

@@ -28,9 +28,12 @@ class Escaping(NamedTuple):
 
 
 def escaping_for(block: str, field: str, email_format: EmailFormat) -> Escaping:
-    """Return the escaping: only bodies of HTML e-mails are HTML, only subjects must be one line."""
+    """Return the escaping: only bodies of HTML e-mails are HTML, only subjects must be one line.
+
+    Only the text of an SMS must say something: other blocks have further fields.
+    """
     if block != "email":
-        return VERBATIM
+        return NOT_EMPTY if block == "sms" else VERBATIM
     if field == "subject":
         return ONE_LINE
     return HTML if email_format == "html" and field == "body" else VERBATIM
@@ -59,12 +62,19 @@ def _not_unicode(text: str) -> str | None:
     return None
 
 
+def _empty(text: str) -> str | None:
+    return _not_unicode(text) if text and not text.isspace() else "is empty"
+
+
 def _not_one_line(text: str) -> str | None:
     return "holds a line break" if _BREAK.search(text) else _not_unicode(text)
 
 
 VERBATIM = Escaping(is_words, _as_they_are, _not_unicode)
 """Values are inserted unchanged."""
+
+NOT_EMPTY = Escaping(is_words, _as_they_are, _empty)
+"""Values are inserted unchanged; a result that is empty, or only white space, is a flaw."""
 
 ONE_LINE = Escaping(is_words, _as_they_are, _not_one_line)
 """Values are inserted unchanged; the result is a header, so any kind of line break is a flaw."""

@@ -61,13 +61,6 @@ def test_mailgun_signs_in_the_body() -> None:
     assert made["signature.hash"] == hmac.new(b"key123", text.encode(), "sha256").hexdigest()
 
 
-def test_plivo_signs_the_address_without_its_query() -> None:
-    headers = signed(SigningForm("plivo"), "tok123", report("https://cb.example/pl?a=1"))
-    text = f"https://cb.example/pl{headers['X-Plivo-Signature-V2-Nonce']}"
-    expected = base64.b64encode(hmac.new(b"tok123", text.encode(), "sha256").digest()).decode()
-    assert headers["X-Plivo-Signature-V2"] == expected
-
-
 def test_a_token_carries_the_hashes_of_body_and_address() -> None:
     claims = {"iat": "{now}", "payload_hash": "{payload}", "url_hash": "{url}"}
     how = SigningForm("jwt", header="Authorization", prefix="Bearer ", claims=claims)

@@ -16,7 +16,7 @@ from deliveryd.model import SECOND, parse_instant
 from deliveryd.receipts.request import ReceiptRequest
 from deliveryd.receipts.signatures.base import CertificateMissing, Forged, NoReport, Subscription
 from deliveryd.receipts.signatures.sns import Scheme as SnsScheme
-from deliveryd.receipts.verification import open_scheme, read_keys
+from deliveryd.receipts.verification import open_scheme, read_keys, signed_content
 from support.signed_requests import is_genuine, options, request
 
 # JSON Web Tokens
@@ -165,7 +165,8 @@ def test_ecdsa(keys: list[str], body: bytes, signature: str, late: int, genuine:
         "X-Twilio-Email-Event-Webhook-Timestamp": str(SENDGRID_TIME),
     }
     try:
-        scheme.verify(request(body, **headers), read_keys(scheme, keys), (SENDGRID_TIME + late) * SECOND)
+        at = (SENDGRID_TIME + late) * SECOND
+        signed_content(scheme, request(body, **headers), read_keys(scheme, keys), at)
     except Forged:
         assert not genuine
     else:
@@ -254,7 +255,7 @@ def test_sns_returns_the_message_in_the_envelope(
 ) -> None:
     """A signature over the envelope's lines, with SHA-1 or SHA-256."""
     sent = enveloped(amazon[0], SIGNED_NOTIFICATION, SignatureVersion=version)
-    read = sns_scheme(amazon[1]).verify(sent, [], SNS_NOW)
+    read = signed_content(sns_scheme(amazon[1]), sent, [], SNS_NOW)
     assert isinstance(read, ReceiptRequest)
     assert read.body == b'{"eventType":"Delivery"}'
 
@@ -263,7 +264,7 @@ def test_sns_names_the_certificate_that_it_misses(amazon: tuple[rsa.RSAPrivateKe
     """It has to be fetched before."""
     scheme = open_scheme(options(scheme="sns", topics=[TOPIC]))
     with pytest.raises(CertificateMissing) as missing:
-        scheme.verify(enveloped(amazon[0], SIGNED_NOTIFICATION), [], SNS_NOW)
+        signed_content(scheme, enveloped(amazon[0], SIGNED_NOTIFICATION), [], SNS_NOW)
     assert missing.value.url == CERTIFICATE
 
 
@@ -291,14 +292,16 @@ def test_sns_names_the_certificate_that_it_misses(amazon: tuple[rsa.RSAPrivateKe
 def test_sns_refused(amazon: tuple[rsa.RSAPrivateKey, bytes], changes: dict[str, str]) -> None:
     """Other topics, hosts that aren't Amazon's, changed messages."""
     with pytest.raises(Forged):
-        sns_scheme(amazon[1]).verify(enveloped(amazon[0], SIGNED_NOTIFICATION, **changes), [], SNS_NOW)
+        signed_content(
+            sns_scheme(amazon[1]), enveloped(amazon[0], SIGNED_NOTIFICATION, **changes), [], SNS_NOW
+        )
 
 
 def test_sns_refuses_an_old_message(amazon: tuple[rsa.RSAPrivateKey, bytes]) -> None:
     """An hour is the limit."""
     sent = enveloped(amazon[0], SIGNED_NOTIFICATION)
     with pytest.raises(Forged, match="time of signing"):
-        sns_scheme(amazon[1]).verify(sent, [], SNS_NOW + 3600 * SECOND)
+        signed_content(sns_scheme(amazon[1]), sent, [], SNS_NOW + 3600 * SECOND)
 
 
 def test_sns_asks_for_the_confirmation_of_a_subscription(amazon: tuple[rsa.RSAPrivateKey, bytes]) -> None:
@@ -314,20 +317,20 @@ def test_sns_asks_for_the_confirmation_of_a_subscription(amazon: tuple[rsa.RSAPr
 
     scheme = sns_scheme(certificate)
     good = enveloped(key, signed(CONFIRM), SubscribeURL=CONFIRM, **changes)
-    assert scheme.verify(good, [], SNS_NOW) == Subscription(CONFIRM)
+    assert signed_content(scheme, good, [], SNS_NOW) == Subscription(CONFIRM)
     evil = "https://evil.example/?Action=ConfirmSubscription"
     with pytest.raises(Forged, match="SubscribeURL"):
-        scheme.verify(enveloped(key, signed(evil), SubscribeURL=evil, **changes), [], SNS_NOW)
+        signed_content(scheme, enveloped(key, signed(evil), SubscribeURL=evil, **changes), [], SNS_NOW)
     greeting = SIGNED_NOTIFICATION.replace('{"eventType":"Delivery"}', "Successfully validated")
     sent = enveloped(key, greeting, Message="Successfully validated")
-    assert scheme.verify(sent, [], SNS_NOW) == NoReport()
+    assert signed_content(scheme, sent, [], SNS_NOW) == NoReport()
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"{}", b"\xff", b"{"])
 def test_sns_needs_an_envelope(amazon: tuple[rsa.RSAPrivateKey, bytes], body: bytes) -> None:
     """Anything else is forged."""
     with pytest.raises(Forged):
-        sns_scheme(amazon[1]).verify(request(body), [], SNS_NOW)
+        signed_content(sns_scheme(amazon[1]), request(body), [], SNS_NOW)
 
 
 def test_a_certificate_that_is_none() -> None:

@@ -121,7 +121,7 @@ class SandboxSignature(_Table):
     """How the sandbox signs reports; the scheme knows the rest."""
 
     scheme: Literal[
-        "hmac", "twilio", "plivo", "vonage", "jwt", "standard-webhooks", "mailgun", "ecdsa", "basic", "token"
+        "hmac", "twilio", "vonage", "jwt", "standard-webhooks", "mailgun", "ecdsa", "basic", "token"
     ]
     secret: str = Field(description="name of the secret; with token it ends the address for reports")
     header: str = ""

@@ -168,6 +168,17 @@ class ReceiptOptions(_ReceiptTable):
             raise ValueError("zone needs reported_at")
         return self
 
+    @model_validator(mode="after")
+    def _reads_what_is_signed(self) -> Self:
+        if self.signature is None or self.signature.covers_query:
+            return self
+        for key in ("provider_id", "reference", "status", "code", "recipient", "reported_at"):
+            places = getattr(self, key) or ()
+            for place in (places,) if isinstance(places, str) else places:
+                if place.startswith(QUERY):
+                    raise ValueError(f"{key}: the signature doesn't cover {place}")
+        return self
+
     def with_secrets(self, secrets: Secrets) -> Self:
         """Return the options with the files of the secrets that they name. Raises ValueError."""
         changed = {

@@ -87,6 +87,11 @@ class Signature(BaseModel):
         """Whether the public address of the worker is part of what is signed."""
         return False
 
+    @property
+    def covers_query(self) -> bool:
+        """Whether the query is signed, also beside a body."""
+        return self.covers_url
+
 
 class HmacSignature(Signature):
     """A keyed hash of the raw body, or of a template that contains it."""

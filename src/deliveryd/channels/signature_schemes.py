@@ -41,12 +41,9 @@ class TwilioSignature(Signature):
 
 
 class PlivoSignature(Signature):
-    """Plivo's signature over the public address and a nonce; version 3 covers the parameters, too."""
+    """Plivo's signature of version 3 over the public address, its query and the form."""
 
-    scheme: Literal["plivo"] = Field(description="Plivo")
-    versions: Annotated[list[Literal["v2", "v3"]], Field(min_length=1)] = Field(
-        ["v2", "v3"], description="accepted versions; v2 covers neither query nor body"
-    )
+    scheme: Literal["plivo"] = Field(description="Plivo, version 3")
 
     @property
     def covers_url(self) -> bool:
@@ -75,7 +72,8 @@ class JwtSignature(Signature):
         ["HS256"], description="accepted algorithms"
     )
     covers: Annotated[list[Literal["payload_hash", "url_hash"]], Field(min_length=1)] = Field(
-        ["payload_hash"], description="claims that must fit: SHA-256 of the body, of the address"
+        ["payload_hash"],
+        description="claims that must fit: SHA-256 of the body, which a body always needs; of the address",
     )
     issuer: str | None = Field(None, description="required claim iss; left out: any")
     tolerance: Positive = Field(LATE, description="largest difference between the time of signing and now")
@@ -122,6 +120,11 @@ class BasicSignature(Signature):
     scheme: Literal["basic"] = Field(description="user name and password")
     username: Annotated[str, Field(pattern=r"^[^:]+$")] = Field(description="user name")
 
+    @property
+    def covers_query(self) -> bool:
+        """Who knows the secret may say anything."""
+        return True
+
 
 class TokenSignature(Signature):
     """A secret in each request, in its path, its query or a header."""
@@ -129,6 +132,11 @@ class TokenSignature(Signature):
     scheme: Literal["token"] = Field(description="secret in the request")
     at: PlaceOfToken = Field(description='"path": a last part of the path; "query:NAME"; "header:NAME"')
     prefix: str = Field("", description='text before the secret, such as "Bearer "')
+
+    @property
+    def covers_query(self) -> bool:
+        """Who knows the secret may say anything."""
+        return True
 
 
 SCHEMES: Mapping[str, type[Signature]] = {

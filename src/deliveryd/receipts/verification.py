@@ -26,12 +26,28 @@ class Verifier:
         """
         keys = self._keys.current()
         try:
-            return self.scheme.verify(request, keys, now)
+            return signed_content(self.scheme, request, keys, now)
         except Forged:
             latest = self._keys.latest()
             if latest is keys:
                 raise
-        return self.scheme.verify(request, latest, now)
+        return signed_content(self.scheme, request, latest, now)
+
+
+def signed_content(
+    scheme: SignatureScheme[Any], request: ReceiptRequest, keys: Sequence[Any], now: int
+) -> Verified:
+    """Return what a genuine request holds. Raises Forged, CertificateMissing.
+
+    A report is read from the body, or without one from the query: the signature has to cover that. A good
+    signature of something else would vouch for any report beside it.
+    """
+    covered = scheme.verify(request, keys, now)
+    if request.body and not covered.body:
+        raise Forged("the signature doesn't cover the body")
+    if not request.body and not covered.query:
+        raise Forged("there is no body, and the signature covers nothing else")
+    return covered.content
 
 
 def open_scheme(options: Signature) -> SignatureScheme[Any]:

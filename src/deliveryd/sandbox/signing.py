@@ -25,7 +25,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from deliveryd.sandbox.shapes import Values, fill
 
 SigningScheme = Literal[
-    "hmac", "twilio", "plivo", "vonage", "jwt", "standard-webhooks", "mailgun", "ecdsa", "basic", "token"
+    "hmac", "twilio", "vonage", "jwt", "standard-webhooks", "mailgun", "ecdsa", "basic", "token"
 ]
 
 
@@ -99,13 +99,6 @@ def _twilio(_how: SigningForm, secret: str, report: Outgoing) -> dict[str, str]:
     return {"X-Twilio-Signature": _digest(secret.encode(), text.encode(), "sha1", "base64")}
 
 
-def _plivo(_how: SigningForm, secret: str, report: Outgoing) -> dict[str, str]:
-    nonce = secrets.token_hex(16)
-    text = report.called.partition("?")[0] + nonce
-    made = _digest(secret.encode(), text.encode(), "sha256", "base64")
-    return {"X-Plivo-Signature-V2": made, "X-Plivo-Signature-V2-Nonce": nonce}
-
-
 def _jwt(how: SigningForm, secret: str, report: Outgoing) -> dict[str, str]:
     now = int(report.at.timestamp())
     values: dict[str, str | int] = {
@@ -164,7 +157,6 @@ def _with_sig(secret: str, report: Outgoing) -> Outgoing:
 _SCHEMES: Mapping[str, Callable[[SigningForm, str, Outgoing], dict[str, str]]] = {
     "hmac": _hmac,
     "twilio": _twilio,
-    "plivo": _plivo,
     "jwt": _jwt,
     "standard-webhooks": _standard_webhooks,
     "ecdsa": _ecdsa,

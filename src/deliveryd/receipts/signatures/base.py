@@ -47,14 +47,25 @@ Verified = ReceiptRequest | Subscription | NoReport
 """A genuine request: usually with the report that it came with, or with the content of its envelope."""
 
 
+class Covered(NamedTuple):
+    """What a request with a good signature holds, and whether the signature covers its body and its query.
+
+    Whoever names a part in what is signed, such as by its hash, covers it; the scheme has compared it.
+    """
+
+    content: Verified
+    body: bool
+    query: bool
+
+
 class SignatureScheme(Protocol[Key]):
     """One scheme with its options."""
 
     def read_key(self, secret: str) -> Key:
         """Return the key that a secret is. Raises ValueError."""
 
-    def verify(self, request: ReceiptRequest, keys: Sequence[Key], now: int) -> Verified:
-        """Return what a genuine request holds. Raises Forged, CertificateMissing."""
+    def verify(self, request: ReceiptRequest, keys: Sequence[Key], now: int) -> Covered:
+        """Return what a request with a good signature holds. Raises Forged, CertificateMissing."""
 
 
 def is_any(given: bytes, expected: Iterable[bytes]) -> bool:
@@ -86,12 +97,6 @@ def check_time(signed_at: int, now: int, tolerance: float) -> None:
     """Raise Forged if the time of signing is too far from now."""
     if abs(now - signed_at) > tolerance * SECOND:
         raise Forged(f"the time of signing is {abs(now - signed_at) // SECOND} s from now")
-
-
-def check_body(request: ReceiptRequest) -> None:
-    """Raise Forged without a body: a signature that covers only that would fit every query."""
-    if not request.body:
-        raise Forged("there is no body, and the signature covers nothing else")
 
 
 def header(request: ReceiptRequest, name: str) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from deliveryd.channels.signature_schemes import BasicSignature
 from deliveryd.receipts.request import ReceiptRequest
-from deliveryd.receipts.signatures.base import Forged, decode, header, is_any
+from deliveryd.receipts.signatures.base import Covered, Forged, decode, header, is_any
 
 _BASIC = "basic "
 
@@ -21,10 +21,10 @@ class Scheme:
         """Return the login with this password."""
         return f"{self._username}:{secret}".encode()
 
-    def verify(self, request: ReceiptRequest, keys: Sequence[bytes], _now: int) -> ReceiptRequest:
+    def verify(self, request: ReceiptRequest, keys: Sequence[bytes], _now: int) -> Covered:
         """Compare the login."""
         value = header(request, "Authorization")
         login = decode(value[len(_BASIC) :].strip(), "base64") if value.lower().startswith(_BASIC) else None
         if login is None or not is_any(login, keys):
             raise Forged("user name or password are wrong")
-        return request
+        return Covered(request, body=True, query=True)

@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.serialization import load_der_public_key
 
 from deliveryd.channels.signature_schemes import EcdsaSignature
 from deliveryd.receipts.request import ReceiptRequest
-from deliveryd.receipts.signatures.base import Forged, check_body, check_time, decode, header, read_time
+from deliveryd.receipts.signatures.base import Covered, Forged, check_time, decode, header, read_time
 
 
 class Scheme:
@@ -32,18 +32,15 @@ class Scheme:
             raise ValueError("the public key isn't one of an elliptic curve")  # noqa: TRY004  # of a file
         return key
 
-    def verify(
-        self, request: ReceiptRequest, keys: Sequence[EllipticCurvePublicKey], now: int
-    ) -> ReceiptRequest:
+    def verify(self, request: ReceiptRequest, keys: Sequence[EllipticCurvePublicKey], now: int) -> Covered:
         """Verify the signature with each public key."""
-        check_body(request)
         signature = decode(header(request, self._options.header), "base64")
         signed_at = header(request, self._options.timestamp_header)
         check_time(read_time(signed_at), now, self._options.tolerance)
         signed = signed_at.encode("latin-1") + request.body
         if signature is None or not any(_fits(key, signature, signed) for key in keys):
             raise Forged("the signature doesn't fit")
-        return request
+        return Covered(request, body=True, query=False)
 
 
 def _fits(key: EllipticCurvePublicKey, signature: bytes, signed: bytes) -> bool:

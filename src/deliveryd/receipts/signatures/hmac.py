@@ -10,8 +10,8 @@ from deliveryd.channels.signature_options import SIGNED_PARTS, HmacSignature
 from deliveryd.http.finder import Document, Finder, compile_finder
 from deliveryd.receipts.request import ReceiptRequest, Unreadable
 from deliveryd.receipts.signatures.base import (
+    Covered,
     Forged,
-    check_body,
     check_time,
     decode,
     header,
@@ -31,6 +31,7 @@ class Scheme:
         self._options = options
         self._algorithm = options.algorithm.removeprefix("hmac-")
         self._is_plain_body = options.signed == "{body}"
+        self._has_body = "{body}" in options.signed
         self._parts = list(_compiled(options.signed))
         self._at = compile_finder(options.at) if options.at is not None else None
         self._timestamp = compile_finder(options.timestamp) if options.timestamp is not None else None
@@ -39,10 +40,8 @@ class Scheme:
         """Return the secret's text as UTF-8."""
         return secret.encode()
 
-    def verify(self, request: ReceiptRequest, keys: Sequence[bytes], now: int) -> ReceiptRequest:
+    def verify(self, request: ReceiptRequest, keys: Sequence[bytes], now: int) -> Covered:
         """Compare the signature with the hash under each key."""
-        if not self._options.covers_url:
-            check_body(request)
         candidates = self._given(request)
         if not candidates:
             raise Forged("there is no usable signature")
@@ -50,7 +49,7 @@ class Scheme:
         expected = [hmac.digest(key, signed, self._algorithm) for key in keys]
         if not any(is_any(candidate, expected) for candidate in candidates):
             raise Forged("the signature doesn't fit")
-        return request
+        return Covered(request, self._has_body, self._options.covers_url)
 
     def _given(self, request: ReceiptRequest) -> list[bytes]:
         """Return the signatures that the request carries: one, or a list of which one must fit."""

@@ -16,7 +16,7 @@ from jwt.algorithms import HMACAlgorithm
 from deliveryd.channels.signature_schemes import JwtSignature
 from deliveryd.model import SECOND
 from deliveryd.receipts.request import ReceiptRequest
-from deliveryd.receipts.signatures.base import Forged, check_body, header, is_any
+from deliveryd.receipts.signatures.base import Covered, Forged, header, is_any
 
 _BEARER = "bearer "
 _HASHES = {"HS256": HMACAlgorithm.SHA256, "HS384": HMACAlgorithm.SHA384, "HS512": HMACAlgorithm.SHA512}
@@ -42,8 +42,11 @@ class Scheme:
         """Return the signature secret."""
         return secret.encode()
 
-    def verify(self, request: ReceiptRequest, keys: Sequence[bytes], now: int) -> ReceiptRequest:
-        """Verify the token, then its claims about times, body and address."""
+    def verify(self, request: ReceiptRequest, keys: Sequence[bytes], now: int) -> Covered:
+        """Verify the token, then its claims about times, body and address.
+
+        A hash of the body always counts; one of the address only with `receipts.public_url`.
+        """
         token = header(request, self._options.header)
         if token.lower().startswith(_BEARER):
             token = token[len(_BEARER) :].strip()
@@ -51,13 +54,11 @@ class Scheme:
         self._check_times(claims, now / SECOND)
         if self._options.issuer is not None and claims.get("iss") != self._options.issuer:
             raise Forged("the claim iss is another")
-        if "url_hash" not in self._options.covers:
-            check_body(request)
-        if "payload_hash" in self._options.covers and request.body:
+        if "payload_hash" in claims:
             _check_hash(claims, "payload_hash", request.body)
-        if "url_hash" in self._options.covers:
+        if self._options.covers_url:
             _check_hash(claims, "url_hash", request.url.encode("latin-1"))
-        return request
+        return Covered(request, "payload_hash" in claims, self._options.covers_url)
 
     def _claims(self, token: str, keys: Sequence[bytes]) -> Mapping[str, Any]:
         found = [claims for key in keys if (claims := self._decoded(token, key)) is not None]

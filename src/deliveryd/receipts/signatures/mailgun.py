@@ -16,7 +16,7 @@ from deliveryd.http.finder import Document, compile_finder
 from deliveryd.journal.used_tokens import SignedToken
 from deliveryd.model import SECOND
 from deliveryd.receipts.request import ReceiptRequest, Unreadable
-from deliveryd.receipts.signatures.base import Forged, check_body, check_time, decode, is_any, read_time
+from deliveryd.receipts.signatures.base import Covered, Forged, check_time, decode, is_any, read_time
 
 _REMEMBERED = 43200.0
 """Seconds for which a used token is kept at least: a reload may raise the tolerance."""
@@ -37,9 +37,8 @@ class Scheme:
         """Return the webhook signing key."""
         return secret.encode()
 
-    def verify(self, request: ReceiptRequest, keys: Sequence[bytes], now: int) -> ReceiptRequest:
+    def verify(self, request: ReceiptRequest, keys: Sequence[bytes], now: int) -> Covered:
         """Compare the signature, then check the time; the token of what is returned may have been used."""
-        check_body(request)
         try:
             document = request.document()
         except Unreadable:
@@ -52,7 +51,8 @@ class Scheme:
         at = read_time(signed_at)
         check_time(at, now, self._options.tolerance)
         until = at + int(max(self._options.tolerance, _REMEMBERED) * SECOND)
-        return request.with_token(SignedToken(_digest(signed), _digest(request.body), until))
+        used = SignedToken(_digest(signed), _digest(request.body), until)
+        return Covered(request.with_token(used), body=True, query=False)
 
 
 def _digest(text: bytes) -> bytes:

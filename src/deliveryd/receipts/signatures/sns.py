@@ -23,6 +23,7 @@ from deliveryd.model import parse_instant
 from deliveryd.receipts.request import ReceiptRequest
 from deliveryd.receipts.signatures.base import (
     CertificateMissing,
+    Covered,
     Forged,
     NoReport,
     Subscription,
@@ -67,7 +68,7 @@ class Scheme:
             self._certificates.clear()
         self._certificates[url] = key
 
-    def verify(self, request: ReceiptRequest, _keys: Sequence[str], now: int) -> Verified:
+    def verify(self, request: ReceiptRequest, _keys: Sequence[str], now: int) -> Covered:
         """Verify the envelope, and return the request with the message in it."""
         envelope = _envelope(request.body)
         kind, url = _text(envelope, "Type"), _text(envelope, "SigningCertURL")
@@ -83,7 +84,7 @@ class Scheme:
             raise CertificateMissing(url, partial(self.learn, url), lambda: url not in self._certificates)
         self._check(self._certificates[url], envelope, _signed(envelope, kind))
         self._check_time(_text(envelope, "Timestamp"), now)
-        return _content(request, envelope, kind)
+        return Covered(_content(request, envelope, kind), body=True, query=False)
 
     def _check(self, key: RSAPublicKey, envelope: dict[str, Any], signed: bytes) -> None:
         version = _text(envelope, "SignatureVersion")

@@ -18,8 +18,8 @@ from standardwebhooks.webhooks import EmptyWebhookSecretError
 from deliveryd.channels.signature_schemes import StandardWebhooksSignature
 from deliveryd.receipts.request import ReceiptRequest
 from deliveryd.receipts.signatures.base import (
+    Covered,
     Forged,
-    check_body,
     check_time,
     decode,
     header,
@@ -47,9 +47,8 @@ class Scheme:
         except (ValueError, binascii.Error, EmptyWebhookSecretError):
             raise ValueError("the secret isn't base64 after whsec_ or whpk_") from None
 
-    def verify(self, request: ReceiptRequest, keys: Sequence[Check], now: int) -> ReceiptRequest:
+    def verify(self, request: ReceiptRequest, keys: Sequence[Check], now: int) -> Covered:
         """Verify the listed signatures; one that fits is enough."""
-        check_body(request)
         prefix = self._options.prefix
         id_, at = header(request, f"{prefix}id"), header(request, f"{prefix}timestamp")
         if not _SECONDS.fullmatch(at):
@@ -63,7 +62,7 @@ class Scheme:
         fits = [check(entry, id_, at, body) for entry in listed for check in keys]
         if not any(fits):
             raise Forged("no listed signature fits")
-        return request
+        return Covered(request, body=True, query=False)
 
 
 def _by_secret(secret: str) -> Check:

@@ -7,7 +7,7 @@ from urllib.parse import unquote_to_bytes
 
 from deliveryd.channels.signature_schemes import TokenSignature
 from deliveryd.receipts.request import ReceiptRequest
-from deliveryd.receipts.signatures.base import Forged, header, is_any
+from deliveryd.receipts.signatures.base import Covered, Forged, header, is_any
 
 
 class Scheme:
@@ -21,11 +21,11 @@ class Scheme:
         """Return the secret with the text before it."""
         return f"{self._prefix}{secret}".encode()
 
-    def verify(self, request: ReceiptRequest, keys: Sequence[bytes], _now: int) -> ReceiptRequest:
+    def verify(self, request: ReceiptRequest, keys: Sequence[bytes], _now: int) -> Covered:
         """Compare what stands in the token's place."""
         if not is_any(self._given(request), keys):
             raise Forged("the token is missing or wrong")
-        return request
+        return Covered(request, body=True, query=True)
 
     def _given(self, request: ReceiptRequest) -> bytes:
         if self._kind == "path":

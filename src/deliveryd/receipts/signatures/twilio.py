@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from deliveryd.channels.signature_schemes import TwilioSignature
 from deliveryd.receipts.request import ReceiptRequest
-from deliveryd.receipts.signatures.base import Forged, decode, header, is_any
+from deliveryd.receipts.signatures.base import Covered, Forged, decode, header, is_any
 
 _HEADER = "X-Twilio-Signature"
 _BODY_HASH = "bodySHA256"
@@ -31,7 +31,7 @@ class Scheme:
         """Return the auth token."""
         return secret.encode()
 
-    def verify(self, request: ReceiptRequest, keys: Sequence[bytes], _now: int) -> ReceiptRequest:
+    def verify(self, request: ReceiptRequest, keys: Sequence[bytes], _now: int) -> Covered:
         """Compare the signature with the hash of each spelling of the address under each key."""
         given = decode(header(request, _HEADER), "base64")
         if given is None:
@@ -40,9 +40,12 @@ class Scheme:
         signed = [f"{url}{form}".encode() for url in _spellings(request.url)]
         if not is_any(given, [hmac.digest(key, each, "sha1") for key in keys for each in signed]):
             raise Forged("the signature doesn't fit; it covers receipts.public_url and the form")
-        if request.body and not request.is_form:
-            _check_body(request)
-        return request
+        named = _named_hash(request)
+        if named is not None and not is_any(
+            named.lower().encode(), [hashlib.sha256(request.body).hexdigest().encode()]
+        ):
+            raise Forged(f"the body doesn't fit {_BODY_HASH} of the query")
+        return Covered(request, request.is_form or named is not None, query=True)
 
 
 def _spellings(url: str) -> list[str]:
@@ -64,11 +67,9 @@ def _sorted(request: ReceiptRequest) -> str:
     return "".join(f"{name}{value}" for name in sorted(values) for value in sorted(values[name]))
 
 
-def _check_body(request: ReceiptRequest) -> None:
+def _named_hash(request: ReceiptRequest) -> str | None:
+    """Return the hash of the body that the query names, if any."""
     try:
-        named = dict(request.query_pairs()).get(_BODY_HASH, "")
+        return dict(request.query_pairs()).get(_BODY_HASH)
     except ValueError:
-        named = ""
-    digest = hashlib.sha256(request.body).hexdigest()
-    if not is_any(named.lower().encode(), [digest.encode()]):
-        raise Forged(f"the body doesn't fit {_BODY_HASH} of the query")
+        raise Forged("the query can't be read") from None

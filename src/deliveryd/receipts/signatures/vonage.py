@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from deliveryd.channels.signature_schemes import VonageSignature
 from deliveryd.http.json_pointer import value_text
 from deliveryd.receipts.request import ReceiptRequest
-from deliveryd.receipts.signatures.base import Forged, check_time, decode, is_any, read_time
+from deliveryd.receipts.signatures.base import Covered, Forged, check_time, decode, is_any, read_time
 
 _SIGNATURE = "sig"
 _TIME = "timestamp"
@@ -27,7 +27,7 @@ class Scheme:
         """Return the signature secret."""
         return secret.encode()
 
-    def verify(self, request: ReceiptRequest, keys: Sequence[bytes], now: int) -> ReceiptRequest:
+    def verify(self, request: ReceiptRequest, keys: Sequence[bytes], now: int) -> Covered:
         """Compare `sig`, in lower or upper case, with the hash of the other parameters under each key."""
         parameters = _parameters(request)
         given = decode(parameters.pop(_SIGNATURE, ""), "hex")
@@ -39,7 +39,7 @@ class Scheme:
         covered = signed.encode("utf-8", "surrogatepass")
         if not is_any(given, [self._hash(key, covered) for key in keys]):
             raise Forged("sig doesn't fit")
-        return request
+        return Covered(request, body=bool(request.body), query=not request.body)
 
     def _hash(self, key: bytes, signed: bytes) -> bytes:
         if self._options.algorithm == "md5":
@@ -61,5 +61,7 @@ def _parameters(request: ReceiptRequest) -> dict[str, str]:
         raise Forged("the parameters can't be read") from None
     if not isinstance(report, dict):
         raise Forged("the body isn't an object")
-    texts = {name: value_text(value) for name, value in report.items()}
+    texts = {name: value_text(value) for name, value in report.items() if value is not None}
+    if None in texts.values():
+        raise Forged("the body has a list or an object, which sig doesn't cover")
     return {name: text for name, text in texts.items() if text is not None}

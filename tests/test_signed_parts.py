@@ -1,0 +1,263 @@
+"""One rule for all signatures: a report is read only from what the signature covers."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import json
+from collections.abc import Sequence
+from contextlib import nullcontext
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode, urlsplit
+
+import jwt
+import pytest
+from pydantic import ValidationError
+
+from deliveryd.channels.http_options import HttpChannelOptions
+from deliveryd.channels.options import ProviderTable
+from deliveryd.channels.preset_catalogue import Catalogue, Preset
+from deliveryd.channels.receipt_options import ReceiptOptions
+from deliveryd.cli.impersonations import SECRET, chosen_presets, impersonation, provider_table
+from deliveryd.model import SECOND
+from deliveryd.receipts.inlet import Inlet, open_inlet
+from deliveryd.receipts.request import ReceiptRequest
+from deliveryd.receipts.signatures.base import Forged
+from deliveryd.sandbox.records import ReceivedMessage
+from deliveryd.sandbox.signing import Outgoing
+from presets.cases import Given
+from presets.given import expanded
+from support.signed_requests import FORM, NOW, form, is_genuine, request
+
+PUBLIC = "https://receipts.example"
+KEY = "a-secret-that-is-long-enough-for-all"
+AT = datetime.fromtimestamp(NOW, UTC)
+BOUND_TO_NOTHING = ("basic", "token")
+"""Schemes that sign nothing: whoever knows the secret may report anything."""
+
+
+def reporting() -> list[str]:
+    """The presets of the package whose providers report."""
+    found = [each for name in Catalogue().names() if (each := Catalogue().find(name)) is not None]
+    return [each.name for each in found if each.file.promises.receipts]
+
+
+def inlet_of(preset: Preset, folder: Path) -> Inlet:
+    """What a worker with this preset verifies with, its secrets as the sandbox has them."""
+    _lines, files = provider_table(preset, "http://127.0.0.1:1")
+    secrets = {name: [files[f"{preset.name}-{name}"]] for name in preset.file.secrets}
+    keys = {name: each.example for name, each in preset.file.keys.items() if each.required}
+    given = Given(keys=keys, secrets=secrets)
+    table = expanded(preset, given, folder, "http://127.0.0.1:1")
+    own = {name: value for name, value in table.items() if name not in ProviderTable.model_fields}
+    receipt = HttpChannelOptions.model_validate(own).receipt
+    assert receipt is not None
+    return open_inlet(receipt)
+
+
+def reported(name: str) -> tuple[Preset, Outgoing]:
+    """A preset, and the report of a delivery that its provider would send."""
+    [preset] = chosen_presets(name)
+    provider = impersonation(preset)
+    in_path = f"/{SECRET}" if preset.file.table["receipt"]["signature"].get("at") == "path" else ""
+    callback = f"{PUBLIC}{provider.path}{in_path}?ref=m-1&token={SECRET}"
+    payload: Any = {}
+    for step in reversed((provider.callback or "").split("/")[1:]):
+        payload = [payload or callback] if step == "0" else {step: payload or callback}
+    message = ReceivedMessage(
+        1, "", provider.channel, "123", 1, "m-1", None, "447700900123", payload, headers={}
+    )
+    report = provider.report(message, "delivered", PUBLIC, AT)
+    assert report is not None
+    return preset, report
+
+
+def arriving(report: Outgoing, **changes: Any) -> ReceiptRequest:
+    """A report as it arrives, with another method, body or query."""
+    url = urlsplit(report.called)
+    headers = [(name.lower().encode(), value.encode()) for name, value in report.headers.items()]
+    arrived = {"method": report.method, "query": url.query.encode(), "body": report.body, **changes}
+    return ReceiptRequest(
+        arrived["method"], url.path, arrived["query"], headers, arrived["body"], base=PUBLIC
+    )
+
+
+def refused(inlet: Inlet, requests: Sequence[ReceiptRequest]) -> list[bool]:
+    """Whether each request is refused."""
+    found = []
+    for each in requests:
+        try:
+            inlet.verify(each, NOW * SECOND)
+        except Forged:
+            found.append(True)
+        else:
+            found.append(False)
+    return found
+
+
+@pytest.mark.parametrize("name", reporting())
+def test_no_presets_signature_vouches_for_another_report(name: str, tmp_path: Path) -> None:
+    """The genuine report is accepted; its signature with another body, or with none, isn't."""
+    preset, report = reported(name)
+    inlet = inlet_of(preset, tmp_path)
+    assert refused(inlet, [arriving(report)]) == [False]
+    scheme = preset.file.table["receipt"]["signature"]["scheme"]
+    if scheme in BOUND_TO_NOTHING:
+        return
+    other = arriving(report, method="POST", body=b'{"status": "failed"}')
+    another_form = arriving(report, method="POST", body=b"status=failed")
+    as_query = arriving(report, method="GET", body=b"", query=b"id=7&status=failed")
+    if scheme == "mailgun":  # its signature is in the body, and counts for one body
+        assert refused(inlet, [as_query]) == [True]
+        tokens = [inlet.verify(each, NOW * SECOND) for each in (arriving(report), changed(report))]
+        first, second = (each.token for each in tokens if isinstance(each, ReceiptRequest))
+        assert first is not None
+        assert second is not None
+        assert first.digest == second.digest
+        assert first.body != second.body
+        return
+    assert refused(inlet, [other, another_form, as_query]) == [True, True, True]
+
+
+def changed(report: Outgoing) -> ReceiptRequest:
+    """Mailgun's report under the same signature with another event."""
+    return arriving(report, body=report.body.replace(b"delivered", b"failed"))
+
+
+# Each scheme: a body that no signed part covers; a signed part that isn't there
+
+
+def token(**claims: object) -> str:
+    return jwt.encode({"iat": NOW, **claims}, KEY, algorithm="HS256")
+
+
+def sha256(text: bytes | str) -> str:
+    return hashlib.sha256(text.encode() if isinstance(text, str) else text).hexdigest()
+
+
+URL = "https://cb.example/receipts/sms?id=7&status=delivered"
+JWT_URL: dict[str, Any] = {"scheme": "jwt", "covers": ["url_hash"]}
+JWT_BOTH: dict[str, Any] = {"scheme": "jwt", "covers": ["payload_hash", "url_hash"]}
+BODY = b'{"id": 7, "status": "delivered"}'
+
+
+@pytest.mark.parametrize(
+    ("table", "claims", "body", "genuine"),
+    [
+        (JWT_URL, {"url_hash": sha256(URL)}, b"", True),
+        (JWT_URL, {"url_hash": sha256(URL)}, BODY, False),
+        (JWT_URL, {"url_hash": sha256(URL), "payload_hash": sha256(BODY)}, BODY, True),
+        (JWT_URL, {"url_hash": sha256(URL), "payload_hash": sha256(b"{}")}, BODY, False),
+        (JWT_URL, {"url_hash": sha256(URL), "payload_hash": sha256(BODY)}, b"", False),
+        (JWT_BOTH, {"url_hash": sha256(URL), "payload_hash": sha256(BODY)}, b"", False),
+        (JWT_BOTH, {"url_hash": sha256(URL)}, b"", True),
+        ({"scheme": "jwt"}, {"payload_hash": sha256(BODY)}, BODY, True),
+        ({"scheme": "jwt"}, {"payload_hash": sha256(b"")}, b"", False),
+    ],
+)
+def test_claims_of_a_token(table: dict[str, Any], claims: dict[str, Any], body: bytes, genuine: bool) -> None:
+    """A body needs its hash, a hash needs its body, and without a body the address has to be signed."""
+    sent = request(body, url=URL, authorization=token(**claims))
+    assert is_genuine(table, KEY, sent) is genuine
+
+
+def plivo(text: str, nonce: str, version: str = "v3") -> dict[str, str]:
+    made = base64.b64encode(hmac.digest(KEY.encode(), text.encode(), "sha256")).decode()
+    return {f"x_plivo_signature_{version}": made, f"x_plivo_signature_{version}_nonce": nonce}
+
+
+def test_a_signature_of_plivo_counts_as_what_it_is() -> None:
+    """One of version 3 isn't one of version 2, which covers no body; and its nonce can't hold the form."""
+    url = "https://cb.example/pl?a=1"
+    fields = "Status=delivered&To=7"
+    text = "https://cb.example/pl?a=1.StatusdeliveredTo7"
+    genuine = plivo(f"{text}.12", "12")
+    assert is_genuine({"scheme": "plivo"}, KEY, form(fields, url=url, **genuine))
+    as_version_2 = plivo(f"{text}.12", "?a=1.StatusdeliveredTo7.12", "v2")
+    assert not is_genuine({"scheme": "plivo"}, KEY, form("Status=failed", url=url, **as_version_2))
+    without_form = plivo(f"{text}.12", "StatusdeliveredTo7.12")
+    assert not is_genuine({"scheme": "plivo"}, KEY, request(b"", url=url, **without_form))
+    version_2 = plivo("https://cb.example/pl12", "12", "v2")
+    assert not is_genuine({"scheme": "plivo"}, KEY, form(fields, url="https://cb.example/pl", **version_2))
+
+
+@pytest.mark.parametrize(
+    ("signed", "body", "genuine"),
+    [("{url}", b"", True), ("{url}", BODY, False), ("{url}{body}", BODY, True), ("{url}{body}", b"", True)],
+)
+def test_a_keyed_hash_covers_what_its_template_names(signed: str, body: bytes, genuine: bool) -> None:
+    """One of the address alone is good for a report in the query, and for no body."""
+    text = signed.format(url=URL, body=body.decode()).encode()
+    sent = request(body, url=URL, x_s=hmac.digest(KEY.encode(), text, "sha256").hex())
+    assert is_genuine({"header": "X-S", "signed": signed}, KEY, sent) is genuine
+
+
+def test_the_hash_in_twilios_query_needs_its_body() -> None:
+    """The signed address names the hash of a body: neither none nor a form in its place is accepted."""
+    url = f"https://cb.example/tw?bodySHA256={sha256(BODY)}"
+    made = base64.b64encode(hmac.digest(KEY.encode(), url.encode(), "sha1")).decode()
+    sent = [
+        request(BODY, url=url, x_twilio_signature=made),
+        request(b"", "GET", url, x_twilio_signature=made),
+        request(b"", "POST", url, content_type=FORM, x_twilio_signature=made),
+        request(b"&", "POST", url, content_type=FORM, x_twilio_signature=made),
+    ]
+    assert [is_genuine({"scheme": "twilio"}, KEY, each) for each in sent] == [True, False, False, False]
+
+
+def test_vonages_parameters_cover_no_list() -> None:
+    """`sig` is over texts and numbers: a list or an object beside them is signed by nobody."""
+    fields: dict[str, Any] = {"messageId": "0A12", "status": "delivered", "price": None}
+    text = "&messageId=0A12&status=delivered"
+    sig = hmac.digest(KEY.encode(), text.encode(), "sha256").hex()
+    mores: list[dict[str, Any]] = [{}, {"more": []}, {"more": {}}, {"more": 1}]
+    bodies = [{**fields, "sig": sig, **more} for more in mores]
+    sent = [request(json.dumps(body).encode(), content_type="application/json") for body in bodies]
+    assert [is_genuine({"scheme": "vonage"}, KEY, each) for each in sent] == [True, False, False, False]
+
+
+# The query beside a body
+
+
+@pytest.mark.parametrize(
+    ("signature", "good"),
+    [
+        ({"header": "X-S"}, False),
+        ({"header": "X-S", "signed": "{url}{body}"}, True),
+        ({"scheme": "standard-webhooks"}, False),
+        ({"scheme": "vonage"}, False),
+        ({"scheme": "twilio"}, True),
+        ({"scheme": "token", "at": "path"}, True),
+        (JWT_BOTH, True),
+        ({"scheme": "jwt"}, False),
+        (None, True),
+    ],
+)
+@pytest.mark.parametrize("key", ["provider_id", "reference", "status", "code", "recipient", "reported_at"])
+def test_a_place_in_the_query_needs_a_signature_of_the_address(
+    signature: dict[str, Any] | None, good: bool, key: str
+) -> None:
+    """Otherwise a report that was seen once could be told of any message."""
+    table: dict[str, Any] = {
+        "provider_id": "/id", "status": "/s", "delivered": ["d"], "stopped": ["x"], "recipient": "/to",
+        key: "query:ref",
+    }  # fmt: skip
+    if signature is not None:
+        table["signature"] = {**signature, "secret_file": "/unused"}
+    refused = pytest.raises(ValidationError, match=f"{key}: the signature doesn't cover query:ref")
+    with nullcontext() if good else refused:
+        ReceiptOptions.model_validate(table)
+
+
+def test_a_query_that_is_the_report_is_read(tmp_path: Path) -> None:
+    """MessageBird's reports come by GET, without a body."""
+    preset, report = reported("messagebird")
+    inlet = inlet_of(preset, tmp_path)
+    verified = inlet.verify(arriving(report), NOW * SECOND)
+    assert isinstance(verified, ReceiptRequest)
+    [read] = inlet.read(verified, NOW * SECOND).reports
+    assert (read.meaning, read.reference) == ("delivered", "m-1")
+    assert urlencode({"reference": "m-1"}) in report.called

@@ -6,14 +6,15 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequ
 from pathlib import Path
 
 import anyio
+import anyio.abc
 import httpx
 import pytest
 from starlette.types import Message
 
 from deliveryd.channels.receipt_options import ReceiptOptions
 from deliveryd.model import channel_of
-from deliveryd.receipts import endpoint
-from deliveryd.receipts.endpoint import KnownProviders, ReceiptEndpoint, TakeIn, TurnedAway
+from deliveryd.receipts import large_bodies
+from deliveryd.receipts.endpoint import MOST_VALUES, KnownProviders, ReceiptEndpoint, TakeIn, TurnedAway
 from deliveryd.receipts.inlet import ReceiptReply, open_inlet
 from deliveryd.receipts.request import ReceiptRequest
 from deliveryd.receipts.signatures.base import Forged
@@ -141,23 +142,35 @@ def nothing_here(known: KnownProviders | None) -> ReceiptEndpoint:
     return ReceiptEndpoint({}, {}, take_in, lambda _status, _provider: None, largest={}, known=lambda: known)
 
 
-Post = Callable[[str, int], Awaitable[int]]
+Post = Callable[..., Awaitable[int]]
 
 
 def reporting(limits: dict[str, int], take_in: TakeIn, turned_away: TurnedAway) -> Post:
-    """Posts so many bytes to an endpoint whose providers may send requests of these sizes."""
+    """Posts so many bytes to an endpoint whose providers may send requests of these sizes.
+
+    A `stalled` one sets the event once all but the end has arrived, and its end never comes.
+    """
     inlet = open_inlet(ReceiptOptions.model_validate({"provider_id": "/id"}))
     app = ReceiptEndpoint(
         {f"/receipts/{name}": name for name in limits}, dict.fromkeys(limits, inlet), take_in, turned_away,
         largest=limits,
     )  # fmt: skip
 
-    async def post(path: str, size: int) -> int:
-        pieces = [bytes(50_000)] * (size // 50_000) + [bytes(size % 50_000)]
+    async def post(
+        path: str, size: int, peer: str = "192.0.2.1", stalled: anyio.Event | None = None, fill: bytes = b"0"
+    ) -> int:
+        pieces = [fill * 50_000] * (size // 50_000) + [fill * (size % 50_000)]
         statuses: list[int] = []
 
         async def receive() -> Message:
-            return {"type": "http.request", "body": pieces.pop(0), "more_body": bool(pieces)}
+            if stalled is not None and not pieces:
+                stalled.set()
+                await anyio.sleep_forever()
+            return {
+                "type": "http.request",
+                "body": pieces.pop(0),
+                "more_body": bool(pieces) or stalled is not None,
+            }
 
         async def send(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -165,7 +178,7 @@ def reporting(limits: dict[str, int], take_in: TakeIn, turned_away: TurnedAway) 
 
         scope = {
             "type": "http", "method": "POST", "path": path, "raw_path": path.encode(),
-            "query_string": b"", "headers": [],
+            "query_string": b"", "headers": [], "client": (peer, 1),
         }  # fmt: skip
         await app(scope, receive, send)
         return statuses[0]
@@ -194,8 +207,8 @@ async def test_large_requests_have_room_for_some_of_them_and_small_ones_always(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Who comes too many is told to come again; what a request held is free when it is answered."""
-    monkeypatch.setattr(endpoint, "LARGE_BODIES", 2 * 200_000)
-    size = endpoint.SMALL_BODY + 200_000
+    monkeypatch.setattr(large_bodies, "LARGE_BODIES", 2 * 200_000)
+    size = large_bodies.SMALL_BODY + 200_000
     both_held, go_on = anyio.Event(), anyio.Event()
     held: list[int] = []
     answers: list[int] = []
@@ -218,11 +231,66 @@ async def test_large_requests_have_room_for_some_of_them_and_small_ones_always(
         tasks.start_soon(note, size)
         await both_held.wait()
         await note(size)
-        await note(endpoint.SMALL_BODY)
+        await note(large_bodies.SMALL_BODY)
         assert answers == [503, 200]
         go_on.set()
     await note(size)
     assert answers == [503, 200, 200, 200, 200]
+
+
+async def accept(_provider: str, _request: ReceiptRequest) -> ReceiptReply:
+    return ReceiptReply(200, "")
+
+
+async def stalling(
+    post: Post, tasks: anyio.abc.TaskGroup, answers: dict[int, int], number: int, peer: str
+) -> None:
+    """Have a large body begin to arrive; its end never comes. The answer, if there is one, is noted."""
+    arrived = anyio.Event()
+
+    async def note() -> None:
+        answers[number] = await post("/receipts/sms", MIB, peer, arrived)
+        arrived.set()
+
+    tasks.start_soon(note)
+    await arrived.wait()
+
+
+MIB = 1 << 20
+
+
+async def test_slow_bodies_of_one_peer_shut_out_nobody() -> None:
+    """A peer that holds more than half of the room open gives up its own oldest."""
+    post = reporting({"sms": MIB}, accept, lambda *_told: None)
+    answers: dict[int, int] = {}
+    async with anyio.create_task_group() as tasks:
+        for number in range(12):
+            await stalling(post, tasks, answers, number, "192.0.2.66")
+        assert [await post("/receipts/sms", MIB, f"192.0.2.{number}") for number in (1, 2, 3)] == [200] * 3
+        await anyio.wait_all_tasks_blocked()
+        assert answers == dict.fromkeys(range(8), 503)
+        tasks.cancel_scope.cancel()
+
+
+async def test_slow_bodies_of_many_peers_go_the_oldest_first() -> None:
+    """A new large report is taken in, however many are held open."""
+    post = reporting({"sms": MIB}, accept, lambda *_told: None)
+    answers: dict[int, int] = {}
+    async with anyio.create_task_group() as tasks:
+        for number in range(20):
+            await stalling(post, tasks, answers, number, f"192.0.2.{number}")
+        assert await post("/receipts/sms", MIB, "198.51.100.1") == 200
+        await anyio.wait_all_tasks_blocked()
+        assert sorted(answers) == list(range(len(answers)))
+        assert set(answers.values()) == {503}
+        tasks.cancel_scope.cancel()
+
+
+async def test_a_body_of_very_many_values_is_not_parsed() -> None:
+    """The parser doesn't give way: a million items would stop the loop."""
+    post = reporting({"sms": MIB}, accept, lambda *_told: None)
+    sizes = (MOST_VALUES, MOST_VALUES + 1)
+    assert [await post("/receipts/sms", size, fill=b",") for size in sizes] == [200, 413]
 
 
 async def test_a_provider_may_be_removed_while_its_request_arrives() -> None:

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from deliveryd.channels.receipt_options import ReceiptOptions
 from deliveryd.model import parse_instant
-from deliveryd.receipts.reading import LONGEST_RAW, ReadReports, Report, ReportReader
+from deliveryd.receipts.reading import LONGEST_RAW, ReadReports, Report, ReportReader, at_once
 from deliveryd.receipts.request import ReceiptRequest, Unreadable
 
 NOW = parse_instant("2026-06-01T00:00:00Z")
@@ -21,7 +21,7 @@ FORM = (b"content-type", b"application/x-www-form-urlencoded")
 
 
 def read(table: dict[str, Any], request: ReceiptRequest) -> ReadReports:
-    return ReportReader(ReceiptOptions.model_validate(table)).read(request.document(), NOW)
+    return at_once(ReportReader(ReceiptOptions.model_validate(table)).read(request.document(), NOW))
 
 
 def post(report: object) -> ReceiptRequest:

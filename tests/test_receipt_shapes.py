@@ -10,7 +10,7 @@ from deliveryd.channels.preset_catalogue import Catalogue
 from deliveryd.channels.receipt_options import ReceiptOptions
 from deliveryd.http.finder import Document
 from deliveryd.model import parse_instant
-from deliveryd.receipts.reading import ReportReader
+from deliveryd.receipts.reading import ReportReader, at_once
 from deliveryd.receipts.request import Unreadable
 
 NOW = parse_instant("2026-06-01T00:00:00Z")
@@ -56,7 +56,7 @@ def reader_of(name: str) -> ReportReader:
 def test_a_list_or_an_object_in_place_of_another_shape_is_never_ignored(table: str, sent: object) -> None:
     """Of what a preset ignores, too: answering 200 would say that it was read."""
     with pytest.raises(Unreadable):
-        reader_of(table).read(Document(json.dumps(sent).encode()), NOW)
+        at_once(reader_of(table).read(Document(json.dumps(sent).encode()), NOW))
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_a_list_or_an_object_in_place_of_another_shape_is_never_ignored(table: s
     ],
 )
 def test_what_holds_no_report_is_answered_normally(table: str, sent: object) -> None:
-    found = reader_of(table).read(Document(json.dumps(sent).encode()), NOW)
+    found = at_once(reader_of(table).read(Document(json.dumps(sent).encode()), NOW))
     assert not found.reports
     assert not found.unread
 
@@ -85,6 +85,6 @@ def test_a_list_of_another_shape_beside_a_good_one_is_kept_as_unreadable() -> No
     good = {"id": "w1", "status": "delivered", "timestamp": "1795286404"}
     values = [{"statuses": [good]}, {"statuses": {"id": "w2", "status": "delivered"}}]
     sent = {"object": "whatsapp_business_account", "entry": [{"changes": [{"value": v} for v in values]}]}
-    found = reader_of("whatsapp").read(Document(json.dumps(sent).encode()), NOW)
+    found = at_once(reader_of("whatsapp").read(Document(json.dumps(sent).encode()), NOW))
     assert [report.provider_id for report in found.reports] == ["w1"]
     assert [unread.raw for unread in found.unread] == ['{"id":"w2","status":"delivered"}']

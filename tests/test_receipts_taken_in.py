@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import hmac
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import anyio
+import anyio.lowlevel
 import pytest
 from cryptography.hazmat.primitives.asymmetric import rsa
 
@@ -23,9 +25,11 @@ from deliveryd.journal.postgresql.opening import open_shared_journal
 from deliveryd.journal.sqlite import SqliteJournal, open_journal_file
 from deliveryd.metrics import Metrics
 from deliveryd.model import SECOND, WallClock
+from deliveryd.receipts import reading
 from deliveryd.receipts.app import Receipts
 from deliveryd.receipts.inlet import open_inlet
 from deliveryd.receipts.pages import FETCHES_AT_ONCE, Pages
+from deliveryd.receipts.reading import MOST_KEPT, SLICE
 from deliveryd.receipts.request import ReceiptRequest
 from deliveryd.testing.journal_cases.samples import accept_all, deliver_to_sent, waiting_events
 from support.postgres import new_database
@@ -127,6 +131,90 @@ async def test_a_request_tells_of_messages_and_recipients(tmp_path: Path) -> Non
         reply = await receipts.take_in("sms", results({"status": "start", "to": "+447700900104"}))
         assert reply.results == ["matched"]
         assert len(await journal.stopped()) == 1
+
+
+async def turns_beside(receipts: Receipts, requests: Sequence[ReceiptRequest]) -> tuple[list[int], int]:
+    """Take in requests side by side; return the answers, and the turns of another task meanwhile."""
+    turns = 0
+    statuses: list[int] = []
+
+    async def turn() -> None:
+        nonlocal turns
+        while True:
+            await anyio.lowlevel.checkpoint()
+            turns += 1
+
+    async def take_in(request: ReceiptRequest) -> None:
+        statuses.append((await receipts.take_in("sms", request)).status)
+
+    async with anyio.create_task_group() as others:
+        others.start_soon(turn)
+        async with anyio.create_task_group() as tasks:
+            for request in requests:
+                tasks.start_soon(take_in, request)
+        others.cancel_scope.cancel()
+    return statuses, turns
+
+
+@pytest.mark.parametrize("item", [{}, 1, {"id": "p1", "status": "unheard of"}])
+async def test_a_long_list_is_read_slice_by_slice(tmp_path: Path, item: object) -> None:
+    """While 10,000 items are read, others have hundreds of turns; whether they are read or can't be."""
+    good = {"id": "p1", "status": "delivered"}
+    async with room(tmp_path, TABLE) as (receipts, _journal):
+        long = ReceiptRequest(
+            "POST", "/receipts/sms", b"", [], json.dumps({"results": [item] * 9_999 + [good]}).encode()
+        )
+        statuses, turns = await turns_beside(receipts, [long])
+        assert statuses == [200]
+        assert turns >= 10_000 // SLICE
+
+
+async def test_many_lists_are_read_one_at_a_time(tmp_path: Path) -> None:
+    """However many come at once, others have a turn after each slice."""
+    body = b'{"results":[' + b",".join([b"{}"] * 1_250) + b"]}"
+    async with room(tmp_path, TABLE) as (receipts, _journal):
+        requests = [ReceiptRequest("POST", "/receipts/sms", b"", [], body) for _ in range(40)]
+        statuses, turns = await turns_beside(receipts, requests)
+        assert statuses == [400] * 40
+        assert turns >= 39 * 1_250 // SLICE
+
+
+@pytest.mark.parametrize("second", [{}, 1, {"ids": [8], "status": "delivered"}])
+async def test_a_request_has_a_bounded_number_of_reports(
+    tmp_path: Path, second: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Counted with what can't be read; more are refused as a whole."""
+    monkeypatch.setattr(reading, "MOST_REPORTS", 1)
+    good = {"ids": [7], "status": "delivered"}
+    async with room(tmp_path, TABLE | {"provider_id": "/ids/*"}) as (receipts, _journal):
+        answers = []
+        for items in ([good], [good, second], [good | {"ids": [7, 8]}]):
+            body = json.dumps({"results": items}).encode()
+            reply = await receipts.take_in("sms", ReceiptRequest("POST", "/receipts/sms", b"", [], body))
+            answers.append((reply.status, reply.text))
+    assert answers == [(200, "")] + [(400, "there are more than 1 reports")] * 2
+
+
+async def test_few_of_the_reports_that_cannot_be_read_are_kept(tmp_path: Path) -> None:
+    """The others are counted: a mistaken table must not fill the journal."""
+    async with room(tmp_path, TABLE) as (receipts, _journal):
+        unreadable: list[dict[str, object]] = [{"id": "p1"}] * 300
+        reply = await receipts.take_in("sms", results({"id": "p1", "status": "delivered"}, *unreadable))
+        assert list(reply.results).count("unread") == MOST_KEPT
+
+
+async def test_all_reports_of_a_long_list_are_recorded(tmp_path: Path) -> None:
+    """In several transactions; the answer comes after the last."""
+    async with room(tmp_path, TABLE) as (receipts, journal):
+        for number in (1, 2, 3):
+            await deliver_to_sent(journal, number, f"p{number}")
+        await accept_all(journal)
+        others: list[dict[str, object]] = [
+            {"id": f"q{number}", "status": "delivered"} for number in range(600)
+        ]
+        told: list[dict[str, object]] = [{"id": f"p{number}", "status": "delivered"} for number in (1, 2, 3)]
+        reply = await receipts.take_in("sms", results(*others[:300], *told, *others[300:]))
+        assert [list(reply.results).count(each) for each in ("unmatched", "matched")] == [600, 3]
 
 
 async def test_a_stop_in_the_future_can_be_lifted(tmp_path: Path) -> None:

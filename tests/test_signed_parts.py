@@ -24,6 +24,7 @@ from deliveryd.channels.receipt_options import ReceiptOptions
 from deliveryd.cli.impersonations import SECRET, chosen_presets, impersonation, provider_table
 from deliveryd.model import SECOND
 from deliveryd.receipts.inlet import Inlet, open_inlet
+from deliveryd.receipts.reading import at_once
 from deliveryd.receipts.request import ReceiptRequest
 from deliveryd.receipts.signatures.base import Forged
 from deliveryd.sandbox.records import ReceivedMessage
@@ -258,6 +259,6 @@ def test_a_query_that_is_the_report_is_read(tmp_path: Path) -> None:
     inlet = inlet_of(preset, tmp_path)
     verified = inlet.verify(arriving(report), NOW * SECOND)
     assert isinstance(verified, ReceiptRequest)
-    [read] = inlet.read(verified, NOW * SECOND).reports
+    [read] = at_once(inlet.read(verified, NOW * SECOND)).reports
     assert (read.meaning, read.reference) == ("delivered", "m-1")
     assert urlencode({"reference": "m-1"}) in report.called

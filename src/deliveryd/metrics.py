@@ -319,10 +319,10 @@ class Metrics:
         """Count customers for whom the directory gave no answer."""
         self._customers["unavailable",] += asked
 
-    def receipt(self, result: ReceiptResult, provider: str | None) -> None:
-        """Count a receipt from a provider, or a request that names none."""
+    def receipt(self, result: ReceiptResult, provider: str | None, times: int = 1) -> None:
+        """Count receipts from a provider, or requests that name none."""
         channel, provider = self._place_of(provider)
-        self._receipts[channel, provider, result] += 1
+        self._receipts[channel, provider, result] += times
 
     def unconfirmed(self, provider: str, count: int) -> None:
         """Count messages whose receipt deadline passed."""

@@ -18,7 +18,7 @@ from deliveryd.channels.preset_catalogue import Preset
 from deliveryd.http.server import serve
 from deliveryd.receipts.endpoint import ReceiptEndpoint
 from deliveryd.receipts.inlet import Inlet, ReceiptReply, open_inlet
-from deliveryd.receipts.reading import ReadReports
+from deliveryd.receipts.reading import ReadReports, at_once
 from deliveryd.receipts.reading import Report as ReadReport
 from deliveryd.receipts.request import ReceiptRequest, Unreadable
 from deliveryd.receipts.signatures.base import Forged
@@ -49,7 +49,7 @@ class Intake:
             return self._inlet.refusal
         assert isinstance(verified, ReceiptRequest)
         try:
-            self.readings.append(self._inlet.read(verified, self._now))
+            self.readings.append(at_once(self._inlet.read(verified, self._now)))
         except Unreadable as error:
             return ReceiptReply(400, str(error))
         return self._inlet.reply

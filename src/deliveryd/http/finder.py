@@ -106,11 +106,15 @@ class Document:
             return values_at(self._parsed_exactly(), steps)
         return found
 
-    def each(self, steps: Steps) -> list[Document]:
-        """Return the elements of the arrays at the steps of a pointer, as documents with the same headers."""
+    def elements(self, steps: Steps) -> list[object]:
+        """Return the elements of the arrays at the steps of a pointer."""
+        return _elements(self._parsed(), steps)
+
+    def each(self, steps: Steps) -> Iterator[Document]:
+        """Yield those elements as documents with the same headers."""
         exact = cache(lambda: _elements(self._parsed_exactly(), steps))
-        elements = _elements(self._parsed(), steps)
-        return [self._part(element, exact, index) for index, element in enumerate(elements)]
+        for index, element in enumerate(self.elements(steps)):
+            yield self._part(element, exact, index)
 
     def _part(self, element: object, exact: Callable[[], list[object]], index: int) -> Document:
         part = Document(b"null", self.headers, self.query)

@@ -45,6 +45,10 @@ class Peers:
         return str(address)
 
 
+EVERYBODY = Peers()
+"""Identifies peers where no proxy is trusted."""
+
+
 def _address(text: str) -> PeerAddress | None:
     if (match := _WITH_PORT.fullmatch(text)) is not None:
         text = match[1] or match[2]

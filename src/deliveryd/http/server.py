@@ -20,7 +20,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from deliveryd.http import unfinished
-from deliveryd.http.peers import Peers
+from deliveryd.http.peers import EVERYBODY, Peers
 from deliveryd.http.unfinished import Unfinished
 
 _LONGEST_HEAD = 16 * 1024
@@ -33,10 +33,8 @@ _REQUEST_TIMEOUT = 15.0
 _FAREWELL_SECONDS = 1
 """For requests in progress at the end, and for the next one of each connection in use."""
 
-_EVERYBODY = Peers()
 
-
-async def serve(app: ASGIApp, bound: socket.socket, stop: anyio.Event, peers: Peers = _EVERYBODY) -> None:
+async def serve(app: ASGIApp, bound: socket.socket, stop: anyio.Event, peers: Peers = EVERYBODY) -> None:
     """Serve requests on `bound` until `stop` is set, then give requests in progress a second to finish.
 
     An idle connection that was used within the last second gets as long to bring its next request, which

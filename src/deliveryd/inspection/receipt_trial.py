@@ -15,7 +15,7 @@ from deliveryd.http.raw_message import RawRequest, parse_request
 from deliveryd.inspection.offline import OfflineProvider
 from deliveryd.model import format_instant
 from deliveryd.receipts.inlet import Inlet, ReceiptReply, open_inlet
-from deliveryd.receipts.reading import NOTHING, ReadReports, Report
+from deliveryd.receipts.reading import NOTHING, ReadReports, Report, at_once
 from deliveryd.receipts.request import ReceiptRequest, Unreadable
 from deliveryd.receipts.signatures.base import CertificateMissing, Forged
 
@@ -81,7 +81,7 @@ def _tried(inlet: Inlet, request: ReceiptRequest, now: int) -> ReceiptTrial:
     except Forged as error:
         signature, reason = "invalid", str(error)
     try:
-        reading, reply = inlet.read(content, now), inlet.reply
+        reading, reply = at_once(inlet.read(content, now)), inlet.reply
     except Unreadable as error:
         reading, reply = NOTHING, ReceiptReply(400, str(error))
     return ReceiptTrial(signature, reason, reading, inlet.refusal if signature == "invalid" else reply)

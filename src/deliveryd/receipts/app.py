@@ -7,9 +7,11 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import anyio
+import anyio.lowlevel
 
 from deliveryd.delivery.recorder import Recorder
 from deliveryd.errors import JournalError
+from deliveryd.http.peers import EVERYBODY, Peers
 from deliveryd.journal.used_tokens import SignedToken
 from deliveryd.metrics import Metrics, ReceiptResult
 from deliveryd.model import (
@@ -25,13 +27,19 @@ from deliveryd.receipts.batcher import ReceiptBatcher
 from deliveryd.receipts.endpoint import ELSEWHERE, NOTHING_HERE, STARTING, KnownProviders, ReceiptEndpoint
 from deliveryd.receipts.inlet import Inlet, ReceiptReply
 from deliveryd.receipts.pages import Pages
-from deliveryd.receipts.reading import ReadReports, Report
+from deliveryd.receipts.reading import SLICE, ReadReports, Report, Slices
 from deliveryd.receipts.request import ReceiptRequest, Unreadable
 from deliveryd.receipts.signatures.base import CertificateMissing, Forged, NoReport, Subscription, Verified
 from deliveryd.telemetry.log_events import Event, Fields, log
 
 STRANGERS_LOG_INTERVAL = 60.0
 """Seconds between two log lines of one kind about requests that anybody may send in any number."""
+
+_SHORT = 4 << 10
+"""Bytes of a request of which the first slice is read at once, as of nearly all requests."""
+
+_RECORDED_AT_ONCE = 250
+"""Reports of one request that are recorded in one transaction."""
 
 _LATER = ReceiptReply(503, "can't be recorded now; report it again later")
 _UNREACHABLE = ReceiptReply(503, "the provider's certificate or confirmation can't be fetched now")
@@ -68,6 +76,7 @@ class Receipts:
         largest: Mapping[str, int],
         public_url: str = "",
         intermediate: Collection[str] = (),
+        peers: Peers = EVERYBODY,
     ) -> None:
         self._inlets = inlets
         self._paths = paths
@@ -80,7 +89,9 @@ class Receipts:
         self._public_url = public_url
         self._intermediate = intermediate
         self._pages = pages
+        self._peers = peers
         self._quiet: defaultdict[tuple[str | None, Event, int | None], _Quiet] = defaultdict(_Quiet)
+        self._one_list = anyio.Lock()
 
     def app(self) -> ReceiptEndpoint:
         """The ASGI application."""
@@ -92,6 +103,7 @@ class Receipts:
             largest=self._largest,
             public_url=self._public_url,
             known=self._known,
+            peers=self._peers,
         )
         self._endpoints.append(endpoint)
         endpoint.adopt(  # this runs in a thread, and another configuration may have been adopted meanwhile
@@ -143,11 +155,10 @@ class Receipts:
         if isinstance(verified, NoReport):
             return inlet.reply
         try:
-            reading = inlet.read(verified, now)
+            results = await self._read_and_record(provider, inlet.read(verified, now), len(request.body), now)
         except Unreadable as error:
             self._log_seldom("malformed", Event.RECEIPT_MALFORMED, provider)
             return ReceiptReply(400, str(error))
-        results = await self._record(provider, reading, now)
         return _LATER if results is None else inlet.reply._replace(results=results)
 
     async def _use(self, token: SignedToken, now: int) -> None:
@@ -184,16 +195,44 @@ class Receipts:
         except CertificateMissing:
             raise _Unreachable from None
 
+    async def _read_and_record(
+        self, provider: str, slices: Slices, size: int, now: int
+    ) -> Sequence[str] | None:
+        """Record the reports of a request; return what each did, or None if it failed. Raises Unreadable.
+
+        Long requests are read one at a time, slice by slice: many at once would stop the loop.
+        """
+        if size <= _SHORT:
+            try:
+                next(slices)
+            except StopIteration as end:
+                return await self._record(provider, end.value, now)
+        async with self._one_list:
+            while True:
+                await anyio.lowlevel.checkpoint()
+                try:
+                    next(slices)
+                except StopIteration as end:
+                    return await self._record(provider, end.value, now)
+
     async def _record(self, provider: str, reading: ReadReports, now: int) -> Sequence[str] | None:
-        """Record the reports of a request in one transaction; return what each did, or None if it failed."""
-        reports = [
-            *(UnreadReport(provider, raw, reason, now) for raw, reason in reading.unread),
-            *self._reported(provider, reading.reports, now),
-        ]
-        opt_outs = list(_opt_outs(channel_of(provider), reading.reports, now))
-        results = await self._batcher.record(reports, opt_outs) if reports or opt_outs else ()
-        for result in results or ():
-            self._log_result(result, provider)
+        """Record reports, a part of them in each transaction; return what each did, or None if it failed."""
+        self._log_seldom("malformed", Event.RECEIPT_MALFORMED, provider, times=reading.more_unread)
+        unread = [UnreadReport(provider, raw, reason, now) for raw, reason in reading.unread]
+        results: list[str] = []
+        for begin in range(0, max(1, len(reading.reports)), _RECORDED_AT_ONCE):
+            part = reading.reports[begin : begin + _RECORDED_AT_ONCE]
+            reports = [*unread, *self._reported(provider, part, now)]
+            unread = []
+            opt_outs = list(_opt_outs(channel_of(provider), part, now))
+            recorded = await self._batcher.record(reports, opt_outs) if reports or opt_outs else ()
+            if recorded is None:
+                return None
+            for place, result in enumerate(recorded, 1):
+                self._log_result(result, provider)
+                if place % SLICE == 0:
+                    await anyio.lowlevel.checkpoint()
+            results += recorded
         return results
 
     def _reported(self, provider: str, reports: Sequence[Report], now: int) -> Iterator[Reported]:
@@ -229,16 +268,24 @@ class Receipts:
         log(event, channel=channel_of(provider), provider=provider)
 
     def _log_seldom(
-        self, result: ReceiptResult, event: Event, provider: str | None, status: int | None = None
+        self,
+        result: ReceiptResult,
+        event: Event,
+        provider: str | None,
+        status: int | None = None,
+        *,
+        times: int = 1,
     ) -> None:
         """Count what anybody may send, and log it at most once in `STRANGERS_LOG_INTERVAL`."""
-        self._metrics.receipt(result, provider)
+        if not times:
+            return
+        self._metrics.receipt(result, provider, times)
         kept_quiet = self._quiet[provider, event, status]
         if (now := anyio.current_time()) < kept_quiet.until:
-            kept_quiet.count += 1
+            kept_quiet.count += times
         else:
             self._quiet[provider, event, status] = _Quiet(now + STRANGERS_LOG_INTERVAL)
-            fields: Fields = {"count": kept_quiet.count + 1}
+            fields: Fields = {"count": kept_quiet.count + times}
             if provider is not None:
                 fields["channel"], fields["provider"] = channel_of(provider), provider
             if status is not None:

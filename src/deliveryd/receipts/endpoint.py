@@ -13,8 +13,10 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import Message, Receive, Scope, Send
 
+from deliveryd.http.peers import EVERYBODY, Peers
 from deliveryd.model import channel_of
 from deliveryd.receipts.inlet import Inlet, ReceiptReply
+from deliveryd.receipts.large_bodies import SMALL_BODY, HeldRoom, LargeBodies
 from deliveryd.receipts.request import ReceiptRequest
 
 TakeIn = Callable[[str, ReceiptRequest], Awaitable[ReceiptReply]]
@@ -27,11 +29,8 @@ _METHODS = ("POST", "GET")
 _PATHS = ("/receipts/{channel}", "/receipts/{channel}/{provider}")
 
 
-SMALL_BODY = 64 << 10
-"""Bytes of a body that always have room: of as many requests as there may be connections."""
-
-LARGE_BODIES = 8 << 20
-"""Bytes that all bodies together may have beyond that, or as many as the largest request."""
+MOST_VALUES = 100_000
+"""Values, by their commas, that a body may have: more are parsed at one go than the loop may stand."""
 
 STARTING = ReceiptReply(503, "deliveryd is starting; report it again later")
 """As long as nobody knows what other workers have."""
@@ -52,38 +51,24 @@ class KnownProviders(NamedTuple):
     others: Collection[str] = ()
 
 
-class LargeBodies:
-    """Room for what bodies have beyond `SMALL_BODY`: so many bytes."""
+class _Arrival:
+    """A body that arrives; `is_cut`: the client left before its end."""
 
-    def __init__(self, size: int) -> None:
-        self.size = size
-        self.taken = 0
+    __slots__ = ("_receive", "body", "is_cut")
 
+    def __init__(self, receive: Receive) -> None:
+        self._receive = receive
+        self.body = bytearray()
+        self.is_cut = False
 
-class _Held:
-    """What one request holds of that room."""
-
-    __slots__ = ("_own", "_room")
-
-    def __init__(self, room: LargeBodies) -> None:
-        self._room = room
-        self._own = 0
-
-    def grow(self, size: int) -> bool:
-        """Take room for a body of this size; whether there is enough."""
-        more = size - SMALL_BODY - self._own
-        if more <= 0:
-            return True
-        if self._room.taken + more > self._room.size:
+    async def more(self) -> bool:
+        """Receive a part; whether another follows."""
+        message = await self._receive()
+        if message["type"] == "http.disconnect":
+            self.is_cut = True
             return False
-        self._room.taken += more
-        self._own += more
-        return True
-
-    def release(self) -> None:
-        """Give the room back."""
-        self._room.taken -= self._own
-        self._own = 0
+        self.body += message["body"]
+        return bool(message["more_body"])
 
 
 class ReceiptEndpoint:
@@ -104,7 +89,9 @@ class ReceiptEndpoint:
         largest: Mapping[str, int],
         public_url: str = "",
         known: Callable[[], KnownProviders | None] = KnownProviders,
+        peers: Peers = EVERYBODY,
     ) -> None:
+        self._peers = peers
         self._take_in = take_in
         self._turned_away = turned_away
         self._known = known
@@ -127,7 +114,7 @@ class ReceiptEndpoint:
         self._inlets = inlets
         self._with_token = {path: name for path, name in paths.items() if inlets[name].has_token_in_path}
         self._largest = largest
-        self._room = LargeBodies(max([LARGE_BODIES, *largest.values()]))
+        self._room = LargeBodies(max(largest.values(), default=0))
         self._public_url = public_url
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -137,42 +124,61 @@ class ReceiptEndpoint:
         if provider is None or scope["method"] not in _METHODS:
             await self._elsewhere(scope, receive, self._telling(provider, send))
             return
-        held = _Held(self._room)
-        try:
-            reply = await self._answer(provider, scope, receive, held)
-        finally:
-            held.release()
+        reply = await self._answer(provider, scope, receive)
         if reply is not None:
             await _send(send, reply)
 
-    async def _answer(
-        self, provider: str, scope: Scope, receive: Receive, held: _Held
-    ) -> ReceiptReply | None:
+    async def _answer(self, provider: str, scope: Scope, receive: Receive) -> ReceiptReply | None:
         """Read and take in a request of a provider; None: the client is gone."""
-        body = bytearray()
-        more = True
         largest = self._largest[provider]  # a reload may remove the provider while the body arrives
-        while more:
-            message = await receive()
-            if message["type"] == "http.disconnect":
-                return None
-            body += message["body"]
-            if len(body) > largest:
-                self._turned_away(413, provider)
-                return ReceiptReply(413, f"a report must have at most {largest} bytes")
-            if not held.grow(len(body)):
+        arrival = _Arrival(receive)
+        small = min(SMALL_BODY, largest)
+        while len(arrival.body) <= small and await arrival.more():
+            pass
+        if len(arrival.body) <= small:
+            return await self._answer_whole(provider, scope, arrival, largest)
+        held = HeldRoom(self._room, self._peer(scope))
+        try:
+            with held.scope:
+                while held.grow(len(arrival.body)) and len(arrival.body) <= largest and await arrival.more():
+                    pass
+                held.grow(len(arrival.body))
+            if held.is_evicted:
                 self._turned_away(503, provider)
                 return _CROWDED
-            more = message["more_body"]
+            held.finish()
+            return await self._answer_whole(provider, scope, arrival, largest)
+        finally:
+            held.release()
+
+    async def _answer_whole(
+        self, provider: str, scope: Scope, arrival: _Arrival, largest: int
+    ) -> ReceiptReply | None:
+        if arrival.is_cut:
+            return None
+        if len(arrival.body) > largest:
+            self._turned_away(413, provider)
+            return ReceiptReply(413, f"a report must have at most {largest} bytes")
+        if len(arrival.body) > SMALL_BODY and arrival.body.count(b",") > MOST_VALUES:
+            self._turned_away(413, provider)
+            return ReceiptReply(413, f"a report must have at most {MOST_VALUES} values")
         request = ReceiptRequest(
             scope["method"],
             scope["raw_path"].decode("latin-1"),
             scope["query_string"],
             scope["headers"],
-            bytes(body),
+            bytes(arrival.body),
             base=self._public_url,
         )
         return await self._take_in(provider, request)
+
+    def _peer(self, scope: Scope) -> str | None:
+        """Return who sent a request; None: a trusted proxy that names nobody."""
+        client = scope.get("client")
+        if client is None:
+            return None
+        forwarded = [value for name, value in scope["headers"] if name == b"x-forwarded-for"]
+        return self._peers.connected(client[0]) or self._peers.forwarded(forwarded)
 
     def _before_token(self, scope: Scope) -> str | None:
         """Return the provider whose path ends with a token, which may have a slash in it (%2F).

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from deliveryd.channels.receipt_options import ChallengeOptions, ReceiptOptions
 from deliveryd.channels.signature_schemes import BasicSignature, TokenSignature
-from deliveryd.receipts.reading import ReadReports, ReportReader
+from deliveryd.receipts.reading import ReportReader, Slices
 from deliveryd.receipts.request import ReceiptRequest
 from deliveryd.receipts.signatures.base import Forged, Verified
 from deliveryd.receipts.verification import Verifier, open_verifier
@@ -79,9 +79,9 @@ class Inlet:
             return False
         return True
 
-    def read(self, request: ReceiptRequest, now: int) -> ReadReports:
-        """Return the reports of a request. Raises Unreadable."""
-        return self._reader.read(request.document(), now)
+    def read(self, request: ReceiptRequest, now: int) -> Slices:
+        """Read the reports of a request, slice by slice. Raises Unreadable."""
+        return (yield from self._reader.read(request.document(), now))
 
 
 def open_inlet(options: ReceiptOptions) -> Inlet:

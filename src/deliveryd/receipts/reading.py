@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Literal, NamedTuple
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Literal, NamedTuple, cast
 
 import orjson
 
@@ -25,6 +26,15 @@ from deliveryd.receipts.times import compile_time
 
 LONGEST_RAW = 4096
 """Characters that are kept of a report that can't be read."""
+
+MOST_REPORTS = 10_000
+"""Reports that one request may have, with what can't be read of it."""
+
+SLICE = 25
+"""Reports that are read until others may have a turn."""
+
+MOST_KEPT = 20
+"""Reports of a request that can't be read and are kept; the others are counted."""
 
 _LONGEST_CODE = 64
 _ADDRESS = re.compile(r"@|[0-9]{9}")
@@ -64,6 +74,13 @@ class Report(NamedTuple):
         return f"{self.status}/{self.code}"
 
 
+class _TooMany(Unreadable):
+    """A request has more reports than are read of one."""
+
+    def __init__(self) -> None:
+        super().__init__(f"there are more than {MOST_REPORTS} reports")
+
+
 class Unread(NamedTuple):
     """A report of a list that can't be read: its JSON, and why."""
 
@@ -72,13 +89,43 @@ class Unread(NamedTuple):
 
 
 class ReadReports(NamedTuple):
-    """The reports of a request, and those of them that can't be read."""
+    """The reports of a request, and those that can't be read: some of them, and how many more there are."""
 
     reports: Sequence[Report]
     unread: Sequence[Unread] = ()
+    more_unread: int = 0
+
+
+Slices = Generator[None, None, ReadReports]
+"""Reads a request; pauses after each slice."""
 
 
 NOTHING = ReadReports(())
+
+
+def at_once(slices: Slices) -> ReadReports:
+    """Return what is read, without pauses. Raises Unreadable."""
+    while True:
+        try:
+            next(slices)
+        except StopIteration as end:
+            return cast("ReadReports", end.value)
+
+
+class _Unread:
+    """What can't be read of a request; `reason` is that of the last."""
+
+    def __init__(self) -> None:
+        self.kept: list[Unread] = []
+        self.count = 0
+        self.reason = ""
+
+    def add(self, tree: object, reason: str) -> None:
+        """Count a report, and keep it if it is one of the first."""
+        self.count += 1
+        self.reason = reason
+        if self.count <= MOST_KEPT:
+            self.kept.append(Unread(_raw(tree), reason))
 
 
 class _Words(NamedTuple):
@@ -105,16 +152,24 @@ class ReportReader:
         self._reported_at = _compiled(options.reported_at)
         self._read_time = compile_time(options.time, options.zone)
 
-    def read(self, document: Document, received_at: int) -> ReadReports:
-        """Read a request. Raises Unreadable if nothing in it can be read."""
+    def read(self, document: Document, received_at: int) -> Slices:
+        """Read a request. Raises Unreadable if nothing in it can be read, or if it has too many reports."""
         if self._each is None:
             if self._is_ignored(document):
                 return NOTHING
-            return ReadReports(list(self._reports(document, received_at)))
-        items = document.each(self._each)
-        if not items:
+            reports: list[Report] = []
+            yield from self._collect(document, received_at, reports)
+            return ReadReports(reports)
+        found = document.elements(self._each)
+        if not found:
             return self._without_items(document, self._each)
-        return self._read_items(items, received_at, _no_lists(document, self._each))
+        others = list(islice(wrong_shapes(document.tree, (*self._each, EVERY)), MOST_REPORTS))
+        if len(found) + len(others) > MOST_REPORTS:
+            raise _TooMany
+        unread = _Unread()
+        for value in others:
+            unread.add(value, f"the shape isn't that of {_pointer((*self._each, EVERY))}")
+        return (yield from self._read_items(document.each(self._each), received_at, unread))
 
     def _is_ignored(self, document: Document) -> bool:
         """Whether a request or an item is no report. Raises Unreadable for a shape that wasn't read.
@@ -131,22 +186,30 @@ class ReportReader:
                 return True
         return False
 
-    def _read_items(
-        self, items: Sequence[Document], received_at: int, unread: Iterable[Unread]
-    ) -> ReadReports:
+    def _read_items(self, items: Iterator[Document], received_at: int, unread: _Unread) -> Slices:
         reports: list[Report] = []
-        unread = list(unread)
-        reason = Unreadable(unread[0].reason) if unread else None
-        for item in items:
+        for number, item in enumerate(items, 1):
             try:
                 if not self._is_ignored(item):
-                    reports += self._reports(item, received_at)
+                    yield from self._collect(item, received_at, reports)
+            except _TooMany:
+                raise
             except Unreadable as error:
-                reason = error
-                unread.append(Unread(_raw(item.tree), str(error)))
-        if reason is not None and not reports:
-            raise Unreadable(f"none of {len(unread)} reports can be read: {reason}")
-        return ReadReports(reports, unread)
+                unread.add(item.tree, str(error))
+            if number % SLICE == 0:
+                yield
+        if unread.count and not reports:
+            raise Unreadable(f"none of {unread.count} reports can be read: {unread.reason}")
+        return ReadReports(reports, unread.kept, unread.count - len(unread.kept))
+
+    def _collect(self, item: Document, received_at: int, reports: list[Report]) -> Iterator[None]:
+        """Add the reports of an item; it may have one for each of many ids."""
+        for report in self._reports(item, received_at):
+            reports.append(report)
+            if len(reports) > MOST_REPORTS:
+                raise _TooMany
+            if len(reports) % SLICE == 0:
+                yield
 
     def _without_items(self, document: Document, steps: Steps) -> ReadReports:
         """A request without any item: the list is empty, or it is one that is to be ignored.
@@ -216,12 +279,6 @@ def _check_shapes(document: Document, steps: Steps) -> None:
     """Raise Unreadable if the values at the steps can't be reached since something has another shape."""
     if any(True for _ in wrong_shapes(document.tree, steps)):
         raise Unreadable(f"the shape isn't that of {_pointer(steps)}")
-
-
-def _no_lists(document: Document, steps: Steps) -> Iterator[Unread]:
-    """Yield what isn't a list where one should be, beside others that are."""
-    reason = f"the shape isn't that of {_pointer((*steps, EVERY))}"
-    return (Unread(_raw(value), reason) for value in wrong_shapes(document.tree, (*steps, EVERY)))
 
 
 def _absence(options: ConditionOptions) -> Steps | None:

@@ -494,6 +494,7 @@ def open_receipts(config: Config, common: Common) -> Receipts | None:
     """What takes receipts in, if any provider reports; raises ValueError for an unusable secret."""
     if not config.channels.reporting or not config.receipts.listen:
         return None
+    from deliveryd.http.peers import Peers  # noqa: PLC0415  # loaded with it
     from deliveryd.receipts.app import Receipts  # noqa: PLC0415  # loads starlette
     from deliveryd.receipts.pages import Pages, ProviderHosts  # noqa: PLC0415  # loaded with it
 
@@ -507,6 +508,7 @@ def open_receipts(config: Config, common: Common) -> Receipts | None:
         largest=largest_requests(config),
         public_url=config.receipts.public_url or "",
         intermediate=config.events.intermediate,
+        peers=Peers(config.receipts.trusted_proxies),
     )
 
 

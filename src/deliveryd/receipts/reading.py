@@ -36,8 +36,8 @@ SLICE = 25
 MOST_KEPT = 20
 """Reports of a request that can't be read and are kept; the others are counted."""
 
-_LONGEST_CODE = 64
-_ADDRESS = re.compile(r"@|[0-9]{9}")
+_CODE = re.compile(r"(?!.*[0-9]{9})[A-Za-z0-9_.:/-]{1,64}")
+"""What is no text, such as a mail server's reason, which may have a name, an address or a number in it."""
 
 EVERY_REPORT = "delivered"
 """The word of reports without a status."""
@@ -68,8 +68,8 @@ class Report(NamedTuple):
 
     @property
     def details(self) -> str:
-        """The status, and the code if there is one; not one that is a text with an address in it."""
-        if self.code is None or len(self.code) > _LONGEST_CODE or _ADDRESS.search(self.code):
+        """The status, and the code if there is one; not a text, nor a number as long as a phone number."""
+        if self.code is None or not _CODE.fullmatch(self.code):
             return self.status
         return f"{self.status}/{self.code}"
 

@@ -122,7 +122,7 @@ def written(folder: Path, text: str) -> Path:
         secret = folder / path
         secret.parent.mkdir(parents=True, exist_ok=True)
         secret.touch(mode=0o600)
-        secret.write_text("secret-word", encoding="utf-8")
+        secret.write_text("secret-word-of-a-document", encoding="utf-8")
     config = folder / "config.toml"
     config.write_text(text, encoding="utf-8")
     return config
@@ -203,7 +203,7 @@ def test_the_json_gateway_gets_what_its_example_says(tmp_path: Path) -> None:
                 "reference": 42,
                 "options": {"report": True, "dedupe": "a-1"},
             }
-            assert gateway.seen[0].headers["authorization"] == "Bearer secret-word"
+            assert gateway.seen[0].headers["authorization"] == "Bearer secret-word-of-a-document"
 
     anyio.run(play)
 
@@ -226,7 +226,7 @@ def test_the_get_gateway_is_understood_as_its_example_says(
         async with open_gateway() as gateway:
             gateway.script.append(Reply(body=answer))
             assert nameless(await sent_by(config, gateway)) == expected
-            query = "account=linden&password=secret-word&to=%2B15550111&text=Hi%20%26%20bye"
+            query = "account=linden&password=secret-word-of-a-document&to=%2B15550111&text=Hi%20%26%20bye"
             assert gateway.seen[0].target == f"/cgi/send?{query}"
 
     anyio.run(play)
@@ -245,7 +245,7 @@ def test_a_worker_sends_through_the_adapter_of_the_document(world: World, packag
     """Installed, the adapter is a channel like any other: a message goes through it, signed and once."""
     key = world.folder / "tower-key"
     key.touch(mode=0o600)
-    key.write_text("secret-word", encoding="utf-8")
+    key.write_text("secret-word-of-a-document", encoding="utf-8")
     common, _, _ = world.config.read_text(encoding="utf-8").partition("[channels.sms]")
     world.write_config(
         f"{common}[channels.sms]\n"
@@ -260,7 +260,7 @@ def test_a_worker_sends_through_the_adapter_of_the_document(world: World, packag
     (received,) = world.state.received
     assert world.state.statuses(1001) == ["dequeued", "sent"]
     assert received.payload == {"to": "+447000000001", "reference": 1001, "text": "en Ann w"}
-    signature = hmac.digest(b"secret-word", json.dumps(received.payload).encode(), "sha256").hex()
+    signature = hmac.digest(b"secret-word-of-a-document", json.dumps(received.payload).encode(), "sha256").hex()
     assert received.headers["x-signature"] == signature
     assert received.idempotency_key
 

@@ -223,11 +223,14 @@ def test_warnings_change_the_status_only_where_they_are_to_be_strict(world: Worl
     assert (strict.status, strict.data["level"]) == (78, "warning")
 
 
-def test_receipts_that_are_not_verified_are_warned_of_where_others_can_send_them(world: World) -> None:
+@pytest.mark.parametrize("listen", ["127.0.0.1:0", "0.0.0.0:0"])
+def test_receipts_that_are_not_verified_are_warned_of_wherever_they_come_in(
+    world: World, listen: str
+) -> None:
+    """On loopback, too: a proxy passes requests from anywhere on to it."""
     world.add('receipt = { provider_id = "/id", status = "/status", delivered = ["ok"], failed = [] }\n')
-    world.change('[receipts]\nlisten = ""', '[receipts]\nlisten = "127.0.0.1:0"')
     assert warned(check(world, "--offline")) == {}
-    world.change('listen = "127.0.0.1:0"', 'listen = "0.0.0.0:0"')
+    world.change('[receipts]\nlisten = ""', f'[receipts]\nlisten = "{listen}"')
     assert "add [channels.sms.receipt.signature]" in warned(check(world, "--offline"))["channels.sms.receipt"]
 
 

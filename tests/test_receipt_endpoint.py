@@ -12,6 +12,7 @@ import pytest
 from starlette.types import Message
 
 from deliveryd.channels.receipt_options import ReceiptOptions
+from deliveryd.http.wrong_tries import MOST_WRONG
 from deliveryd.model import channel_of
 from deliveryd.receipts import large_bodies
 from deliveryd.receipts.endpoint import MOST_VALUES, KnownProviders, ReceiptEndpoint, TakeIn, TurnedAway
@@ -50,19 +51,35 @@ def with_token_in_path(
 @pytest.mark.parametrize(
     ("path", "status"),
     [
-        ("/receipts/sms/ab%2Fcd%2B", 200),
-        ("/receipts/sms/ab%2Fcd+", 200),
-        ("/receipts%2Fsms/ab%2Fcd+", 200),
+        ("/receipts/sms/ab%2Fcd%2B0123456789", 200),
+        ("/receipts/sms/ab%2Fcd+0123456789", 200),
+        ("/receipts%2Fsms/ab%2Fcd+0123456789", 200),
         ("/receipts/sms/ab%2F", 401),
         ("/receipts/sms", 401),
-        ("/receipts/sms/ab/cd+", 404),
+        ("/receipts/sms/ab/cd+0123456789", 404),
     ],
 )
 async def test_a_token_may_have_a_slash_in_it(tmp_path: Path, path: str, status: int) -> None:
     """Tokens in base64 have some."""
-    app = with_token_in_path(tmp_path, "ab/cd+", ["sms"])
+    app = with_token_in_path(tmp_path, "ab/cd+0123456789", ["sms"])
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://x") as client:
         assert (await client.post(path)).status_code == status
+
+
+async def test_what_is_forged_is_limited_for_each_peer_and_the_genuine_goes_through(tmp_path: Path) -> None:
+    """A peer that sends wrong tokens is told 429 after some; the right one is taken, also from there."""
+    app = with_token_in_path(tmp_path, "TOKEN-0123456789", ["sms"])
+    clients = [
+        httpx.AsyncClient(transport=httpx.ASGITransport(app, client=(peer, 1)), base_url="http://x")
+        for peer in ("192.0.2.1", "192.0.2.2")
+    ]
+    async with clients[0], clients[1]:
+        statuses = [(await clients[0].post(f"/receipts/sms/{guess}")).status_code for guess in range(30)]
+        assert statuses == [401] * MOST_WRONG + [429] * (30 - MOST_WRONG)
+        answers = [(await client.post("/receipts/sms/wrong")).status_code for client in clients]
+        assert answers == [429, 401]
+        answers = [(await client.post("/receipts/sms/TOKEN-0123456789")).status_code for client in clients]
+        assert answers == [200, 200]
 
 
 OTHERS = {"email/ses", "inApp", "sms/a", "sms/b"}
@@ -87,11 +104,11 @@ OTHERS = {"email/ses", "inApp", "sms/a", "sms/b"}
         ("sms/a", {"sms"}, "sms/sms", 503),
         ("sms/a", {"sms"}, "sms/sms/ab", 503),
         ("sms/a sms/b", {"sms/a"}, "sms", 503),
-        ("sms/a sms/b", {"sms/a"}, "sms/TOKEN", 503),
+        ("sms/a sms/b", {"sms/a"}, "sms/TOKEN-0123456789", 503),
         # of a provider that is here
-        ("sms/a", OTHERS, "sms/TOKEN", 200),
-        ("sms/a", OTHERS, "sms/a/TOKEN", 200),
-        ("sms/a", {"sms/TOKEN"}, "sms/TOKEN", 200),
+        ("sms/a", OTHERS, "sms/TOKEN-0123456789", 200),
+        ("sms/a", OTHERS, "sms/a/TOKEN-0123456789", 200),
+        ("sms/a", {"sms/TOKEN-0123456789"}, "sms/TOKEN-0123456789", 200),
         ("sms/a", OTHERS, "sms/wrong", 401),
         ("sms/a", OTHERS, "sms/a/wrong", 401),
         ("sms/a", OTHERS, "sms/a/b", 401),
@@ -113,7 +130,7 @@ async def test_what_another_worker_can_read_is_to_be_reported_again(
     tmp_path: Path, own: str, others: set[str], path: str, status: int
 ) -> None:
     """A provider that is told 404 or 401 may never report it again."""
-    app = with_token_in_path(tmp_path, "TOKEN", own.split(), others)
+    app = with_token_in_path(tmp_path, "TOKEN-0123456789", own.split(), others)
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://x") as client:
         assert (await client.post(f"/receipts/{path}")).status_code == status
 

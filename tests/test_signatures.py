@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -182,32 +183,35 @@ SENDGRID_KEY = (
 # Logins and tokens
 
 
+LOGIN = base64.b64encode(b"Aladdin:open sesame, please").decode()
+
+
 @pytest.mark.parametrize(
     ("value", "genuine"),
     [
-        ("Basic QWxhZGRpbjpvcGVuIHNlc2FtZQ==", True),
-        ("basic  QWxhZGRpbjpvcGVuIHNlc2FtZQ==", True),
+        (f"Basic {LOGIN}", True),
+        (f"basic  {LOGIN}", True),
         ("Basic QWxhZGRpbjpvcGVuIHNlc2FtZg==", False),
-        ("Bearer QWxhZGRpbjpvcGVuIHNlc2FtZQ==", False),
+        (f"Bearer {LOGIN}", False),
         ("Basic ?", False),
         ("", False),
     ],
 )
 def test_user_name_and_password(value: str, genuine: bool) -> None:
-    """The vector of RFC 7617."""
+    """As in RFC 7617, with a longer password than its vector has."""
     table = {"scheme": "basic", "username": "Aladdin"}
-    assert is_genuine(table, "open sesame", request(authorization=value)) is genuine
+    assert is_genuine(table, "open sesame, please", request(authorization=value)) is genuine
 
 
 @pytest.mark.parametrize(
     ("at", "url", "header", "genuine"),
     [
-        ("path", "https://x.example/receipts/sms/t%6Fken", "", True),
+        ("path", "https://x.example/receipts/sms/t%6Fken-0123456789", "", True),
         ("path", "https://x.example/receipts/sms", "", False),
-        ("query:key", "https://x.example/receipts/sms?a=1&key=token", "", True),
+        ("query:key", "https://x.example/receipts/sms?a=1&key=token-0123456789", "", True),
         ("query:key", "https://x.example/receipts/sms?a=1&key=other", "", False),
         ("query:key", "https://x.example/receipts/sms?a=%ff", "", False),
-        ("header:X-Telegram-Bot-Api-Secret-Token", "https://x.example/", "token", True),
+        ("header:X-Telegram-Bot-Api-Secret-Token", "https://x.example/", "token-0123456789", True),
         ("header:X-Telegram-Bot-Api-Secret-Token", "https://x.example/", "tokens", False),
         ("header:X-Telegram-Bot-Api-Secret-Token", "https://x.example/", "", False),
     ],
@@ -215,7 +219,22 @@ def test_user_name_and_password(value: str, genuine: bool) -> None:
 def test_a_secret_in_the_request(at: str, url: str, header: str, genuine: bool) -> None:
     """In the last part of the path, a parameter or a header."""
     sent = request(url=url, x_telegram_bot_api_secret_token=header)
-    assert is_genuine({"scheme": "token", "at": at}, "token", sent) is genuine
+    assert is_genuine({"scheme": "token", "at": at}, "token-0123456789", sent) is genuine
+
+
+@pytest.mark.parametrize("table", [{"scheme": "basic", "username": "u"}, {"scheme": "token", "at": "path"}])
+def test_a_secret_that_requests_carry_cannot_be_guessed(table: dict[str, Any], tmp_path: Path) -> None:
+    """It needs 16 characters; a shorter one is a problem of the configuration, and doesn't come into use."""
+    file = tmp_path / "secret"
+    file.touch(mode=0o600)
+    given = options(**table, secret_file=str(file))
+    for secret, is_good in (("x" * 15, False), ("x" * 16, True)):
+        file.write_text(secret)
+        assert (given.problems == []) is is_good
+        with nullcontext() if is_good else pytest.raises(ValueError, match="at least 16 characters"):
+            read_keys(open_scheme(given), [secret])
+    file.write_text("x" * 15)
+    assert f"must have at least 16 characters: openssl rand -hex 32 >{file}" in given.problems
 
 
 # Common to all
@@ -229,7 +248,7 @@ def test_a_request_without_any_signature_is_forged(scheme: str) -> None:
     table |= {"username": "u"} if scheme == "basic" else {}
     table |= {"at": "path"} if scheme == "token" else {}
     for sent in (request(), request(b"{}"), request(b"\xff"), form("a=%ff"), form("a=b")):
-        secret = {"ecdsa": SENDGRID_KEY, "standard-webhooks": STANDARD_KEY}.get(scheme, "secret")
+        secret = {"ecdsa": SENDGRID_KEY, "standard-webhooks": STANDARD_KEY}.get(scheme, LONG)
         opened = open_scheme(options(**{"secret_file": "/unused", **table}))
         with pytest.raises(Forged):
             signed_content(opened, sent, read_keys(opened, [secret]), NOW * SECOND)

@@ -1,4 +1,4 @@
-"""The providers' own words, which may quote texts and numbers, leave the journal with the message's variables."""
+"""The providers' own words, which may quote texts and numbers, leave the journal with the variables."""
 
 from __future__ import annotations
 

@@ -9,27 +9,21 @@ from __future__ import annotations
 
 import hmac
 import json
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-import anyio
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 
 from deliveryd.admin.base import Operator
 from deliveryd.errors import ConfigError, DeliverydError
+from deliveryd.http.wrong_tries import WrongTries
 
 _INTAKE = "intake"
 KINDS = (_INTAKE, "channel", "provider", "settings", "message")
 """What can be paused."""
 
 LONGEST_BODY = 4096
-MOST_WRONG_TOKENS = 10
-FAILURE_PERIOD = 60.0
-"""Wrong tokens that one peer may send, and the seconds after which they are forgotten."""
-
-MOST_PEERS = 1000
 _LONGEST_PAUSE = 3650 * 86400.0
 _OWN_SITES = frozenset({"same-origin", "none"})
 
@@ -45,35 +39,13 @@ class Denied(Exception):
         self.headers = headers
 
 
-class WrongTokens:
-    """The wrong tokens that peers sent lately."""
-
-    def __init__(self) -> None:
-        self._failures: OrderedDict[str, tuple[int, float]] = OrderedDict()
-
-    def check(self, peer: str) -> None:
-        """Raise Denied if a peer sent too many."""
-        count, until = self._failures.get(peer, (0, 0.0))
-        left = until - anyio.current_time()
-        if count >= MOST_WRONG_TOKENS and left > 0:
-            raise Denied(429, "too many wrong tokens; try again later", **{"Retry-After": f"{left:.0f}"})
-
-    def add(self, peer: str) -> None:
-        """Count one."""
-        now = anyio.current_time()
-        count, until = self._failures.pop(peer, (0, 0.0))
-        self._failures[peer] = (count + 1 if now < until else 1, now + FAILURE_PERIOD)
-        if len(self._failures) > MOST_PEERS:
-            self._failures.popitem(last=False)
-
-
 class Actions:
     """Carries out what the page orders. `token` is the one that requests must carry."""
 
     def __init__(self, operator: Operator, token: Callable[[], str]) -> None:
         self._operator = operator
         self._token = token
-        self._wrong = WrongTokens()
+        self._wrong = WrongTries()
         self._actions: Mapping[str, _Action] = {
             "check": self._check,
             "pause": self._pause,
@@ -104,13 +76,13 @@ class Actions:
         return action
 
     def _authenticate(self, request: Request) -> None:
-        peer = request.client.host if request.client is not None else ""
-        self._wrong.check(peer)
         scheme, _, given = request.headers.get("authorization", "").partition(" ")
         if scheme.lower() != "bearer" or not given:
             raise Denied(401, "the token is missing", **{"WWW-Authenticate": "Bearer"})
         if not hmac.compare_digest(given.strip().encode(), self._token().encode()):
-            self._wrong.add(peer)
+            left = self._wrong.add(request.client.host if request.client is not None else None)
+            if left:
+                raise Denied(429, "too many wrong tokens; try again later", **{"Retry-After": f"{left:.0f}"})
             raise Denied(401, "wrong token", **{"WWW-Authenticate": "Bearer"})
 
     async def _check(self, fields: _Fields) -> Mapping[str, object]:

@@ -192,8 +192,9 @@ class ReceiptOptions(_ReceiptTable):
     def problems(self) -> list[str]:
         """Return the problems with the files of its own secrets, as `key: what`."""
         signature, problems = self.signature, []
-        if signature is not None and signature.secret is None:
-            problems += [f"signature.secret_file: {problem}" for problem in signature.problems]
+        if signature is not None:
+            key = "secret_file" if signature.secret is None else "secret"
+            problems += [f"signature.{key}: {problem}" for problem in signature.problems]
         if self.challenge is not None and self.challenge.secret is None:
             files = self.challenge.secret_file
             problems += [f"challenge.secret_file: {text}" for file in files if (text := file.problem())]

@@ -29,6 +29,9 @@ SIGNED_PARTS = re.compile(r"\{(body|url|method|timestamp|header:[A-Za-z0-9!#$%&'
 """Placeholders of `signed`."""
 
 _PLACEHOLDER = re.compile(r"\{[^{}]*\}")
+LEAST_SECRET = 16
+"""Characters of a secret that requests carry as it is: it mustn't be guessed."""
+
 LATE = 300.0
 """Largest difference in seconds between the time of signing and now, unless a scheme has another."""
 
@@ -55,6 +58,7 @@ class Signature(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     needs_secret: ClassVar[bool] = True
+    least_secret: ClassVar[int] = 1
 
     secret_file: SecretPaths = Field((), description="secret; during a rotation several, all valid")
     secret: str | None = Field(None, description="name of one of the provider's secrets, instead")
@@ -79,8 +83,17 @@ class Signature(BaseModel):
 
     @property
     def problems(self) -> list[str]:
-        """Return why secrets can't be used."""
-        return [problem for secret in self.secret_file if (problem := secret.problem()) is not None]
+        """Return why secrets can't be used; the files of the provider's `secrets` are checked there."""
+        return [text for secret in self.secret_file if (text := self._problem_of(secret)) is not None]
+
+    def _problem_of(self, file: SecretFile) -> str | None:
+        try:
+            secret = file.read()
+        except ValueError as error:
+            return str(error) if self.secret is None else None
+        if len(secret) < self.least_secret:
+            return f"must have at least {self.least_secret} characters: openssl rand -hex 32 >{file.path}"
+        return None
 
     @property
     def covers_url(self) -> bool:

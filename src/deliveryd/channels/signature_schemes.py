@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, Field
 
-from deliveryd.channels.signature_options import LATE, HeaderName, HmacSignature, Signature
+from deliveryd.channels.signature_options import LATE, LEAST_SECRET, HeaderName, HmacSignature, Signature
 from deliveryd.options.units import Positive
 
 
@@ -115,7 +115,9 @@ class SnsSignature(Signature):
 
 
 class BasicSignature(Signature):
-    """User name and password in each request; the secret is the password."""
+    """User name and password in each request; the secret is the password, of at least 16 characters."""
+
+    least_secret: ClassVar[int] = LEAST_SECRET
 
     scheme: Literal["basic"] = Field(description="user name and password")
     username: Annotated[str, Field(pattern=r"^[^:]+$")] = Field(description="user name")
@@ -127,7 +129,9 @@ class BasicSignature(Signature):
 
 
 class TokenSignature(Signature):
-    """A secret in each request, in its path, its query or a header."""
+    """A secret of at least 16 characters in each request, in its path, its query or a header."""
+
+    least_secret: ClassVar[int] = LEAST_SECRET
 
     scheme: Literal["token"] = Field(description="secret in the request")
     at: PlaceOfToken = Field(description='"path": a last part of the path; "query:NAME"; "header:NAME"')

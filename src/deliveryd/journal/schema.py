@@ -61,13 +61,13 @@ CREATE TABLE unaccepted (                 -- tries that failed, are in doubt, or
     provider TEXT NOT NULL, beginning INTEGER NOT NULL,
     started_at INTEGER NOT NULL, ended_at INTEGER,
     verdict TEXT, provider_id TEXT, reason TEXT,
-    words TEXT,                           -- what the provider said, in its own words; NULL: emptied, or nothing
+    words TEXT,                           -- what the provider said, in its own words
     PRIMARY KEY (message_id, key, number)
 ) WITHOUT ROWID;
 CREATE INDEX unaccepted_provider ON unaccepted (provider_id, provider) WHERE provider_id IS NOT NULL;
 
--- The provider's words may quote the text and the number, so they go with the variables. Of nearly all messages
--- there are none: their first try was accepted.
+-- The provider's words may quote the text and the number, so they go with the variables. Nearly all
+-- messages have none: their first try was accepted.
 CREATE TRIGGER message_emptied AFTER UPDATE OF variables ON message
     WHEN NEW.variables IS NULL AND (OLD.state <> {State.SENDING:d} OR OLD.key > 1 OR OLD.number > 1)
     BEGIN UPDATE unaccepted SET words = NULL WHERE message_id = NEW.id AND words IS NOT NULL; END;

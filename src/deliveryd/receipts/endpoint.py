@@ -14,6 +14,7 @@ from starlette.routing import Route
 from starlette.types import Message, Receive, Scope, Send
 
 from deliveryd.http.peers import EVERYBODY, Peers
+from deliveryd.http.wrong_tries import WrongTries
 from deliveryd.model import channel_of
 from deliveryd.receipts.inlet import Inlet, ReceiptReply
 from deliveryd.receipts.large_bodies import SMALL_BODY, HeldRoom, LargeBodies
@@ -42,6 +43,10 @@ NOTHING_HERE = ReceiptReply(404, "no provider of this name has receipts")
 """What no worker of the journal can read, as far as is known."""
 
 _CROWDED = ReceiptReply(503, "too many large reports at once; report it again later")
+
+
+_FORGED = 401
+_TOO_OFTEN = ReceiptReply(429, "too many requests whose signature doesn't fit; try again later")
 
 
 class KnownProviders(NamedTuple):
@@ -92,6 +97,7 @@ class ReceiptEndpoint:
         peers: Peers = EVERYBODY,
     ) -> None:
         self._peers = peers
+        self._wrong = WrongTries()
         self._take_in = take_in
         self._turned_away = turned_away
         self._known = known
@@ -125,6 +131,9 @@ class ReceiptEndpoint:
             await self._elsewhere(scope, receive, self._telling(provider, send))
             return
         reply = await self._answer(provider, scope, receive)
+        if reply is not None and reply.status == _FORGED and self._wrong.add(self._peer(scope)):
+            self._turned_away(_TOO_OFTEN.status, provider)
+            reply = _TOO_OFTEN
         if reply is not None:
             await _send(send, reply)
 
@@ -241,6 +250,8 @@ async def _send(send: Send, reply: ReceiptReply) -> None:
         (b"content-type", reply.content_type.encode("latin-1")),
         (b"x-content-type-options", b"nosniff"),
     ]
+    if reply is _TOO_OFTEN:
+        headers.append((b"connection", b"close"))
     if reply.login:
         headers.append((b"www-authenticate", b'Basic realm="receipts", charset="UTF-8"'))
     await send({"type": "http.response.start", "status": reply.status, "headers": headers})

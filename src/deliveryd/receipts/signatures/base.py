@@ -8,6 +8,7 @@ import hmac
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, Protocol, TypeVar
 
+from deliveryd.channels.signature_options import LEAST_SECRET
 from deliveryd.model import SECOND
 from deliveryd.receipts.request import ReceiptRequest
 
@@ -66,6 +67,13 @@ class SignatureScheme(Protocol[Key]):
 
     def verify(self, request: ReceiptRequest, keys: Sequence[Key], now: int) -> Covered:
         """Return what a request with a good signature holds. Raises Forged, CertificateMissing."""
+
+
+def check_length(secret: str) -> str:
+    """Return a secret that requests carry. Raises ValueError if it can be guessed."""
+    if len(secret) < LEAST_SECRET:
+        raise ValueError(f"the secret must have at least {LEAST_SECRET} characters: openssl rand -hex 32")
+    return secret
 
 
 def is_any(given: bytes, expected: Iterable[bytes]) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from deliveryd.channels.signature_schemes import BasicSignature
 from deliveryd.receipts.request import ReceiptRequest
-from deliveryd.receipts.signatures.base import Covered, Forged, decode, header, is_any
+from deliveryd.receipts.signatures.base import Covered, Forged, check_length, decode, header, is_any
 
 _BASIC = "basic "
 
@@ -18,8 +18,8 @@ class Scheme:
         self._username = options.username
 
     def read_key(self, secret: str) -> bytes:
-        """Return the login with this password."""
-        return f"{self._username}:{secret}".encode()
+        """Return the login with this password. Raises ValueError."""
+        return f"{self._username}:{check_length(secret)}".encode()
 
     def verify(self, request: ReceiptRequest, keys: Sequence[bytes], _now: int) -> Covered:
         """Compare the login."""

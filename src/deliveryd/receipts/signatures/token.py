@@ -7,7 +7,7 @@ from urllib.parse import unquote_to_bytes
 
 from deliveryd.channels.signature_schemes import TokenSignature
 from deliveryd.receipts.request import ReceiptRequest
-from deliveryd.receipts.signatures.base import Covered, Forged, header, is_any
+from deliveryd.receipts.signatures.base import Covered, Forged, check_length, header, is_any
 
 
 class Scheme:
@@ -18,8 +18,8 @@ class Scheme:
         self._prefix = options.prefix
 
     def read_key(self, secret: str) -> bytes:
-        """Return the secret with the text before it."""
-        return f"{self._prefix}{secret}".encode()
+        """Return the secret with the text before it. Raises ValueError."""
+        return f"{self._prefix}{check_length(secret)}".encode()
 
     def verify(self, request: ReceiptRequest, keys: Sequence[bytes], _now: int) -> Covered:
         """Compare what stands in the token's place."""

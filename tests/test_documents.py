@@ -260,7 +260,9 @@ def test_a_worker_sends_through_the_adapter_of_the_document(world: World, packag
     (received,) = world.state.received
     assert world.state.statuses(1001) == ["dequeued", "sent"]
     assert received.payload == {"to": "+447000000001", "reference": 1001, "text": "en Ann w"}
-    signature = hmac.digest(b"secret-word-of-a-document", json.dumps(received.payload).encode(), "sha256").hex()
+    signature = hmac.digest(
+        b"secret-word-of-a-document", json.dumps(received.payload).encode(), "sha256"
+    ).hex()
     assert received.headers["x-signature"] == signature
     assert received.idempotency_key
 

@@ -6,6 +6,7 @@ import hmac
 import json
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from deliveryd.model import SECOND, WallClock
 from deliveryd.receipts import reading
 from deliveryd.receipts.app import Receipts
 from deliveryd.receipts.inlet import open_inlet
-from deliveryd.receipts.pages import FETCHES_AT_ONCE, Pages
+from deliveryd.receipts.pages import FETCHES_AT_ONCE, MOST_WAITING
 from deliveryd.receipts.reading import MOST_KEPT, SLICE
 from deliveryd.receipts.request import ReceiptRequest
 from deliveryd.testing.journal_cases.samples import accept_all, deliver_to_sent, waiting_events
@@ -101,7 +102,7 @@ def room_on(journal: Journal, table: dict[str, Any], host: Host, clock: Standing
     recorder.open()
     inlets = {"sms": open_inlet(ReceiptOptions.model_validate(table))}
     return Receipts(
-        inlets, {"/receipts/sms": "sms"}, recorder, clock, Metrics([], "1"), pages=Pages(host),
+        inlets, {"/receipts/sms": "sms"}, recorder, clock, Metrics([], "1"), pages=host,
         largest={"sms": 65536}, intermediate=["accepted"],
     )  # fmt: skip
 
@@ -320,6 +321,50 @@ async def test_requests_that_anybody_sends_provoke_few_fetches(
             sent = enveloped(amazon[0], SIGNED_NOTIFICATION, SigningCertURL=url)
             assert (await receipts.take_in("sms", sent)).status == 503
         assert len(fetched) in (FETCHES_AT_ONCE, FETCHES_AT_ONCE + 1)
+
+
+class HangingHost(Host):
+    """Answers one address never; tells when it is asked."""
+
+    def __init__(self, page: bytes, hangs: str) -> None:
+        super().__init__(page, [])
+        self._hangs = hangs
+        self.asked = anyio.Event()
+
+    async def fetch(self, url: str) -> bytes | None:
+        if url == self._hangs:
+            self.asked.set()
+            await anyio.sleep_forever()
+        return await super().fetch(url)
+
+
+async def test_a_fetch_that_hangs_holds_up_no_other_provider(
+    tmp_path: Path, amazon: tuple[rsa.RSAPrivateKey, bytes]
+) -> None:
+    """Nor many requests: of those of its provider that wait, the further ones are to come again."""
+    key, pem = amazon
+    slow = CERTIFICATE.replace("7ff5", "0000")
+    host = HangingHost(pem, slow)
+    statuses: list[int] = []
+    async with open_journal_file(tmp_path / "journal.db") as journal:
+        receipts = room_on(journal, sns_table(), host, StandingClock())
+        inlets = {name: open_inlet(ReceiptOptions.model_validate(sns_table())) for name in ("sms", "email")}
+        largest = dict.fromkeys(inlets, 65536)
+        receipts.adopt(inlets, {}, largest=largest, public_url="", intermediate=[])
+
+        async def report(provider: str, **changes: str) -> None:
+            sent = enveloped(key, SIGNED_NOTIFICATION, **changes)
+            statuses.append((await receipts.take_in(provider, sent)).status)
+
+        async with anyio.create_task_group() as tasks:
+            for _ in range(MOST_WAITING + 3):
+                tasks.start_soon(partial(report, "sms", SigningCertURL=slow))
+            await host.asked.wait()
+            await anyio.wait_all_tasks_blocked()
+            assert statuses == [503, 503]
+            await report("email")
+            assert statuses == [503, 503, 400]  # genuine, and its message is no report of the table
+            tasks.cancel_scope.cancel()
 
 
 async def test_what_is_no_certificate_is_not_fetched_again(

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import base64
 import json
-from datetime import UTC, datetime, timedelta
+from collections.abc import Iterator
+from contextlib import nullcontext
+from datetime import UTC, datetime
 
 import pytest
-from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
-from cryptography.x509.oid import NameOID
 
 from deliveryd.model import SECOND, parse_instant
 from deliveryd.receipts.request import ReceiptRequest
-from deliveryd.receipts.signatures.base import CertificateMissing, Forged, NoReport, Subscription
+from deliveryd.receipts.signatures import amazon as amazon_certificates
+from deliveryd.receipts.signatures.base import CertificateMissing, Forged, NoReport, Subscription, Untrusted
 from deliveryd.receipts.signatures.sns import Scheme as SnsScheme
 from deliveryd.receipts.verification import open_scheme, read_keys, signed_content
+from support.amazon_certificates import ISSUER, START, Authority
 from support.signed_requests import is_genuine, options, request
 
 # JSON Web Tokens
@@ -215,23 +217,16 @@ CONFIRM = "https://sns.eu-west-1.amazonaws.com/?Action=ConfirmSubscription&Topic
 SNS_NOW = parse_instant("2026-11-22T00:00:10Z")
 
 
+ROOT = Authority("Amazon Root CA 1")
+
+
 @pytest.fixture(scope="module")
-def amazon() -> tuple[rsa.RSAPrivateKey, bytes]:
-    """A key, and its certificate as PEM."""
+def amazon() -> Iterator[tuple[rsa.RSAPrivateKey, bytes]]:
+    """A key, and its certificate as PEM, which one of the system's authorities issued."""
     key = rsa.generate_private_key(65537, 2048)
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "sns.amazonaws.com")])
-    start = datetime(2026, 1, 1, tzinfo=UTC)
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(1)
-        .not_valid_before(start)
-        .not_valid_after(start + timedelta(days=3650))
-        .sign(key, hashes.SHA256())
-    )
-    return key, certificate.public_bytes(serialization.Encoding.PEM)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(amazon_certificates, "trusted_roots", lambda: [ROOT.certificate])
+        yield key, ROOT.issue(key, ["sns.amazonaws.com"])
 
 
 def enveloped(key: rsa.RSAPrivateKey, signed: str, **changes: str) -> ReceiptRequest:
@@ -277,6 +272,8 @@ def test_sns_names_the_certificate_that_it_misses(amazon: tuple[rsa.RSAPrivateKe
         },
         {"SigningCertURL": "http://sns.eu-west-1.amazonaws.com/SimpleNotificationService-7.pem"},
         {"SigningCertURL": "https://evil.s3.amazonaws.com/SimpleNotificationService-7.pem"},
+        {"SigningCertURL": "https://sns.eu-west-1.s3.amazonaws.com/SimpleNotificationService-7.pem"},
+        {"SigningCertURL": "https://sns.s3.amazonaws.com/SimpleNotificationService-7.pem"},
         {
             "SigningCertURL": "https://sns.eu-west-1.amazonaws.com@evil.example/SimpleNotificationService-7.pem"
         },
@@ -337,3 +334,72 @@ def test_a_certificate_that_is_none() -> None:
     """What a host answers instead of one."""
     with pytest.raises(Forged, match="certificate"):
         sns_scheme(b"<html>")
+
+
+OTHER_ROOT = Authority("Another Root")
+AT_HOST = "sns.eu-west-1.amazonaws.com"
+
+
+@pytest.mark.parametrize(
+    ("authority", "names", "start", "genuine"),
+    [
+        (ROOT, ["sns.amazonaws.com"], START, True),
+        (ROOT, ["sns-signing.eu-west-1.amazonaws.com", AT_HOST], START, True),
+        (ROOT, ["sns-signing.af-south-1.amazonaws.com"], START, False),
+        (ROOT, ["evil.example"], START, False),
+        (ROOT, ["evil.example", "s3.amazonaws.com"], START, False),
+        (OTHER_ROOT, ["sns.amazonaws.com"], START, False),
+        (None, ["sns.amazonaws.com"], START, False),
+        (ROOT, ["sns.amazonaws.com"], datetime(2025, 1, 1, tzinfo=UTC), False),
+        (ROOT, ["sns.amazonaws.com"], datetime(2026, 12, 1, tzinfo=UTC), False),
+    ],
+    ids=[
+        "old region", "own region", "another region", "another name", "a bucket", "another authority",
+        "self-signed", "expired", "not yet valid",
+    ],
+)  # fmt: skip
+@pytest.mark.usefixtures("amazon")
+def test_the_certificate_of_sns_is_examined(
+    authority: Authority | None, names: list[str], start: datetime, genuine: bool
+) -> None:
+    """Its chain, its name and its dates; the signature itself always fits."""
+    issuer = authority or Authority("sns.amazonaws.com")
+    key = issuer.key if authority is None else rsa.generate_private_key(65537, 2048)
+    page = (
+        issuer.certificate.public_bytes(serialization.Encoding.PEM)
+        if authority is None
+        else issuer.issue(key, names, start)
+    )
+    scheme = sns_scheme(page)
+    with nullcontext() if genuine else pytest.raises(Untrusted):
+        signed_content(scheme, enveloped(key, SIGNED_NOTIFICATION), [], SNS_NOW)
+
+
+@pytest.mark.usefixtures("amazon")
+def test_a_certificate_that_was_good_is_examined_again_when_it_expires() -> None:
+    """A worker runs for months."""
+    key = rsa.generate_private_key(65537, 2048)
+    scheme = sns_scheme(ROOT.issue(key, ["sns.amazonaws.com"], datetime(2025, 10, 25, tzinfo=UTC)))
+    signed_content(scheme, enveloped(key, SIGNED_NOTIFICATION), [], SNS_NOW)
+    later = "2026-11-25T00:00:00.000Z"
+    late = enveloped(key, SIGNED_NOTIFICATION.replace(NOTIFICATION["Timestamp"], later), Timestamp=later)
+    with pytest.raises(Untrusted):
+        signed_content(scheme, late, [], parse_instant(later))
+
+
+@pytest.mark.usefixtures("amazon")
+@pytest.mark.parametrize("address", [ISSUER, "http://evil.example/r2m01.cer"])
+def test_the_issuers_certificate_is_fetched_from_amazon(address: str) -> None:
+    """The file of SNS holds its own certificate only; without the issuer's, nothing leads to a root."""
+    between, key = Authority("Amazon RSA 2048 M01", ROOT), rsa.generate_private_key(65537, 2048)
+    scheme = sns_scheme(between.issue(key, ["sns.amazonaws.com"], issuer=address))
+    sent = enveloped(key, SIGNED_NOTIFICATION)
+    if address != ISSUER:
+        with pytest.raises(Untrusted):
+            signed_content(scheme, sent, [], SNS_NOW)
+        return
+    with pytest.raises(CertificateMissing) as missing:
+        signed_content(scheme, sent, [], SNS_NOW)
+    assert missing.value.url == ISSUER
+    missing.value.learn(between.certificate.public_bytes(serialization.Encoding.DER))
+    assert isinstance(signed_content(scheme, sent, [], SNS_NOW), ReceiptRequest)

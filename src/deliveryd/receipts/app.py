@@ -26,14 +26,24 @@ from deliveryd.model import (
 from deliveryd.receipts.batcher import ReceiptBatcher
 from deliveryd.receipts.endpoint import ELSEWHERE, NOTHING_HERE, STARTING, KnownProviders, ReceiptEndpoint
 from deliveryd.receipts.inlet import Inlet, ReceiptReply
-from deliveryd.receipts.pages import Pages
+from deliveryd.receipts.pages import Pages, PageSource
 from deliveryd.receipts.reading import SLICE, ReadReports, Report, Slices
 from deliveryd.receipts.request import ReceiptRequest, Unreadable
-from deliveryd.receipts.signatures.base import CertificateMissing, Forged, NoReport, Subscription, Verified
+from deliveryd.receipts.signatures.base import (
+    CertificateMissing,
+    Forged,
+    NoReport,
+    Subscription,
+    Untrusted,
+    Verified,
+)
 from deliveryd.telemetry.log_events import Event, Fields, log
 
 STRANGERS_LOG_INTERVAL = 60.0
 """Seconds between two log lines of one kind about requests that anybody may send in any number."""
+
+_LONGEST_CHAIN = 2
+"""Certificates that are fetched to verify a request: one and its issuer's."""
 
 _SHORT = 4 << 10
 """Bytes of a request of which the first slice is read at once, as of nearly all requests."""
@@ -72,7 +82,7 @@ class Receipts:
         clock: Clock,
         metrics: Metrics,
         *,
-        pages: Pages,
+        pages: PageSource,
         largest: Mapping[str, int],
         public_url: str = "",
         intermediate: Collection[str] = (),
@@ -88,7 +98,7 @@ class Receipts:
         self._largest = largest
         self._public_url = public_url
         self._intermediate = intermediate
-        self._pages = pages
+        self._pages: defaultdict[str, Pages] = defaultdict(lambda: Pages(pages))
         self._peers = peers
         self._quiet: defaultdict[tuple[str | None, Event, int | None], _Quiet] = defaultdict(_Quiet)
         self._one_list = anyio.Lock()
@@ -142,7 +152,7 @@ class Receipts:
             return challenged
         now = self._clock.now()
         try:
-            verified = await self._verified(inlet, request, now)
+            verified = await self._verified(inlet, self._pages[provider], request, now)
             if isinstance(verified, ReceiptRequest) and verified.token is not None:
                 await self._use(verified.token, now)
         except Forged:
@@ -166,34 +176,39 @@ class Receipts:
         if not await self._recorder.use_token(token, now):
             raise Forged("the token was used for another report")
 
-    async def _verified(self, inlet: Inlet, request: ReceiptRequest, now: int) -> ReceiptRequest | NoReport:
+    async def _verified(
+        self, inlet: Inlet, pages: Pages, request: ReceiptRequest, now: int
+    ) -> ReceiptRequest | NoReport:
         """Return a genuine request, after a subscription of it is confirmed. Raises Forged, _Unreachable."""
         verified: Verified
         try:
             verified = inlet.verify(request, now)
         except CertificateMissing as missing:
-            verified = await self._with_certificate(inlet, request, now, missing)
+            verified = await self._with_certificates(inlet, pages, request, now, missing)
         if not isinstance(verified, Subscription):
             return verified
-        if await self._pages.get(verified.url, lambda: True) is None:
+        if await pages.get(verified.url, lambda: True) is None:
             raise _Unreachable
         return NoReport()
 
-    async def _with_certificate(
-        self, inlet: Inlet, request: ReceiptRequest, now: int, missing: CertificateMissing
+    async def _with_certificates(
+        self, inlet: Inlet, pages: Pages, request: ReceiptRequest, now: int, missing: CertificateMissing
     ) -> Verified:
-        """Verify once more with the certificate; requests that wait for one fetch it once."""
-        certificate = await self._pages.get(missing.url, missing.is_missing)
-        if certificate is not None:
+        """Verify with the certificate, and its issuer's; requests that wait for one fetch it once."""
+        for _ in range(_LONGEST_CHAIN):
+            certificate = await pages.get(missing.url, missing.is_missing)
             try:
-                missing.learn(certificate)
-            except Forged:
-                self._pages.note_useless(missing.url)
+                if certificate is not None:
+                    missing.learn(certificate)
+                return inlet.verify(request, now)
+            except Untrusted:
+                pages.note_useless(missing.url)
                 raise
-        try:
-            return inlet.verify(request, now)
-        except CertificateMissing:
-            raise _Unreachable from None
+            except CertificateMissing as another:
+                if another.url == missing.url:
+                    break
+                missing = another
+        raise _Unreachable
 
     async def _read_and_record(
         self, provider: str, slices: Slices, size: int, now: int

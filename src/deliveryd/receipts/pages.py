@@ -26,6 +26,9 @@ MISSING_FOR = 300.0
 MOST_MISSING = 100
 """Addresses that are remembered as giving nothing."""
 
+MOST_WAITING = 20
+"""Requests that wait for a page at most; further ones are to come again, so that they hold no connections."""
+
 _TIMEOUT = 8.0
 _LARGEST = 64 << 10
 
@@ -53,7 +56,7 @@ class ProviderHosts:
 
 
 class Pages:
-    """Pages of providers, fetched one at a time and at a bounded rate."""
+    """Pages that the requests of one provider need, fetched one at a time and at a bounded rate."""
 
     def __init__(self, source: PageSource) -> None:
         self._source = source
@@ -64,7 +67,7 @@ class Pages:
 
     async def get(self, url: str, is_needed: Callable[[], bool]) -> bytes | None:
         """Return a page, or None. `is_needed` tells whether it still is when those before it are done."""
-        if self._is_missing(url):
+        if self._is_missing(url) or self._one.statistics().tasks_waiting >= MOST_WAITING:
             return None
         async with self._one:
             if not is_needed() or self._is_missing(url) or not self._take():

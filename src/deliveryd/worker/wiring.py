@@ -496,7 +496,7 @@ def open_receipts(config: Config, common: Common) -> Receipts | None:
         return None
     from deliveryd.http.peers import Peers  # noqa: PLC0415  # loaded with it
     from deliveryd.receipts.app import Receipts  # noqa: PLC0415  # loads starlette
-    from deliveryd.receipts.pages import Pages, ProviderHosts  # noqa: PLC0415  # loaded with it
+    from deliveryd.receipts.pages import ProviderHosts  # noqa: PLC0415  # loaded with it
 
     return Receipts(
         open_inlets(config.channels.reporting),
@@ -504,7 +504,7 @@ def open_receipts(config: Config, common: Common) -> Receipts | None:
         common.recorder,
         common.clock,
         common.metrics,
-        pages=Pages(ProviderHosts()),
+        pages=ProviderHosts(),
         largest=largest_requests(config),
         public_url=config.receipts.public_url or "",
         intermediate=config.events.intermediate,

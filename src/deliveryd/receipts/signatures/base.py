@@ -21,6 +21,10 @@ class Forged(Exception):
     """A request isn't signed by the provider; the text says why, without values."""
 
 
+class Untrusted(Forged):
+    """The certificate of a signature isn't one of SNS: what it was fetched from is of no use now."""
+
+
 class CertificateMissing(Exception):
     """The signature can be verified only with the certificate at `url`, which `learn` has to be given.
 

@@ -1,6 +1,6 @@
 """`sns`: Amazon SNS. The message names the certificate that its signature fits, on Amazon's own hosts only.
 
-A certificate is fetched once and remembered, and only for a message that could be genuine. A genuine
+Certificates are fetched once and remembered, and only for a message that could be genuine. A genuine
 signature only shows that Amazon sent the message: whose topic it is, `topics` says.
 """
 
@@ -16,25 +16,28 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.padding import PKCS1v15
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 from cryptography.hazmat.primitives.hashes import SHA1, SHA256, HashAlgorithm
-from cryptography.x509 import load_pem_x509_certificate
+from cryptography.x509 import Certificate
 
 from deliveryd.channels.signature_schemes import SnsSignature
 from deliveryd.model import parse_instant
 from deliveryd.receipts.request import ReceiptRequest
+from deliveryd.receipts.signatures import amazon
 from deliveryd.receipts.signatures.base import (
     CertificateMissing,
     Covered,
     Forged,
     NoReport,
     Subscription,
+    Untrusted,
     Verified,
     check_time,
     decode,
 )
 
-_HOST = r"https://sns\.[a-z0-9-]{1,40}\.amazonaws\.com(?:\.cn)?"
-_CERTIFICATE = re.compile(rf"{_HOST}/SimpleNotificationService-[A-Za-z0-9]{{1,64}}\.pem")
-_SUBSCRIBE = re.compile(rf"{_HOST}/\?[!-~]{{1,2000}}")
+_CERTIFICATE = re.compile(
+    rf"https://(?P<host>{amazon.HOST})/SimpleNotificationService-[A-Za-z0-9]{{1,64}}\.pem"
+)
+_SUBSCRIBE = re.compile(rf"https://{amazon.HOST}/\?[!-~]{{1,2000}}")
 _NOTIFICATION = ("Message", "MessageId", "Subject", "Timestamp", "TopicArn", "Type")
 _CONFIRMATION = ("Message", "MessageId", "SubscribeURL", "Timestamp", "Token", "TopicArn", "Type")
 _SIGNED = {
@@ -50,23 +53,21 @@ class Scheme:
 
     def __init__(self, options: SnsSignature) -> None:
         self._options = options
-        self._certificates: dict[str, RSAPublicKey] = {}
+        self._certificates: dict[str, Sequence[Certificate]] = {}
+        self._trusted: dict[str, amazon.TrustedKey] = {}
+        self._roots: Sequence[Certificate] | None = None
 
     def read_key(self, secret: str) -> str:
         """Return the secret; this scheme has none."""
         return secret
 
-    def learn(self, url: str, certificate: bytes) -> None:
-        """Remember the certificate at an address. Raises Forged if it can't be read."""
-        try:
-            key = load_pem_x509_certificate(certificate).public_key()
-        except ValueError:
-            key = None
-        if not isinstance(key, RSAPublicKey):
-            raise Forged("the certificate of the signature can't be used")
+    def learn(self, url: str, page: bytes) -> None:
+        """Remember the certificates at an address. Raises Untrusted if they can't be read."""
+        found = amazon.read_certificates(page)
         if len(self._certificates) >= _MOST_CERTIFICATES:
             self._certificates.clear()
-        self._certificates[url] = key
+            self._trusted.clear()
+        self._certificates[url] = found
 
     def verify(self, request: ReceiptRequest, _keys: Sequence[str], now: int) -> Covered:
         """Verify the envelope, and return the request with the message in it."""
@@ -76,15 +77,39 @@ class Scheme:
             raise Forged("the topic isn't among topics")
         if kind not in _SIGNED:
             raise Forged("the message has an unknown type")
-        if not _CERTIFICATE.fullmatch(url):
+        address = _CERTIFICATE.fullmatch(url)
+        if address is None:
             raise Forged("the certificate isn't on a host of Amazon SNS")
-        if url not in self._certificates:
-            _check_readable(envelope, kind)
-            self._check_time(_text(envelope, "Timestamp"), now)
-            raise CertificateMissing(url, partial(self.learn, url), lambda: url not in self._certificates)
-        self._check(self._certificates[url], envelope, _signed(envelope, kind))
+        _check_readable(envelope, kind)
         self._check_time(_text(envelope, "Timestamp"), now)
+        self._check(self._key(url, address["host"], now), envelope, _signed(envelope, kind))
         return Covered(_content(request, envelope, kind), body=True, query=False)
+
+    def _key(self, url: str, host: str, now: int) -> RSAPublicKey:
+        """Return the key at an address. Raises Untrusted, CertificateMissing."""
+        trusted = self._trusted.get(url)
+        if trusted is None or not trusted.begins <= now <= trusted.ends:
+            trusted = self._trusted[url] = self._examined(url, host, now)
+        return trusted.key
+
+    def _examined(self, url: str, host: str, now: int) -> amazon.TrustedKey:
+        chain = self._found(url)
+        issuer = amazon.issuer_address(chain[0])
+        if len(chain) == 1 and issuer is not None:
+            chain = [*chain, *self._found(issuer)]
+        if self._roots is None:
+            self._roots = amazon.trusted_roots()
+        try:
+            return amazon.trust(host, chain, self._roots, now)
+        except Untrusted:
+            del self._certificates[url]
+            raise
+
+    def _found(self, url: str) -> Sequence[Certificate]:
+        """Return the certificates at an address. Raises CertificateMissing."""
+        if url not in self._certificates:
+            raise CertificateMissing(url, partial(self.learn, url), lambda: url not in self._certificates)
+        return self._certificates[url]
 
     def _check(self, key: RSAPublicKey, envelope: dict[str, Any], signed: bytes) -> None:
         version = _text(envelope, "SignatureVersion")

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import re
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
 
-from deliveryd.config import Config, load
+from deliveryd.config import Config, ReceiptsOptions, load
 from deliveryd.directory.file import FileOptions
 from deliveryd.errors import ConfigError
 from deliveryd.options.units import Rate
@@ -438,3 +440,17 @@ def test_secrets_that_cannot_be_used_are_told_with_their_keys_and_never_shown(pa
         "config.toml:service.auth.token_file: token may be read by everybody; run: chmod o-rwx token",
     ]
     assert "s3cret" not in str(told)
+
+
+@pytest.mark.parametrize(
+    ("network", "good"),
+    [
+        ("0.0.0.0/0", False), ("::/0", False), ("128.0.0.0/1", False), ("2000::/3", False),
+        ("10.0.0.0/8", True), ("fc00::/7", True), ("192.0.2.7", True),
+    ],
+)  # fmt: skip
+def test_not_everybody_can_be_a_trusted_proxy(network: str, good: bool) -> None:
+    """Whoever is trusted names the peer of a request, and so passes every limit for peers."""
+    problem = pytest.raises(ValidationError, match="whoever is trusted may name any peer")
+    with nullcontext() if good else problem:
+        ReceiptsOptions.model_validate({"trusted_proxies": [network]})

@@ -113,6 +113,14 @@ def _network(text: str) -> str:
     return text
 
 
+def _proxies(text: str) -> str:
+    network = parse_network(text)
+    least = 8 if network.version == 4 else 7  # as large as the largest private networks
+    if network.prefixlen < least:
+        raise ValueError(f"must have at least {least} bits: whoever is trusted may name any peer")
+    return text
+
+
 def _journal_url(url: object, info: ValidationInfo) -> str:
     if isinstance(url, str) and url.startswith(POSTGRESQL):
         return url
@@ -130,6 +138,7 @@ Listen = Annotated[str, AfterValidator(_listen)]
 Tag = Annotated[str, AfterValidator(_tag)]
 HostName = Annotated[str, AfterValidator(_host)]
 OwnName = Annotated[str, AfterValidator(_name)]
+ProxyNetwork = Annotated[str, AfterValidator(_proxies)]
 NetworkText = Annotated[str, AfterValidator(_network)]
 JournalUrl = Annotated[str, BeforeValidator(_journal_url)]
 
@@ -300,7 +309,7 @@ class ReceiptsOptions(Section):
     public_url: PublicUrl | None = Field(
         None, description="address that providers call, in front of /receipts/…"
     )
-    trusted_proxies: tuple[NetworkText, ...] = Field(
+    trusted_proxies: tuple[ProxyNetwork, ...] = Field(
         ("127.0.0.0/8", "::1"), description="proxies whose X-Forwarded-For names the peer"
     )
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 
-import anyio
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.types import Receive, Scope, Send
 
-from deliveryd.admin.viewers import EVENT_STREAM_HEADERS, ViewerPlaces, refuse_viewer
+from deliveryd.admin.viewers import EVENT_STREAM_HEADERS, ViewerPlaces, end_stream, send_until_left
 from deliveryd.delivery.tail import Tail, TailFilter
 
 _NOTHING = b":\n\n"
@@ -35,18 +35,9 @@ class TailStream:
         if scope["method"] != "GET":
             await PlainTextResponse("", headers={"content-type": "text/event-stream"})(scope, receive, send)
             return
-        if not self._places.free:
-            await refuse_viewer(scope, receive, send)
-            return
-        self._places.free -= 1
-        try:
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(self._send, wanted, send)
-                while (await receive())["type"] != "http.disconnect":
-                    pass
-                tasks.cancel_scope.cancel()
-        finally:
-            self._places.free += 1
+        with self._places.taken(scope):
+            await send_until_left(partial(self._send, wanted, send), receive)
+        await end_stream(send)
 
     async def _send(self, wanted: TailFilter, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": EVENT_STREAM_HEADERS})

@@ -6,8 +6,11 @@ Each message is made once, whoever asks first, however many viewers there are; n
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
-from typing import Protocol
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, Protocol
 
 import anyio
 from starlette.responses import PlainTextResponse
@@ -38,10 +41,31 @@ class Feed(Protocol):
 
 
 class ViewerPlaces:
-    """How many more viewers there may be, of all feeds together."""
+    """The viewers of all feeds together.
+
+    If there are too many, one leaves for the next: of the peer that has most of them, the one that has been
+    there for longest. So viewers that only hold their connections shut out nobody.
+    """
 
     def __init__(self, most: int = MOST_VIEWERS) -> None:
-        self.free = most
+        self._most = most
+        self._viewers: dict[anyio.CancelScope, str] = {}
+
+    @contextmanager
+    def taken(self, scope: Scope) -> Iterator[None]:
+        """Hold a place for the viewer of a request; the block is cancelled when it has to leave."""
+        if len(self._viewers) >= self._most:
+            [(peer, _count)] = Counter(self._viewers.values()).most_common(1)
+            oldest = next(each for each, its_peer in self._viewers.items() if its_peer == peer)
+            del self._viewers[oldest]
+            oldest.cancel()
+        client = scope.get("client")
+        with anyio.CancelScope() as watched:
+            self._viewers[watched] = client[0] if client is not None else ""
+            try:
+                yield
+            finally:
+                self._viewers.pop(watched, None)
 
 
 class FeedStream:
@@ -56,18 +80,9 @@ class FeedStream:
         if scope["method"] != "GET":
             await PlainTextResponse("", headers={"content-type": "text/event-stream"})(scope, receive, send)
             return
-        if not self._places.free:
-            await refuse_viewer(scope, receive, send)
-            return
-        self._places.free -= 1
-        try:
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(self._send, send)
-                while (await receive())["type"] != "http.disconnect":
-                    pass
-                tasks.cancel_scope.cancel()
-        finally:
-            self._places.free += 1
+        with self._places.taken(scope):
+            await send_until_left(partial(self._send, send), receive)
+        await end_stream(send)
 
     async def _send(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": EVENT_STREAM_HEADERS})
@@ -80,10 +95,19 @@ class FeedStream:
             await anyio.sleep(INTERVAL - anyio.current_time() % INTERVAL)
 
 
-async def refuse_viewer(scope: Scope, receive: Receive, send: Send) -> None:
-    """Answer a viewer for whom there is no place."""
-    text = f"{MOST_VIEWERS} viewers are connected already; try again later\n"
-    await PlainTextResponse(text, 503, {"Retry-After": "10"})(scope, receive, send)
+async def send_until_left(send_all: Callable[[], Coroutine[Any, Any, None]], receive: Receive) -> None:
+    """Send until the viewer leaves."""
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(send_all)
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        tasks.cancel_scope.cancel()
+
+
+async def end_stream(send: Send) -> None:
+    """End the response to a viewer, if it still reads."""
+    with anyio.move_on_after(1):
+        await send({"type": "http.response.body", "body": b""})
 
 
 async def _send_part(send: Send, part: bytes) -> None:

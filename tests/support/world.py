@@ -102,22 +102,24 @@ class World:
         text = "".join(json.dumps(record) + "\n" for record in records) or '{"id": 0}\n'
         self.folder.joinpath("customers.jsonl").write_text(text, encoding="utf-8")
 
-    def start(self, *options: str, log: str = "warning", **environ: str) -> subprocess.Popen[bytes]:
-        """Start a worker; what it logs goes to `worker.log` in the folder."""
+    def start(
+        self, *options: str, log: str = "warning", output: int | None = None, **environ: str
+    ) -> subprocess.Popen[bytes]:
+        """Start a worker; what it logs goes to `worker.log` in the folder, or to a descriptor."""
         with self.folder.joinpath("worker.log").open("ab") as log_file:
             worker = subprocess.Popen(
                 [sys.executable, "-m", "deliveryd", "run", "--config", str(self.config), *options],
                 env={**os.environ, "DELIVERYD_LOG__LEVEL": log, "DELIVERYD_LOG__FORMAT": "json", **environ},
                 stdin=subprocess.DEVNULL,
-                stdout=log_file,
-                stderr=log_file,
+                stdout=log_file if output is None else output,
+                stderr=log_file if output is None else output,
             )
         self._workers.append(worker)
         return worker
 
     def run_until_idle(self, log: str = "warning", **environ: str) -> None:
         """Run a worker until there is nothing more to do; it must end with status 0."""
-        worker = self.start("--until-idle", log=log, **environ)
+        worker = self.start("--until-idle", log=log, output=None, **environ)
         assert worker.wait(PATIENCE) == 0, self.log()[-4000:]
 
     def command(self, *arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:

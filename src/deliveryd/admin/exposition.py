@@ -85,6 +85,11 @@ def _gauges(now: Levels) -> Iterator[Metric]:
     yield GaugeMetricFamily(
         "deliveryd_outbox_events", "Status events not yet accepted by the service.", now.outbox
     )
+    yield CounterMetricFamily(
+        "deliveryd_log_lines_dropped",
+        "Lines that the log lacks, since its reader took none.",
+        now.log_dropped,
+    )
     if now.journal_size is not None:
         yield GaugeMetricFamily(
             "deliveryd_journal_size_bytes", "Size of the journal's files.", now.journal_size

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import gc
 import signal
+import sys
 from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -21,6 +23,7 @@ from deliveryd.errors import ConfigError
 from deliveryd.journal.base import Account
 from deliveryd.states import State
 from deliveryd.telemetry import log_events
+from deliveryd.telemetry.output import Output, unblocked
 from deliveryd.worker.supervisor import Supervisor
 
 SUMMARY_STATES = {
@@ -30,6 +33,9 @@ SUMMARY_STATES = {
     "in_doubt": State.IN_DOUBT,
     "set_aside": State.SET_ASIDE,
 }
+
+LAST_LINES = 2.0
+"""Seconds that the end waits for a reader of standard error that is behind."""
 
 YOUNG = 50_000
 """Allocations between garbage collections: messages in flight are many, reference cycles few."""
@@ -59,6 +65,7 @@ def run(
     signal.signal(
         signal.SIGHUP, signal.SIG_IGN
     )  # until the worker handles it; by default it ends the process
+    _unblock_standard_error()
     loaded = _load(config)
     log_events.configure(loaded.log.level, loaded.log.format)
 
@@ -77,6 +84,13 @@ def run(
     if until_idle and (left := list(_left(ended))):
         print_errors(*left)
         raise typer.Exit(1)
+
+
+def _unblock_standard_error() -> None:
+    """Never wait for a reader of standard error. Called before the user changes, who may not open it."""
+    sys.stderr = unblocked(sys.stderr)
+    if isinstance(sys.stderr, Output):
+        atexit.register(sys.stderr.finish, LAST_LINES)
 
 
 def _load(path: Path) -> Config:

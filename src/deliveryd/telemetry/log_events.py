@@ -11,7 +11,6 @@ import logging
 import os
 import sqlite3
 import sys
-import threading
 import traceback
 from collections import deque
 from collections.abc import Iterator, Mapping, MutableMapping
@@ -23,6 +22,7 @@ from typing import Any, Self, TextIO, TypedDict, Unpack
 from deliveryd.errors import DeliverydError
 from deliveryd.telemetry.journald import JOURNAL_SOCKET, JournalSocket
 from deliveryd.telemetry.layouts import RENDERERS, Layout, choose_layout, instant, with_fields
+from deliveryd.telemetry.output import Output, sink_of
 
 # isort: split
 import structlog  # loaded by layouts before, without rich
@@ -240,6 +240,7 @@ class Event(StrEnum):
     OTLP_RECOVERED = "otlp.recovered", INFO, "the OTLP collector takes spans and metrics again"
 
     LIBRARY_MESSAGE = "library.message", WARNING, "a library logged something"
+    LOG_DROPPED = "log.dropped", WARNING, "count lines are missing here: the log's reader took nothing"
 
     level: int
     meaning: str
@@ -354,7 +355,9 @@ def configure(
     renderer = RENDERERS[suitable if layout == "auto" else layout](stream)
     if layout in ("auto", "journal") and suitable == "journal":
         renderer = with_fields(renderer, JournalSocket(journal))
-    sink = _Sink(stream)
+    if isinstance(stream, Output):
+        stream.notice = _say_dropped
+    sink = sink_of(stream)
     structlog.configure(
         processors=[_redact, _Warnings(), renderer],
         wrapper_class=structlog.make_filtering_bound_logger(lowest),
@@ -365,6 +368,10 @@ def configure(
     root = logging.getLogger()
     root.handlers[:] = [handler for handler in root.handlers if not isinstance(handler, _Foreign)]
     root.addHandler(_Foreign(max(lowest, WARNING)))
+
+
+def _say_dropped(count: int) -> None:
+    log(Event.LOG_DROPPED, count=count)
 
 
 def last_warnings() -> list[Mapping[str, object]]:
@@ -457,24 +464,6 @@ class _Warnings:
             kept.pop("exception", None)  # for the log: it is long
             self.lines.append({"at": kept.pop("timestamp"), **kept})
         return line
-
-
-class _Sink:
-    """Writes whole lines; if the output is closed or full, the line is lost and the worker goes on."""
-
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-        self._lock = threading.Lock()
-
-    def write(self, line: str) -> None:
-        with self._lock:
-            try:
-                self._stream.write(f"{line}\n")
-                self._stream.flush()
-            except (OSError, ValueError):
-                return
-
-    debug = info = warning = error = critical = write
 
 
 class _Foreign(logging.Handler):

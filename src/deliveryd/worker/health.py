@@ -16,6 +16,7 @@ from deliveryd.journal.place import JournalFile, JournalPlace
 from deliveryd.metrics import Levels
 from deliveryd.model import Clock
 from deliveryd.states import State
+from deliveryd.telemetry.output import dropped_lines
 from deliveryd.telemetry.overview import Overview, Points
 from deliveryd.worker.history import History
 from deliveryd.worker.picture import Figures, Picture, Vitals, oldest_of
@@ -150,6 +151,7 @@ class WorkerHealth:
             oldest_event=oldest.event or 0.0,
             in_flight=self._parts.recorder.in_flight.held,
             in_flight_limit=self._parts.recorder.in_flight.most,
+            log_dropped=dropped_lines(),
         )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import os
 import signal
+import sys
 import threading
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -62,6 +63,9 @@ COUNT_INTERVAL = 10.0
 STATUS_INTERVAL = 10.0
 PRUNE_INTERVAL = 60.0
 TELL_INTERVAL = 60.0
+CATCH_UP_INTERVAL = 10.0
+"""Seconds between tries to write lines of the log that wait for a reader, while no new ones are logged."""
+
 OVERDUE_INTERVAL = 300.0
 CUT_INTERVAL = 300.0
 """Seconds between truncations of the journal's log, which contains deleted data, and between retries."""
@@ -373,6 +377,7 @@ class Supervisor:
             chores.start_soon(_every, PRUNE_INTERVAL, self._prune, parts)
             chores.start_soon(_every, CUT_INTERVAL, parts.journal.cut_log)
             chores.start_soon(_every, TELL_INTERVAL, _log_failures, parts)
+            chores.start_soon(_every, CATCH_UP_INTERVAL, _catch_up)
             chores.start_soon(_every, OVERDUE_INTERVAL, parts.overdue.count)
 
     async def _count(self, parts: Parts, health: WorkerHealth) -> None:
@@ -470,6 +475,10 @@ async def _reconcile(journal: Journal) -> Account:
 async def _log_failures(parts: Parts) -> None:
     parts.recorder.failures.report()
     parts.recorder.stops.report()
+
+
+async def _catch_up() -> None:
+    sys.stderr.flush()  # doesn't wait: see deliveryd.telemetry.output
 
 
 async def _sample(health: WorkerHealth) -> None:

@@ -6,6 +6,7 @@
     ├── WireError                 an HTTP exchange gave no answer
     │   ├── NotSent               nothing of the request left: safe to send again
     │   │   ├── TooLate           its time ran out before the first byte was sent
+    │   │   ├── OutOfFiles        this process can open no more files
     │   │   └── ProxyRefused      the proxy refused to connect
     │   └── OutcomeUnknown        it was sent, and no complete response came back
     │       └── BrokenOff         the response's head was complete, its body wasn't
@@ -65,6 +66,10 @@ class NotSent(WireError):
 
 class TooLate(NotSent):
     """The time for sending the request ran out before its first byte was written."""
+
+
+class OutOfFiles(NotSent):
+    """This process, or its system, can open no more files: it says nothing of the peer."""
 
 
 class ProxyRefused(NotSent):

@@ -20,6 +20,7 @@ from deliveryd.channels.base import (
     Refused,
     Stopped,
     TryAgain,
+    Unsent,
     Verdict,
 )
 from deliveryd.model import channel_of
@@ -47,6 +48,7 @@ VERDICT_WORDS: dict[type[Verdict], str] = {
     InDoubt: "in_doubt",
     Misconfigured: "misconfigured",
     Expired: "expired",
+    Unsent: "unsent",
 }
 
 _ALONE = ()

@@ -184,9 +184,9 @@ def retry_later(entry: Entry, at: int, due_at: int, outcome: Outcome, waits_for:
     return Transition(entry, *_RETRY, at, due_at, outcome, waits_for=waits_for)
 
 
-def unsent(entry: Entry, at: int, due_at: int) -> Transition:
+def unsent(entry: Entry, at: int, due_at: int, reason: str) -> Transition:
     """Nothing was sent after the intent, which says nothing of the provider and uses up no try."""
-    return retry_later(entry, at, due_at, Outcome("try_again", None, NOT_OUTLASTED), None)
+    return retry_later(entry, at, due_at, Outcome("try_again", None, reason), None)
 
 
 def moved_on(entry: Entry, at: int, outcome: Outcome) -> Transition:

@@ -8,7 +8,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from support.configurations import FILES, SMS_GATEWAY
 
 PAGE_TOKEN = "0123456789abcdef0123456789abcdef"
 PATIENCE = 60.0
+PROGRAM = ("-m", "deliveryd")
 
 CONFIG = (
     """\
@@ -103,12 +104,20 @@ class World:
         self.folder.joinpath("customers.jsonl").write_text(text, encoding="utf-8")
 
     def start(
-        self, *options: str, log: str = "warning", output: int | None = None, **environ: str
+        self,
+        *options: str,
+        log: str = "warning",
+        output: int | None = None,
+        program: Sequence[str] = PROGRAM,
+        **environ: str,
     ) -> subprocess.Popen[bytes]:
-        """Start a worker; what it logs goes to `worker.log` in the folder, or to a descriptor."""
+        """Start a worker; what it logs goes to `worker.log` in the folder, or to a descriptor.
+
+        `program`: the interpreter's arguments, for one that prepares something before.
+        """
         with self.folder.joinpath("worker.log").open("ab") as log_file:
             worker = subprocess.Popen(
-                [sys.executable, "-m", "deliveryd", "run", "--config", str(self.config), *options],
+                [sys.executable, *program, "run", "--config", str(self.config), *options],
                 env={**os.environ, "DELIVERYD_LOG__LEVEL": log, "DELIVERYD_LOG__FORMAT": "json", **environ},
                 stdin=subprocess.DEVNULL,
                 stdout=log_file if output is None else output,
@@ -119,7 +128,7 @@ class World:
 
     def run_until_idle(self, log: str = "warning", **environ: str) -> None:
         """Run a worker until there is nothing more to do; it must end with status 0."""
-        worker = self.start("--until-idle", log=log, output=None, **environ)
+        worker = self.start("--until-idle", log=log, output=None, program=PROGRAM, **environ)
         assert worker.wait(PATIENCE) == 0, self.log()[-4000:]
 
     def command(self, *arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:

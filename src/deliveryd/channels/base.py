@@ -124,10 +124,16 @@ class Expired(NamedTuple):
     reason: str = "expired"
 
 
+class Unsent(NamedTuple):
+    """Nothing was sent for a reason of this process, such as no free file: the provider isn't concerned."""
+
+    reason: str
+
+
 Attempted = Accepted | Refused | Stopped | TryAgain | InDoubt | Misconfigured
 """The outcome of an attempt that was made."""
 
-Verdict = Attempted | Expired
+Verdict = Attempted | Expired | Unsent
 """The outcome of an attempt.
 
 Reasons name statuses and rules, never texts, names, addresses or secrets. `words` are the provider's own

@@ -20,6 +20,7 @@ from deliveryd.channels.base import (
     Refused,
     TryAgain,
     Unknown,
+    Unsent,
     Verdict,
 )
 from deliveryd.channels.filling import UNREADABLE_PHONE, MappingContext, Unfit, Validity
@@ -31,7 +32,15 @@ from deliveryd.channels.http_recipient import Recipient
 from deliveryd.channels.http_request import RequestWriter, logins
 from deliveryd.channels.mapping import customer_fields
 from deliveryd.channels.masking import MASK, mask
-from deliveryd.errors import BrokenOff, ConfigError, NotSent, OutcomeUnknown, ProxyRefused, TooLate
+from deliveryd.errors import (
+    BrokenOff,
+    ConfigError,
+    NotSent,
+    OutcomeUnknown,
+    OutOfFiles,
+    ProxyRefused,
+    TooLate,
+)
 from deliveryd.http.client import HttpClient, build_client
 from deliveryd.http.reachability import connect_problem, endpoint_of
 from deliveryd.http.tls import TlsFiles
@@ -155,6 +164,8 @@ class HttpChannel:
             return Refused(str(error), unsent=True)
         except TooLate:
             return Expired()
+        except OutOfFiles as error:
+            return Unsent(str(error))
         except NotSent as error:
             return _not_sent(error)
         except OutcomeUnknown as error:

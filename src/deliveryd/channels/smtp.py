@@ -24,6 +24,7 @@ from deliveryd.channels.base import (
     Misconfigured,
     Refused,
     Unknown,
+    Unsent,
     Verdict,
 )
 from deliveryd.channels.mailbox import parse_mailbox
@@ -34,7 +35,9 @@ from deliveryd.channels.smtp_verdicts import SmtpFailure, Stage, verdict_on_fail
 from deliveryd.errors import ConfigError, TooLate
 from deliveryd.model import Customer
 from deliveryd.network.deadline import within
+from deliveryd.network.reasons import connect_reason
 from deliveryd.network.resolver import Resolver
+from deliveryd.runtime.file_limit import is_out_of_files
 from deliveryd.runtime.renewal import RenewedValue
 
 PROBE_SECONDS = 5.0
@@ -167,6 +170,9 @@ class SmtpChannel:
         except NeedsUtf8:
             return Refused("the mail address isn't ASCII, and the server offers no SMTPUTF8")
         except (SMTPException, OSError) as error:
+            options = self._options
+            if attempt.stage is Stage.CONNECT and is_out_of_files(error):
+                return Unsent(connect_reason(options.host, options.actual_port, error, self._ca_key))
             return self._named(self._judge(attempt.stage, error), attempt.stage)
         return Accepted(mail.name)
 

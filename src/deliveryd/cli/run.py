@@ -21,6 +21,7 @@ from deliveryd.cli.shutdown import announce_shutdown
 from deliveryd.config import Config, examine_to_run
 from deliveryd.errors import ConfigError
 from deliveryd.journal.base import Account
+from deliveryd.runtime.file_limit import raise_file_limit
 from deliveryd.states import State
 from deliveryd.telemetry import log_events
 from deliveryd.telemetry.output import Output, unblocked
@@ -65,6 +66,7 @@ def run(
     signal.signal(
         signal.SIGHUP, signal.SIG_IGN
     )  # until the worker handles it; by default it ends the process
+    raise_file_limit()
     _unblock_standard_error()
     loaded = _load(config)
     log_events.configure(loaded.log.level, loaded.log.format)

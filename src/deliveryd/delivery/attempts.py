@@ -16,6 +16,7 @@ from deliveryd.channels.base import (
     Refused,
     Stopped,
     TryAgain,
+    Unsent,
     Verdict,
 )
 from deliveryd.delivery.lane import Kit
@@ -56,7 +57,7 @@ class Attempts:
         if kit.asks(entry) and (step := await self._ask(entry, routed, kit, dispatch)) is not None:
             return step
         if kit.may_begin is not None and not kit.may_begin():
-            return verdicts.unsent(entry)
+            return verdicts.unsent(entry, transitions.NOT_OUTLASTED)
         started = time.monotonic()
         try:
             verdict = await channel.send(dispatch)
@@ -71,6 +72,9 @@ class Attempts:
         self._metrics.attempted(self._provider, verdict, time.monotonic() - started)
         if isinstance(verdict, Accepted):
             return verdicts.accepted(entry, verdict)
+        if isinstance(verdict, Unsent):
+            kit.provider.lacks_files(verdict.reason)
+            return verdicts.unsent(entry, verdict.reason)
         if isinstance(verdict, Expired):
             return self._after_delay(entry, routed, kit)
         return self._after_failure(entry, routed, kit, verdict)
@@ -88,7 +92,7 @@ class Attempts:
         """The step of a message of which the adapter sent nothing: it was too late."""
         now = self._clock.now()
         if kit.may_begin is not None and not is_expired(routed.expires_at, now):
-            return kit.verdicts.unsent(entry)
+            return kit.verdicts.unsent(entry, transitions.NOT_OUTLASTED)
         return kit.verdicts.expired(entry, routed, now)
 
     def _after_failure(

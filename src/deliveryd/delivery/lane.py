@@ -69,7 +69,16 @@ class Kit:
     A dispatcher that works by another lane has a new one for new attempts. `may_begin`: see `Dispatch`.
     """
 
-    __slots__ = ("breaker", "channel", "customer_fields", "may_begin", "refusals", "use", "verdicts")
+    __slots__ = (
+        "breaker",
+        "channel",
+        "customer_fields",
+        "may_begin",
+        "provider",
+        "refusals",
+        "use",
+        "verdicts",
+    )
 
     def __init__(
         self, lane: Lane, verdicts: VerdictHandler, use: AdapterUse, may_begin: Callable[[], bool] | None
@@ -77,6 +86,7 @@ class Kit:
         self.channel = lane.channel
         self.customer_fields = tuple(lane.channel.customer_fields)
         self.verdicts = verdicts
+        self.provider = lane.provider
         self.breaker = lane.provider.breaker
         self.refusals = lane.provider.refusals
         self.use = use

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import anyio
@@ -17,6 +18,9 @@ from deliveryd.model import SECOND, Clock, Transition, channel_of
 from deliveryd.runtime import waits
 from deliveryd.runtime.breaker import Breaker, BreakerPolicy
 from deliveryd.telemetry.log_events import Event, log
+
+SAID_AGAIN = 60.0
+"""Seconds until the log says again that attempts lack files."""
 
 LONGEST_WAIT_ALONE = 300.0
 """Seconds after which it is looked again whether another provider or channel takes a message."""
@@ -52,6 +56,7 @@ class Provider:
         self._is_reached = False
         self._has_failed = False
         self._chosen_at = -PROBE_SPACING
+        self._lacked_files_at = -math.inf
         self.last_failure: LastFailure | None = None
 
     def follow(self, policy: BreakerPolicy) -> None:
@@ -126,6 +131,13 @@ class Provider:
         self.note_failure("no_connection", reason)
         if (pause := self.breaker.failed()) is not None:
             self._log_failed(Event.CHANNEL_PROBE_FAILED, reason, pause)
+
+    def lacks_files(self, reason: str) -> None:
+        """An attempt found no free file: say so, which concerns this worker and not the provider."""
+        now = anyio.current_time()
+        if now >= self._lacked_files_at + SAID_AGAIN:
+            self._lacked_files_at = now
+            log(Event.FILES_EXHAUSTED, channel=self._channel, provider=self.name, reason=reason)
 
     def note_failure(self, code: str, reason: str) -> None:
         """Keep why an attempt failed, for those who look."""

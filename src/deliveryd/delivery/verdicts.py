@@ -28,7 +28,7 @@ from deliveryd.states import State
 from deliveryd.telemetry.log_events import Event, log
 
 UNSENT_PAUSE = 1.0
-"""Seconds until a message goes on that wasn't sent since the journal's lease would have ended before."""
+"""Seconds until a message goes on that wasn't sent for a reason of this worker."""
 
 
 class VerdictHandler:
@@ -98,17 +98,17 @@ class VerdictHandler:
         self._refusals.unanswered(entry.settings_id)
         return transitions.expired(entry, State.SENDING, now, routed.expires_at or now)
 
-    def unsent(self, entry: Entry) -> Transition:
-        """The step of a message that wasn't sent, since another worker could have adopted it meanwhile."""
+    def unsent(self, entry: Entry, reason: str) -> Transition:
+        """The step of a message that wasn't sent for a reason of this worker, not of the provider."""
         self._provider.breaker.withdraw()
         self._refusals.unanswered(entry.settings_id)
         now = self._clock.now()
         log(
             Event.ATTEMPT_RETRY,
-            channel=self._channel, provider=self._name, message_id=entry.id, reason=transitions.NOT_OUTLASTED,
+            channel=self._channel, provider=self._name, message_id=entry.id, reason=reason,
             tries=entry.tries, delay=UNSENT_PAUSE,
         )  # fmt: skip
-        return transitions.unsent(entry, now, now + int(UNSENT_PAUSE * SECOND))
+        return transitions.unsent(entry, now, now + int(UNSENT_PAUSE * SECOND), reason)
 
     def unfit(self, entry: Entry, verdict: Refused) -> Transition:
         """The step of a message that no request can be made of, which says nothing of the provider."""

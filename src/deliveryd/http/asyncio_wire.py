@@ -22,7 +22,7 @@ from deliveryd.errors import BrokenOff, NotSent, OutcomeUnknown, WireError
 from deliveryd.http.content_coding import Decoder, Undecodable
 from deliveryd.http.wire import IDENTITY, BeforeSend, Headers, Target, WireResponse
 from deliveryd.network.connection import connect
-from deliveryd.network.reasons import connect_reason
+from deliveryd.network.reasons import not_connected
 from deliveryd.network.resolver import Resolver
 
 IDLE_SECONDS = 4.0
@@ -160,7 +160,7 @@ class AsyncioWire:
         except TimeoutError:
             raise NotSent(f"no connection to {host}:{port} within {deadline:g} s") from None
         except OSError as error:
-            raise NotSent(connect_reason(host, port, error, self._ca_key)) from None
+            raise not_connected(host, port, error, self._ca_key) from None
         if self._closed:
             connection.close()
             raise NotSent("the client is closed")

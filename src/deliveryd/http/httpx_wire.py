@@ -16,7 +16,7 @@ from deliveryd.http.httpx_transport import ResolvingTransport
 from deliveryd.http.proxy import Login, Proxy
 from deliveryd.http.wire import IDENTITY, BeforeSend, Headers, Target, WireResponse
 from deliveryd.network.deadline import within
-from deliveryd.network.reasons import connect_reason
+from deliveryd.network.reasons import not_connected
 
 _NEVER_SENT = (
     httpx.ConnectError,
@@ -86,7 +86,7 @@ class HttpxWire:
         except httpx.ProxyError as error:
             raise _refused_by_proxy(target, error) from None
         except _NEVER_SENT as error:
-            raise NotSent(connect_reason(target.host, target.port, error, self._ca_key)) from None
+            raise not_connected(target.host, target.port, error, self._ca_key) from None
         except httpx.TransportError as error:
             raise progress.unknown(f"the connection broke ({type(error).__name__})") from None
 

@@ -13,10 +13,18 @@ from typing import TYPE_CHECKING
 import anyio
 import anyio.to_thread
 
+from deliveryd.http.addresses import url_of
+from deliveryd.runtime.file_limit import is_out_of_files
+from deliveryd.telemetry.log_events import Event, log
+
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
     Serve = Callable[[ASGIApp, socket.socket, anyio.Event], Awaitable[None]]
+
+
+LOADED_AGAIN = 1.0
+"""Seconds until a server is loaded again if no file could be opened."""
 
 
 async def serve_when_asked(
@@ -33,9 +41,18 @@ async def serve_when_asked(
     """
     with bound:
         await _first(lambda: anyio.wait_readable(bound), stop.wait)
-        if not stop.is_set():
-            serve, app = await anyio.to_thread.run_sync(_load, build, trusted_proxies)
-            await serve(app, bound, stop)
+        while not stop.is_set():
+            try:
+                serve, app = await anyio.to_thread.run_sync(_load, build, trusted_proxies)
+            except OSError as error:
+                if not is_out_of_files(error):
+                    raise
+                log(Event.FILES_EXHAUSTED, listen=url_of(bound), error=error)
+                with anyio.move_on_after(LOADED_AGAIN):
+                    await stop.wait()
+            else:
+                await serve(app, bound, stop)
+                return
 
 
 async def _first(*events: Callable[[], Awaitable[None]]) -> None:

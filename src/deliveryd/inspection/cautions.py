@@ -22,6 +22,7 @@ from deliveryd.network.plain_text import is_loopback
 from deliveryd.options.suggestion import closest
 from deliveryd.options.units import format_size
 from deliveryd.runtime.rights import READ, WRITE, exposure
+from deliveryd.worker.open_files import open_files
 
 _LOGGED = "servers and proxies write addresses to their logs"
 
@@ -37,6 +38,7 @@ def cautions(config: Config) -> list[Finding]:
         *_changing_repeats(config),
         *_exposed_files(config),
         *_unusual_ports(config),
+        *_many_files(config),
     ]
 
 
@@ -206,6 +208,18 @@ def _unusual_ports(config: Config) -> Iterator[Finding]:
     for provider in config.channels.providers.values():
         if isinstance(provider.options, SmtpOptions) and provider.options.tls_hint:
             yield Finding(f"{provider.place}.tls", Level.HINT, provider.options.tls_hint.lstrip("; "))
+
+
+def _many_files(config: Config) -> Iterator[Finding]:
+    """Yield a warning if not everything may be open at once, by the limit that this command has."""
+    files = open_files(config)
+    if not files.is_enough:
+        least = files.lowered(min(each.common.concurrency for each in config.channels.providers.values()))
+        text = (
+            f"{files}: the worker would lower the concurrency of all providers, to {least} at the least;"
+            " set LimitNOFILE= of its unit (ulimit -n, nofile), or lower concurrency yourself"
+        )
+        yield Finding("channels", Level.WARNING, text)
 
 
 def fields_without_values(config: Config, known: Collection[str], directory: str) -> list[Finding]:

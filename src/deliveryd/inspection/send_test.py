@@ -6,7 +6,7 @@ import secrets
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from deliveryd.channels.base import Accepted, Channel, Dispatch, Expired, Verdict
+from deliveryd.channels.base import Accepted, Channel, Dispatch, Expired, Unsent, Verdict
 from deliveryd.channels.http import HttpChannel
 from deliveryd.channels.options import ProviderConfig
 from deliveryd.config import Config
@@ -96,7 +96,7 @@ def sent_lines(sent: Sent) -> Iterator[str]:
         yield from ("answer", *_indented(sent.answer), "")
     elif not sent.is_accepted:  # only HTTP answers are kept
         yield from ("answer", "  none that is complete", "")
-    if isinstance(sent.verdict, Expired):
+    if isinstance(sent.verdict, Expired | Unsent):
         yield sent.verdict.reason
     else:
         yield from verdict_lines(sent.verdict)
@@ -108,5 +108,5 @@ def _indented(text: str) -> Iterator[str]:
 
 def sent_data(sent: Sent) -> Mapping[str, object]:
     """Return the result as JSON."""
-    verdict = {} if isinstance(sent.verdict, Expired) else verdict_data(sent.verdict)
+    verdict = {} if isinstance(sent.verdict, Expired | Unsent) else verdict_data(sent.verdict)
     return {"request": sent.request, "answer": sent.answer, **verdict}

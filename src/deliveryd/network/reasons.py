@@ -8,6 +8,9 @@ import socket
 import ssl
 from typing import TypeVar
 
+from deliveryd.errors import NotSent, OutOfFiles
+from deliveryd.runtime.file_limit import is_out_of_files
+
 _NO_SUCH_HOST = frozenset({socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME)})
 
 _UNKNOWN_AUTHORITY = frozenset({2, 18, 19, 20, 21})
@@ -30,6 +33,12 @@ def connect_reason(host: str, port: int, error: BaseException, ca_key: str) -> s
     if (unknown := caused_by(error, socket.gaierror)) is not None:
         return f"no connection to {host}:{port}: {_name_reason(unknown)}"
     return f"no connection to {host}:{port}: {_system_reason(error)}"
+
+
+def not_connected(host: str, port: int, error: BaseException, ca_key: str) -> NotSent:
+    """Return the error for a request that wasn't sent, since no connection was made; see `connect_reason`."""
+    kind = OutOfFiles if is_out_of_files(error) else NotSent
+    return kind(connect_reason(host, port, error, ca_key))
 
 
 def caused_by(error: BaseException | None, kind: type[E]) -> E | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
+from types import ModuleType
 
 from deliveryd.errors import LanguageUnreadable
 
@@ -41,13 +42,22 @@ def standard_tag(tag: str) -> str:
         return text
     if len(text) > _LONGEST:
         raise _unreadable(text)
-    import langcodes  # noqa: PLC0415 - its tables take a tenth of the start, and are seldom needed
+    langcodes, error = load_tags()
+    try:
+        return str(langcodes.standardize_tag(text)).lower()
+    except error:
+        raise _unreadable(text) from None
+
+
+def load_tags() -> tuple[ModuleType, type[Exception]]:
+    """Return the library of language tags, and its error. A worker loads it as soon as it is ready.
+
+    Its tables take a tenth of the start, and are seldom needed.
+    """
+    import langcodes  # noqa: PLC0415
     from langcodes.tag_parser import LanguageTagError  # noqa: PLC0415
 
-    try:
-        return langcodes.standardize_tag(text).lower()
-    except LanguageTagError:
-        raise _unreadable(text) from None
+    return langcodes, LanguageTagError
 
 
 def _unreadable(text: str) -> LanguageUnreadable:

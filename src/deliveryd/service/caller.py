@@ -12,11 +12,16 @@ from deliveryd.errors import BrokenOff, NotSent, ServiceRefused, ServiceUnavaila
 from deliveryd.http.client import HttpClient, raw_header, target_of
 from deliveryd.http.retry_after import retry_after
 from deliveryd.http.wire import Target, WireResponse
+from deliveryd.runtime.backoff import backoff
 from deliveryd.runtime.renewal import RenewedValue
 from deliveryd.runtime.waits import LONGEST_ANSWER_WAIT
 from deliveryd.service.auth import AuthOptions
 
 TRIES = 3
+FIRST_RETRY_PAUSE = 0.2
+LONGEST_BACKOFF = 2.0
+"""Seconds between the tries of one call, where the service asks for no pause."""
+
 LONGEST_RETRY_PAUSE = 5.0
 """Most seconds between the tries of one call; a longer Retry-After raises ServiceUnavailable."""
 
@@ -105,14 +110,16 @@ class Caller:
     async def _some_tries(
         self, once: Callable[[], Awaitable[WireResponse]], is_worth_another: Callable[[BaseException], bool]
     ) -> WireResponse:
-        try:
-            return await once()
-        except (ServiceUnavailable, WireError) as error:
-            if not is_worth_another(error):
-                raise
-            from deliveryd.service.retries import try_again  # noqa: PLC0415  # loads tenacity, only needed here
-
-            return await try_again(once, error, TRIES, is_worth_another, self._sleep)
+        for number in range(1, TRIES):
+            try:
+                return await once()
+            except (ServiceUnavailable, WireError) as error:
+                if not is_worth_another(error):
+                    raise
+                asked = error.after if isinstance(error, ServiceUnavailable) else None
+            pause = backoff(FIRST_RETRY_PAUSE, LONGEST_BACKOFF, number) if asked is None else asked
+            await self._sleep(pause)
+        return await once()
 
     async def _accepted(
         self,

@@ -39,6 +39,7 @@ from deliveryd.journal.opening import open_reader
 from deliveryd.journal.orders import Order
 from deliveryd.model import SECOND, Clock, WallClock
 from deliveryd.network.plain_text import is_loopback
+from deliveryd.rendering.language import load_tags
 from deliveryd.runtime.progress import LoggedProgress
 from deliveryd.runtime.renewal import RenewedValue
 from deliveryd.runtime.threads import Blocking, in_thread
@@ -201,6 +202,7 @@ class Supervisor:
                 await loops.start(self._listen_to_signals, parts)
                 if until_idle:
                     loops.start_soon(self._stop_when_idle, parts)
+                loops.start_soon(self._blocking or in_thread, load_tags)
                 self._notifier.ready()
                 self._notifier.status(health.sentence())
                 log(Event.WORKER_READY, channels=list(self._config.channels.configured))

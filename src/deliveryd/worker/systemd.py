@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Self
 
 
@@ -13,11 +13,18 @@ from typing import Self
 class Notifier:
     """The sender's side of sd_notify(3). Without an address every call does nothing. No call raises.
 
+    Its socket is opened once: a watchdog must be told also when no more files can be opened.
     `watchdog_interval`: the seconds between calls of `watchdog`; None without a watchdog.
     """
 
     address: str | None = None
     watchdog_interval: float | None = None
+    speaker: socket.socket | None = field(default=None, repr=False, compare=False)
+
+    def __del__(self) -> None:
+        """Close the socket."""
+        if self.speaker is not None:
+            self.speaker.close()
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] | None = None) -> Self:
@@ -27,6 +34,7 @@ class Notifier:
         return cls(
             address=address if address.startswith(("/", "@")) else None,
             watchdog_interval=_watchdog_interval(environ),
+            speaker=_speaker() if address.startswith(("/", "@")) else None,
         )
 
     def ready(self) -> None:
@@ -46,16 +54,20 @@ class Notifier:
         self._send("WATCHDOG=1")
 
     def _send(self, message: str) -> None:
-        if self.address is None:
+        if self.address is None or self.speaker is None:
             return
         # A leading @ stands for the zero byte of Linux's abstract namespace.
         target = f"\0{self.address[1:]}" if self.address.startswith("@") else self.address
         try:
-            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as speaker:
-                speaker.setblocking(False)
-                speaker.sendto(message.encode(errors="replace"), target)
+            self.speaker.sendto(message.encode(errors="replace"), target)
         except OSError:  # no receiver, or its queue is full: not a reason to stop
             return
+
+
+def _speaker() -> socket.socket:
+    speaker = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    speaker.setblocking(False)
+    return speaker
 
 
 def _watchdog_interval(environ: Mapping[str, str]) -> float | None:

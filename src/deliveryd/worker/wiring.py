@@ -65,6 +65,7 @@ from deliveryd.service.client import ServiceClient
 from deliveryd.service.configuration_access import ConfigurationAccess
 from deliveryd.service.hosts import HostRules, parse_host, parse_network
 from deliveryd.telemetry.log_events import Event, log
+from deliveryd.worker.open_files import within_file_limit
 from deliveryd.worker.outside import CurrentDirectory, CurrentService, Openers, Outside
 from deliveryd.worker.tracing import open_exporter
 
@@ -206,7 +207,8 @@ def derive(
 ) -> Derived:
     """Make what the stations work by. `doubts` are kept, also of removed providers: of attempts under way."""
     choices = build_choices(config, providers, states)
-    policies = {name: policy_of(provider) for name, provider in config.channels.providers.items()}
+    wanted = {name: policy_of(provider) for name, provider in config.channels.providers.items()}
+    policies = within_file_limit(config, wanted)
     for name, policy in policies.items():
         doubts.setdefault(name, DoubtPolicy(name, policy)).follow(policy)
     awaited = _awaited(config, common.listening)

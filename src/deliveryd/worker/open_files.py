@@ -1,0 +1,40 @@
+"""Adds up what a configuration may have open at once, and fits the attempts into the limit on open files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from deliveryd.config import Config
+from deliveryd.delivery.policy import DispatchPolicy
+from deliveryd.delivery.settings import MOST_FETCHES
+from deliveryd.http.unfinished import MOST
+from deliveryd.runtime.file_limit import OpenFiles, file_limit
+from deliveryd.telemetry.log_events import Event, log
+
+OWN = 128
+"""Journal and caches with the threads that use them, the control socket and its clients, the service's queue
+and events, the log, the collector, files that are read anew, modules while they are loaded."""
+
+OF_A_SERVER = 3 * MOST
+"""Connections of one server: those that wait for their client, and complete requests."""
+
+
+def open_files(config: Config) -> OpenFiles:
+    """Return what may be open at once. A reload needs more, until attempts under way have ended."""
+    attempts = sum(each.common.concurrency for each in config.channels.providers.values())
+    directory = getattr(config.customers.options, "concurrency", 0)
+    listening = [config.admin.listen, config.receipts.listen if config.channels.reporting else ""]
+    servers = OF_A_SERVER * sum(map(bool, listening))
+    return OpenFiles(attempts, OWN + MOST_FETCHES + directory + servers, file_limit())
+
+
+def within_file_limit(config: Config, policies: Mapping[str, DispatchPolicy]) -> Mapping[str, DispatchPolicy]:
+    """Return the policies of all providers, with less concurrency if not everything may be open at once."""
+    files = open_files(config)
+    if files.is_enough:
+        return policies
+    log(Event.FILES_FEW, reason=str(files))
+    return {
+        name: policy._replace(concurrency=files.lowered(policy.concurrency))
+        for name, policy in policies.items()
+    }

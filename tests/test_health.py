@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import ast
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+import deliveryd
 from deliveryd.cli import health
 from deliveryd.sandbox.faults import FaultAnswer
 from support.ports import free_port
@@ -42,6 +46,38 @@ def test_a_running_worker_is_well_by_configuration_and_by_address(
     monkeypatch.setattr(health, "USUAL_CONFIG", world.folder / "absent.toml")
     monkeypatch.setattr(health, "USUAL_URL", f"http://127.0.0.1:{port}")
     assert command("health").status == 0
+    assert world.command("health", "--config", str(world.config)).stdout.startswith("alive\n")
+    assert world.command("health", DELIVERYD_CONFIG=str(world.config)).returncode == 0
+
+
+LIGHT = """
+import sys
+from deliveryd.__main__ import main
+try:
+    main()
+finally:
+    print(sorted(each for each in sys.modules if each.partition(".")[0] not in sys.stdlib_module_names))
+    print(len(sys.modules))
+"""
+
+
+@pytest.mark.slow
+def test_a_health_check_loads_nothing_but_a_few_lines(world: World, port: int) -> None:
+    """It is asked each 30 s: of the program it loads a few small modules, of Python less than a web client."""
+    program = [sys.executable, "-S", "-c", LIGHT, "health", "--config", str(world.config)]
+    source = str(Path(deliveryd.__file__).parent.parent)
+    answered = subprocess.run(
+        program, capture_output=True, text=True, check=False, env={"PYTHONPATH": source}
+    )
+    modules, count = answered.stdout.splitlines()
+    assert set(ast.literal_eval(modules)) - {"__main__"} == {
+        "deliveryd", "deliveryd.__main__", "deliveryd.admin", "deliveryd.admin.health", "deliveryd.cli",
+        "deliveryd.cli.alive", "deliveryd.cli.printable", "deliveryd.errors", "deliveryd.http",
+        "deliveryd.http.addresses",
+    }  # fmt: skip
+    assert int(count) < 120
+    assert f"no answer from http://127.0.0.1:{port}" in answered.stderr
+    assert answered.returncode == 1
 
 
 def test_without_a_worker_it_says_where_it_asked_and_ends_with_1(world: World, port: int) -> None:
@@ -82,6 +118,13 @@ def test_a_configuration_that_does_not_say_where_ends_with_78(world: World, list
     assert answered.err.startswith(f"{world.config}:admin.listen: ")
     assert reason in answered.err
     assert "--url" in answered.err
+
+
+def test_a_mistake_elsewhere_in_the_file_does_not_matter(world: World, port: int) -> None:
+    """Only admin.listen is read: a healthy worker isn't called ill for a value that a reload would refuse."""
+    world.change("[service]", "[service]\nunknown = 7")
+    answered = command("health", "--config", world.config)
+    assert (answered.status, f"no answer from http://127.0.0.1:{port}" in answered.err) == (1, True)
 
 
 @pytest.mark.parametrize("url", ["127.0.0.1:9470", "https://127.0.0.1:9470", "http://", "http://h:99999"])

@@ -108,7 +108,7 @@ def test_the_wheel_says_its_licence_its_python_and_its_command(wheel: Path) -> N
         assert metadata["License-Expression"] == "Apache-2.0"
         assert metadata["Requires-Python"] == ">=3.11"
         assert "Apache License" in archive.read(files["licenses/LICENSE"]).decode()
-        assert "deliveryd = deliveryd.cli.app:main" in archive.read(files["entry_points.txt"]).decode()
+        assert "deliveryd = deliveryd.__main__:main" in archive.read(files["entry_points.txt"]).decode()
 
 
 @pytest.mark.parametrize("name", LOCKS)

@@ -1,6 +1,25 @@
-"""`python -m deliveryd`."""
+"""The program: `deliveryd`, and `python -m deliveryd`."""
 
-from deliveryd.cli.app import main
+from __future__ import annotations
+
+import os
+import signal
+import sys
+
+
+def main() -> None:
+    """Run the command line, which is loaded unless a few lines answer."""
+    if os.getpid() == 1:  # of a container: the kernel ignores what PID 1 has no handler for
+        signal.signal(signal.SIGTERM, lambda _signal, _frame: os._exit(128 + signal.SIGTERM))
+    if sys.argv[1:2] == ["health"]:
+        from deliveryd.cli.alive import answer_health  # noqa: PLC0415  # without the program
+
+        if (status := answer_health(sys.argv[2:])) is not None:
+            sys.exit(status)
+    from deliveryd.cli import app  # noqa: PLC0415  # after the handler, since loading it takes long
+
+    app.main()
+
 
 if __name__ == "__main__":
     main()

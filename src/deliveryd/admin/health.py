@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import http.client
 import ipaddress
+import socket
 from urllib.parse import urlsplit
 
 from deliveryd.http.addresses import parse_listen
@@ -33,20 +33,25 @@ def health_url(listen: str) -> str:
 def check_health(url: str) -> tuple[bool, str]:
     """Request /livez; return whether the worker is alive, and its answer or why there is none."""
     parts = urlsplit(url)
-    connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=_TIMEOUT)
     try:
-        connection.request("GET", "/livez")
-        answer = connection.getresponse()
-        text = answer.read(_LONGEST_ANSWER).decode(errors="replace").strip()
-        first = text.partition("\n")[0]
-    except (OSError, http.client.HTTPException) as error:
-        system = error.strerror if isinstance(error, OSError) else None
-        reason = system or str(error) or type(error).__name__
-        return False, f"no answer from {url}: {reason}"
-    else:
-        if first not in ("alive", "stuck"):
-            said = f"GET /livez was answered with {answer.status} {first[:_LONGEST_QUOTE]!r}"
-            return False, f"the server at {url} isn't deliveryd's admin server: {said}"
-        return answer.status == 200, text
-    finally:
-        connection.close()
+        answer = _answer_of(parts.hostname or "", parts.port or 80, parts.netloc)
+    except OSError as error:
+        return False, f"no answer from {url}: {error.strerror or error or type(error).__name__}"
+    head, _, body = answer.partition("\r\n\r\n")
+    _, _, status = head.partition("\r\n")[0].partition(" ")
+    text = body.strip()
+    first = text.partition("\n")[0]
+    if first not in ("alive", "stuck"):
+        said = f"GET /livez was answered with {status[:3]} {first[:_LONGEST_QUOTE]!r}"
+        return False, f"the server at {url} isn't deliveryd's admin server: {said}"
+    return status.startswith("200"), text
+
+
+def _answer_of(host: str, port: int, authority: str) -> str:
+    """Return an answer as it came. Without http.client, which takes longer to load than all else here."""
+    with socket.create_connection((host, port), _TIMEOUT) as connection:
+        connection.sendall(f"GET /livez HTTP/1.0\r\nHost: {authority}\r\n\r\n".encode("ascii", "replace"))
+        answer = b""
+        while len(answer) < _LONGEST_ANSWER and (data := connection.recv(_LONGEST_ANSWER)):
+            answer += data
+    return answer.decode(errors="replace")

@@ -7,25 +7,13 @@ from typing import Annotated
 
 import typer
 
-from deliveryd.admin.health import check_health, health_url
+from deliveryd.admin.health import check_health
 from deliveryd.cli.admin_url import checked_url
+from deliveryd.cli.alive import configured_url
 from deliveryd.cli.options import USUAL_CONFIG, AsData
 from deliveryd.cli.output import print_errors, print_json, print_lines
-from deliveryd.config import load
-from deliveryd.errors import ConfigError
 
 USUAL_URL = "http://127.0.0.1:9470"
-
-
-def _url_of(config: Path) -> str:
-    listen = load(config).admin.listen
-    try:
-        return health_url(listen)
-    except ValueError as error:
-        reason = str(error) if listen else "it is empty, so the admin server is turned off"
-        raise ConfigError(
-            [f"{config}:admin.listen: {reason}; give --url, or an address with a port"]
-        ) from None
 
 
 def health(
@@ -53,7 +41,7 @@ def health(
     """
     if url is None and config is None:
         config = USUAL_CONFIG if USUAL_CONFIG.exists() else None
-    asked = url or (_url_of(config) if config else USUAL_URL)
+    asked = url or (configured_url(config) if config else USUAL_URL)
     alive, text = check_health(asked)
     if as_data:
         print_json({"alive": alive, "url": asked, "answer": text.splitlines()})

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -14,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from support.systemd_units import UNITS, unit_settings
+from support.world import PATIENCE
 
 ROOT = Path(__file__).parent.parent
 USER = 10001
@@ -74,6 +76,58 @@ def test_the_unit_waits_longer_than_a_drain_takes(name: str) -> None:
     """The drain may take 20 s before systemd would kill what is being sent."""
     (stop,) = unit_settings(name)["TimeoutStopSec"]
     assert int(stop.removesuffix("s")) > 30
+
+
+@pytest.mark.parametrize("name", UNITS)
+def test_the_unit_waits_for_the_clock_and_names_its_manual(name: str) -> None:
+    """Due times and expiries are times of day. Its files are enough for what a configuration may open."""
+    settings = unit_settings(name)
+    assert "time-sync.target" in settings["After"][0].split()
+    assert settings["Documentation"] == ["man:deliveryd(1)"]
+    assert int(settings["LimitNOFILE"][0]) >= 65536
+
+
+def test_a_drop_in_for_another_folder_replaces_every_command_of_the_unit() -> None:
+    """One that is left out would still run the old version."""
+    page = (ROOT / "docs" / "how-to" / "stop-and-upgrade.md").read_text(encoding="utf-8")
+    commands = {
+        key for key, values in unit_settings("deliveryd.service").items() if "/bin/deliveryd" in values[0]
+    }
+    assert commands == {"ExecStart", "ExecStartPre", "ExecReload"}
+    for key in commands:
+        assert re.search(rf"^{key}=\n{key}=-?/opt/deliveryd-new/bin/deliveryd ", page, re.MULTILINE)
+
+
+def test_the_image_says_what_it_is() -> None:
+    labels = dict(re.findall(r'org\.opencontainers\.image\.([a-z.]+)="([^"]+)"', of_image("LABEL")[0]))
+    assert labels["title"] == "deliveryd"
+    assert labels["licenses"] == "Apache-2.0"
+    assert labels["description"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_first", [True, False], ids=["as PID 1", "as any process"])
+def test_sigterm_ends_a_worker_that_has_only_begun(tmp_path: Path, is_first: bool) -> None:
+    """The kernel ignores signals that PID 1 has no handler for: an engine would wait, and kill it then."""
+    if is_first and (os.geteuid() != 0 or shutil.which("unshare") is None):
+        pytest.skip("takes root and unshare")
+    config = tmp_path / "config.toml"
+    os.mkfifo(config)  # whoever reads it waits for a writer
+    isolated = ["unshare", "--pid", "--fork", "--kill-child"] if is_first else []
+    with (
+        subprocess.Popen(
+            [*isolated, sys.executable, "-m", "deliveryd", "run", "--config", config]
+        ) as started,
+        config.open("w"),
+    ):
+        (worker,) = _children(started.pid) if is_first else (started.pid,)
+        os.kill(worker, signal.SIGTERM)
+        status = started.wait(PATIENCE)
+    assert status == (128 + signal.SIGTERM if is_first else -signal.SIGTERM)
+
+
+def _children(parent: int) -> list[int]:
+    return [int(each) for each in Path(f"/proc/{parent}/task/{parent}/children").read_text().split()]
 
 
 def test_instances_share_neither_configuration_nor_directories() -> None:

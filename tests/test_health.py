@@ -63,7 +63,7 @@ finally:
 
 @pytest.mark.slow
 def test_a_health_check_loads_nothing_but_a_few_lines(world: World, port: int) -> None:
-    """It is asked each 30 s: of the program it loads a few small modules, of Python less than a web client."""
+    """It is asked each 30 s: of the program it loads a few small modules, of Python less than a client."""
     program = [sys.executable, "-S", "-c", LIGHT, "health", "--config", str(world.config)]
     source = str(Path(deliveryd.__file__).parent.parent)
     answered = subprocess.run(

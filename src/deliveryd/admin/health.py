@@ -36,7 +36,7 @@ def check_health(url: str) -> tuple[bool, str]:
     try:
         answer = _answer_of(parts.hostname or "", parts.port or 80, parts.netloc)
     except OSError as error:
-        return False, f"no answer from {url}: {error.strerror or error or type(error).__name__}"
+        return False, f"no answer from {url}: {error.strerror or error}"
     head, _, body = answer.partition("\r\n\r\n")
     _, _, status = head.partition("\r\n")[0].partition(" ")
     text = body.strip()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import math
+import random
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
@@ -21,8 +21,9 @@ from deliveryd.admin.exposition import expose
 from deliveryd.delivery.backlog import Backlog
 from deliveryd.delivery.in_flight import InFlightLimit
 from deliveryd.delivery.outbox_signals import OutboxSignals
+from deliveryd.delivery.posting import ABOUT_THE_EVENTS
 from deliveryd.delivery.recorder import Recorder, RefusedEvent
-from deliveryd.delivery.reporting import ABOUT_THE_EVENTS, Reporting
+from deliveryd.delivery.reporting import Reporting
 from deliveryd.errors import ServiceError, ServiceRefused, ServiceUnavailable
 from deliveryd.journal.base import Journal, OutboxRow
 from deliveryd.journal.place import JournalDatabase
@@ -30,7 +31,7 @@ from deliveryd.journal.postgresql.lease import Fenced
 from deliveryd.journal.postgresql.opening import open_shared_journal
 from deliveryd.journal.sqlite import open_journal_file
 from deliveryd.metrics import Metrics
-from deliveryd.model import QueuedMessage, WallClock
+from deliveryd.model import Malformed, QueuedMessage, WallClock
 from deliveryd.runtime.threads import Blocking, in_thread, inline
 from deliveryd.runtime.wakeup import Heartbeats
 from deliveryd.service.caller import Ready
@@ -69,15 +70,20 @@ class Service:
         self.script: deque[ServiceError | None] = deque()
         self.refuses: set[int] = set()
         self.status = 400
+        self.largest = 1 << 30
+        self.too_large = 0
         self.posts: list[list[int]] = []
         self.times: list[float] = []
         self.accepted: list[int] = []
+        self.answered: list[tuple[int, str]] = []
+        """Events that were accepted, or refused alone."""
         self.meanwhile: Callable[[], Awaitable[None]] = anyio.lowlevel.checkpoint
         self._turn = anyio.Event()
 
     async def report(self, bodies: Sequence[str], ready: Ready) -> None:
         await ready()
-        ids = [json.loads(body)["messageId"] for body in bodies]
+        events = [(event["messageId"], event["status"]) for event in map(json.loads, bodies)]
+        ids = [id_ for id_, _ in events]
         self.posts.append(ids)
         self.times.append(anyio.current_time())
         self._turn.set()
@@ -86,9 +92,14 @@ class Service:
         error = self.script.popleft() if self.script else None
         if error is not None:
             raise error
+        if sum(map(len, bodies)) > self.largest:
+            self.too_large += 1
+            raise ServiceRefused("the service answered 413", 413)
         if self.refuses.intersection(ids):
+            self.answered += events if len(events) == 1 else []
             raise ServiceRefused(f"the service answered {self.status}", self.status)
         self.accepted += ids
+        self.answered += events
 
     async def posted(self, times: int) -> None:
         """Wait for so many posts."""
@@ -110,6 +121,12 @@ class WatchedRecorder(Recorder):
 
     async def accept(self, rows: Sequence[OutboxRow]) -> int:
         reopened = await super().accept(rows)
+        self.accepted += rows
+        self.news.set()
+        return reopened
+
+    async def accept_early(self, rows: Sequence[OutboxRow]) -> int:
+        reopened = await super().accept_early(rows)
         self.accepted += rows
         self.news.set()
         return reopened
@@ -200,8 +217,9 @@ async def test_a_worker_reports_nothing_of_what_another_one_took_over() -> None:
             station.service.meanwhile = anyio.lowlevel.checkpoint
 
         station.service.refuses, station.service.meanwhile = {1}, take_over
-        with pytest.raises(Fenced):
+        with pytest.raises(ExceptionGroup) as fenced:
             await station.reporting.run()
+        assert fenced.value.split(Fenced)[1] is None
         assert station.service.posts == [[1, 2]]
         assert [row.message_id for row in await other.outbox(0, 9)] == [1, 2]
 
@@ -299,16 +317,16 @@ async def test_what_nobody_announced_is_found_all_the_same(tmp_path: Path) -> No
 async def test_one_bad_event_is_found_and_set_aside(
     tmp_path: Path, lines: Callable[[], list[dict[str, Any]]], bad: int, status: int
 ) -> None:
-    """The other 63 of the batch are accepted, in order, for the price of a binary search."""
+    """The other 63 of the batch are accepted, for the price of the parts' parts: of 8, of 2, of 1."""
     async with running(tmp_path) as station:
         station.service.refuses, station.service.status = {bad}, status
         await station.put(*range(BATCH))
         station.signals.expect_now(BATCH)
         await station.flushed(BATCH)
         good = [number for number in range(BATCH) if number != bad]
-        assert station.service.accepted == good
+        assert sorted(station.service.accepted) == good
         assert [row.message_id for row in station.refused] == [bad]
-        assert len(station.service.posts) == 1 + 2 * math.log2(BATCH)
+        assert len(station.service.posts) == 1 + 8 + 4 + 2
         assert not station.reporting.down
         counts = await station.journal.counts()
         assert (counts.events_waiting, counts.events_refused) == (0, 1)
@@ -318,6 +336,118 @@ async def test_one_bad_event_is_found_and_set_aside(
     assert (refused["message_id"], refused["reason"]) == (bad, f"dequeued: the service answered {status}")
 
 
+@in_virtual_time
+async def test_refused_events_hardly_delay_the_others(tmp_path: Path) -> None:
+    """One of 20 refused at 50 ms a post: all are settled within three times what it takes without."""
+    async with running(tmp_path) as station:
+
+        async def takes_a_while() -> None:
+            await anyio.sleep(0.05)
+
+        count, station.service.meanwhile = 16 * BATCH, takes_a_while
+        station.service.refuses = set(range(7, count, 20))
+        began = anyio.current_time()
+        await station.put(*range(count))
+        station.signals.expect_now(count)
+        await station.flushed(count)
+        took = anyio.current_time() - began
+        assert sorted(station.service.accepted) == [n for n in range(count) if n % 20 != 7]
+        assert [row.message_id for row in station.refused] == sorted(station.service.refuses)
+        assert (await station.states())[State.READY] == len(station.service.accepted)
+        assert took < 2.5
+
+
+async def test_accepted_events_do_not_wait_for_the_search(tmp_path: Path) -> None:
+    """The service takes its time with each post that has the bad event: all others are ready meanwhile."""
+    async with running(tmp_path) as station:
+        station.service.refuses, released = {5}, anyio.Event()
+
+        async def dwells_on_the_bad_one() -> None:
+            if 5 in station.service.posts[-1] and len(station.service.posts) > 1:
+                await released.wait()
+
+        station.service.meanwhile = dwells_on_the_bad_one
+        await station.put(*range(3 * BATCH))
+        station.signals.expect_now(3 * BATCH)
+        while len(station.accepted) < 3 * BATCH - 8:  # all but the part of the bad one
+            await station.recorder.news.wait()
+            station.recorder.news = anyio.Event()
+        assert await station.states() == {State.READY: 3 * BATCH - 8, State.TAKEN: 8}
+        released.set()
+        await station.flushed(3 * BATCH)
+        assert await station.states() == {State.READY: 3 * BATCH - 1}
+
+
+async def test_later_events_of_a_message_wait_for_the_one_in_question(tmp_path: Path) -> None:
+    """Its next event is posted only once the one before it is settled, also if that was refused."""
+    async with running(tmp_path) as station:
+        station.service.refuses = {1}
+        ended = [Malformed(f"{{{id_}}}", "no message", id_) for id_ in (1, 2)]
+        await station.journal.take([], ended, 1)
+        station.signals.expect_now(4)
+        await station.flushed(4)
+        posts = [post for post in station.service.posts if len(post) == 1 or len(set(post)) == 1]
+        assert station.service.posts == [[1, 1, 2, 2], *posts]
+        assert station.service.accepted == [2, 2]
+        assert [(row.message_id, row.status) for row in station.refused] == [(1, "dequeued"), (1, "error")]
+
+
+@in_virtual_time
+@pytest.mark.parametrize("seed", range(10))
+async def test_each_message_is_told_in_order_whatever_is_refused(tmp_path: Path, seed: int) -> None:
+    """Posts of any duration, refusals, outages: each event is answered once, after those before it."""
+    draw = random.Random(seed)
+    async with running(tmp_path) as station:
+
+        async def takes_a_while() -> None:
+            await anyio.sleep(draw.random())
+            if draw.random() < 0.05:
+                raise ServiceUnavailable("down")
+
+        station.service.refuses = {id_ for id_ in range(100) if draw.random() < 0.05}
+        station.service.meanwhile = takes_a_while
+        for first in range(0, 100, 10):
+            some = range(first, first + 10)
+            await station.put(*(id_ for id_ in some if id_ % 2))
+            ended = [Malformed(f"{{{id_}}}", "no message", id_) for id_ in some if not id_ % 2]
+            await station.journal.take([], ended, 1)
+            station.signals.expect_now(15)
+            await anyio.sleep(draw.random())
+        await station.flushed(150)
+        assert len(station.accepted) + len(station.refused) == 150
+        assert {row.message_id for row in station.refused} == station.service.refuses
+    answered = station.service.answered
+    assert len(answered) == len(set(answered)) == 150
+    for id_ in range(0, 100, 2):
+        assert [status for each, status in answered if each == id_] == ["dequeued", "error"]
+
+
+async def test_a_size_that_is_too_large_is_learnt(
+    tmp_path: Path, lines: Callable[[], list[dict[str, Any]]]
+) -> None:
+    """Few posts find out how many bytes the service takes; then none is refused until a reload."""
+    async with running(tmp_path) as station:
+        station.service.largest = 1500
+        await station.put(*range(8 * BATCH))
+        station.signals.expect_now(8 * BATCH)
+        await station.flushed(8 * BATCH)
+        assert sorted(station.service.accepted) == list(range(8 * BATCH))
+        found = station.service.too_large
+        assert 0 < found <= 2 * 10
+        await station.put(*range(1000, 1000 + 2 * BATCH))
+        station.signals.expect_now(2 * BATCH)
+        await station.flushed(10 * BATCH)
+        assert station.service.too_large == found
+        assert station.refused == []
+
+        station.reporting.adopt(batch_size=BATCH, flush_interval=FLUSH)
+        await station.put(*range(2000, 2000 + BATCH))
+        station.signals.expect_now(BATCH)
+        await station.flushed(11 * BATCH)
+        assert station.service.too_large > found
+    assert {line["count"] > 1 for line in lines() if line["event"] == "events.too_large"} == {True}
+
+
 async def test_several_bad_events(tmp_path: Path) -> None:
     """Each of them is found; nothing good is lost with them, and nothing is reported twice."""
     async with running(tmp_path) as station:
@@ -325,7 +455,7 @@ async def test_several_bad_events(tmp_path: Path) -> None:
         await station.put(*range(2 * BATCH))
         station.signals.expect_now(2 * BATCH)
         await station.flushed(2 * BATCH)
-        assert station.service.accepted == [n for n in range(2 * BATCH) if n not in {3, 4, 40, 100}]
+        assert sorted(station.service.accepted) == [n for n in range(2 * BATCH) if n not in {3, 4, 40, 100}]
         assert [row.message_id for row in station.refused] == [3, 4, 40, 100]
 
 
@@ -380,14 +510,14 @@ async def test_the_pause_that_the_service_asks_for_is_kept(tmp_path: Path) -> No
 
 @in_virtual_time
 async def test_an_outage_in_the_middle_of_a_split(tmp_path: Path) -> None:
-    """What was accepted before it is not reported again, what comes after it keeps its order."""
+    """The search goes on where it was: what was accepted before the outage is not reported again."""
     async with running(tmp_path) as station:
         station.service.refuses = {40}
-        station.service.script += [None, None, ServiceUnavailable("down")]
+        station.service.script += [None, None, *[ServiceUnavailable("down")] * 5]
         await station.put(*range(BATCH))
         station.signals.expect_now(BATCH)
         await station.flushed(BATCH)
-        assert station.service.accepted == [number for number in range(BATCH) if number != 40]
+        assert sorted(station.service.accepted) == [number for number in range(BATCH) if number != 40]
         assert [row.message_id for row in station.refused] == [40]
 
 

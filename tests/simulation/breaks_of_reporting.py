@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from deliveryd import transitions
-from deliveryd.delivery.reporting import ABOUT_THE_EVENTS
+from deliveryd.delivery.posting import ABOUT_THE_EVENTS
 from deliveryd.errors import ServiceRefused, ServiceUnavailable
 from deliveryd.journal import operations, receipt_match
 from deliveryd.journal.base import OutboxRow

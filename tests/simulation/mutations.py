@@ -12,6 +12,7 @@ from simulation import (
     breaks_of_confirming,
     breaks_of_delivery,
     breaks_of_keeping,
+    breaks_of_refusals,
     breaks_of_reloading,
     breaks_of_reporting,
 )
@@ -31,6 +32,7 @@ MUTATIONS: Mapping[str, Break] = {
     **breaks_in(breaks_of_confirming),
     **breaks_in(breaks_of_reporting),
     **breaks_in(breaks_of_beginning),
+    **breaks_in(breaks_of_refusals),
 }
 
 RELOADING: Mapping[str, Break] = {**breaks_in(breaks_of_reloading), **breaks_in(breaks_of_keeping)}

@@ -262,7 +262,17 @@ class Recorder:
 
         Messages whose `dequeued` is among them become ready; those that ended free their places.
         """
-        reopened = await self._journal.accept(rows, self._clock.now())
+        return self._accepted(rows, await self._journal.accept(rows, self._clock.now()))
+
+    async def accept_early(self, rows: Sequence[OutboxRow]) -> int:
+        """Do the same for events that have others ahead of them; `settle` follows once they haven't."""
+        return self._accepted(rows, await self._journal.accept_early(rows, self._clock.now()))
+
+    async def settle(self, rows: Sequence[OutboxRow]) -> None:
+        """Settle events that were accepted early, and that nothing is ahead of any more."""
+        await self._journal.accept(rows, self._clock.now())
+
+    def _accepted(self, rows: Sequence[OutboxRow], reopened: Sequence[Entry]) -> int:
         dequeued = [id_ for _, id_, status, _ in rows if status == "dequeued"]
         self._make_ready([entry for id_ in dequeued if (entry := self._awaiting.pop(id_, None))])
         self.in_flight.release([id_ for _, id_, status, _ in rows if status in FINAL])

@@ -399,6 +399,12 @@ class Journal(SharedLimits, Protocol):
         Raises OutOfOrder when one that waits further ahead isn't among them.
         """
 
+    async def accept_early(self, rows: Sequence[OutboxRow], at: int) -> list[Entry]:
+        """Let messages go on whose `dequeued` the service accepted before it answered about events ahead.
+
+        Does to messages what `accept` does, and returns the same. The events stay in the outbox for `accept`.
+        """
+
     async def refuse(self, row: OutboxRow, reason: str, at: int) -> int:
         """Set an event aside. A message whose `dequeued` was refused is set aside with it.
 

@@ -159,9 +159,13 @@ class Operations:
         self._outbox.note(db, at)
         db.execute("INSERT INTO post (last, first, at) VALUES (?, ?, ?)", (settled[-1], settled[0], at))
         dequeued = [row.status for row in rows].count("dequeued")
-        if not dequeued or db.execute(statements.RELEASE, (settled[0], settled[-1])).rowcount == dequeued:
-            return []
-        return _reopen(db, settled)
+        return _release(db, settled, dequeued) if dequeued else []
+
+    def accept_early(self, db: sqlite3.Connection, rows: Sequence[OutboxRow], at: int) -> list[Entry]:
+        """Let messages go on whose `dequeued` was accepted; the events stay as they are."""
+        self._outbox.note(db, at)
+        dequeued = [row.seq for row in rows if row.status == "dequeued"]
+        return [entry for seq in dequeued for entry in _release(db, range(seq, seq + 1), 1)]
 
     def refuse(self, db: sqlite3.Connection, row: OutboxRow, reason: str, at: int) -> int:
         """Set an event aside; return how often it was refused by now."""
@@ -173,6 +177,13 @@ class Operations:
             db.execute(statements.SET_ASIDE, (at, row.message_id))
         found = db.execute("SELECT refusals FROM event WHERE seq = ?", (row.seq,)).fetchone()
         return 0 if found is None else int(found[0])
+
+
+def _release(db: sqlite3.Connection, accepted: range, dequeued: int) -> list[Entry]:
+    """Make READY what awaits the acceptance of one of these; return what had been set aside."""
+    if db.execute(statements.RELEASE, (accepted[0], accepted[-1])).rowcount == dequeued:
+        return []
+    return _reopen(db, accepted)
 
 
 def _reopen(db: sqlite3.Connection, accepted: range) -> list[Entry]:

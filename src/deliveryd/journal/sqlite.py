@@ -167,6 +167,10 @@ class SqliteJournal(GroupCommit[sqlite3.Connection]):
         """Mark events as accepted; return the messages that were set aside and may be sent now."""
         return await self._commit(lambda db: self._operations.accept(db, rows, at))
 
+    async def accept_early(self, rows: Sequence[OutboxRow], at: int) -> list[Entry]:
+        """Let messages go on whose `dequeued` was accepted before events ahead of it were answered."""
+        return await self._commit(lambda db: self._operations.accept_early(db, rows, at))
+
     async def refuse(self, row: OutboxRow, reason: str, at: int) -> int:
         """Set an event aside; return how often it was refused by now."""
         return await self._commit(lambda db: self._operations.refuse(db, row, reason, at))

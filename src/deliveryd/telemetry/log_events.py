@@ -115,6 +115,11 @@ class Event(StrEnum):
         WARNING,
         "events that were refused before were refused again",
     )
+    EVENTS_TOO_LARGE = (
+        "events.too_large",
+        WARNING,
+        "the service refused so many events as too large; smaller posts from now on",
+    )
     EVENTS_UNAVAILABLE = "events.unavailable", WARNING, "status events can't be posted; the outbox keeps them"
     EVENTS_RECOVERED = "events.recovered", INFO, "status events can be posted again"
 

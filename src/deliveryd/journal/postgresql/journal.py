@@ -227,6 +227,12 @@ class PostgresqlJournal(LeasedCommits):
         """Mark events as accepted; return the messages that were set aside and may be sent now."""
         return await self._commit(lambda db: reporting.accept(db, self._outbox, self._lease.worker, rows, at))
 
+    async def accept_early(self, rows: Sequence[OutboxRow], at: int) -> list[Entry]:
+        """Let messages go on whose `dequeued` was accepted before events ahead of it were answered."""
+        return await self._commit(
+            lambda db: reporting.accept_early(db, self._outbox, self._lease.worker, rows, at)
+        )
+
     async def refuse(self, row: OutboxRow, reason: str, at: int) -> int:
         """Set an event aside; return how often it was refused by now."""
         return await self._commit(lambda db: reporting.refuse(db, self._outbox, row, reason, at))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from deliveryd import transitions
 from deliveryd.journal.base import OutboxRow
@@ -61,6 +61,17 @@ def accept(db: Db, outbox: Outbox, worker: int, rows: Sequence[OutboxRow], at: i
         for row in rows
         if row.status == "dequeued" and any(each.first <= row.seq <= each.last for each in settled)
     }
+    return _release(db, outbox, worker, dequeued)
+
+
+def accept_early(db: Db, outbox: Outbox, worker: int, rows: Sequence[OutboxRow], at: int) -> list[Entry]:
+    """Let messages go on whose `dequeued` was accepted; the events stay as they are."""
+    outbox.note(db, at)
+    return _release(db, outbox, worker, {row.seq: row.message_id for row in rows if row.status == "dequeued"})
+
+
+def _release(db: Db, outbox: Outbox, worker: int, dequeued: Mapping[int, int]) -> list[Entry]:
+    """Make READY what awaits the acceptance of its `dequeued`, by number; return what wasn't known here."""
     if not dequeued:
         return []
     ids = sorted(set(dequeued.values()))

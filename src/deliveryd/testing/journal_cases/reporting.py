@@ -210,6 +210,35 @@ class ReportingCases:
             assert await waiting_events(journal) == []
             assert await state_counts(journal) == {State.READY: 2}
 
+    async def test_a_message_goes_on_before_the_events_ahead_of_its_own_are_answered(
+        self, open_journal: OpenJournal
+    ) -> None:
+        """It is READY; its event stays in the outbox, and changes nothing when it is settled in its turn."""
+        async with open_journal() as journal:
+            await journal.take([sample_message(1), sample_message(2), sample_message(3)], [], NOW)
+            first, second, third = await journal.outbox(0, 10)
+            assert await journal.accept_early([second, third], NOW) == []
+            assert await state_counts(journal) == {State.TAKEN: 1, State.READY: 2}
+            assert len(await waiting_events(journal)) == 3
+            await journal.refuse(first, "400", NOW)
+            assert await journal.accept([second, third], NOW) == []
+            assert await waiting_events(journal) == []
+            assert await state_counts(journal) == {State.READY: 2}
+
+    async def test_a_message_that_was_set_aside_goes_on_early_too(self, open_journal: OpenJournal) -> None:
+        """The service accepts its `dequeued` after all, while an event ahead of it has no answer yet."""
+        async with open_journal() as journal:
+            await journal.take([sample_message(1)], [], NOW)
+            await journal.refuse((await journal.outbox(0, 1))[0], "400", NOW)
+            await journal.take([sample_message(2), sample_message(1)], [], NOW + 1)
+            ahead, again = await journal.outbox(0, 10)
+            assert (ahead.message_id, again.message_id) == (2, 1)
+            (entry,) = await journal.accept_early([again], NOW + 2)
+            assert entry.id == 1
+            assert await state_counts(journal) == {State.TAKEN: 1, State.READY: 1}
+            assert await journal.accept([ahead, again], NOW + 3) == []
+            assert await state_counts(journal) == {State.READY: 2}
+
     async def test_what_was_settled_stays_as_it_is(self, open_journal: OpenJournal) -> None:
         """Neither a second acceptance nor a late refusal changes anything."""
         async with open_journal() as journal:

@@ -9,8 +9,16 @@ import pytest
 
 from deliveryd.errors import ServiceUnavailable, ServiceUnreadable
 from deliveryd.model import QueuedMessage
-from deliveryd.service.batch import LARGEST_ELEMENT, MOST_ELEMENTS, read_queue, salvaged
-from deliveryd.service.wire import MOST_VALUES
+from deliveryd.service.batch import (
+    FEW_VARIABLES,
+    KEPT_OF_LARGE,
+    LARGEST_ELEMENT,
+    MOST_ELEMENTS,
+    MANY_MARKS,
+    MOST_VARIABLES,
+    read_queue,
+    salvaged,
+)
 
 
 def element(variables: str = "{}", **fields: str) -> str:
@@ -223,13 +231,35 @@ def test_too_many_elements_keep_as_many_as_are_read() -> None:
     assert read_queue(queue(*[one] * (MOST_ELEMENTS + 1)), MOST_ELEMENTS + 1).fault is None
 
 
+def test_commas_and_brackets_in_texts_are_no_values() -> None:
+    """300 messages whose texts of 25 KiB are full of them are messages like any other, however they are read."""
+    text = json.dumps({"a": "a, [b], {c}, " * 2000})
+    elements = [element(text, id=str(id_)) for id_ in range(300)]
+    assert queue(*elements).count(b",") > MANY_MARKS
+    batch = read_queue(queue(*elements), 300)
+    assert ([message.id for message in batch.messages], batch.malformed, batch.fault) == (
+        [*range(300)],
+        [],
+        None,
+    )
+    batch = read_queue(queue(*elements, "17"), 301)
+    assert (len(batch.messages), len(batch.malformed), batch.fault) == (300, 1, None)
+
+
 @pytest.mark.slow
-def test_too_many_values_keep_the_messages_before_them() -> None:
-    """The memory of what is read stays bounded; what is behind the bound is told to be lost."""
-    many = json.dumps({f"v{number}": number for number in range(MOST_VALUES // 10)})
-    batch = read_queue(queue(*[element(many, id=str(id_)) for id_ in range(15)]), 15)
-    assert [message.id for message in batch.messages] == list(range(9))
-    assert str(batch.fault) == f"the queue's answer holds more than {MOST_VALUES} values"
+def test_messages_with_too_many_variables_are_set_apart_one_by_one() -> None:
+    """The memory of what is read stays bounded, and nothing is lost: the answer's others are messages."""
+    many = json.dumps({f"v{number}": number for number in range(MOST_VARIABLES // 10)})
+    few = json.dumps({f"v{number}": number for number in range(FEW_VARIABLES)})
+    texts = [*[many] * 15, few, few]
+    batch = read_queue(queue(*(element(text, id=str(id_)) for id_, text in enumerate(texts))), 15)
+    assert [message.id for message in batch.messages] == [*range(10), 15, 16]
+    assert [bad.id for bad in batch.malformed] == [10, 11, 12, 13, 14]
+    assert {bad.reason for bad in batch.malformed} == {
+        "more variables than an answer may have: 100 and 500000 further"
+    }
+    assert max(len(bad.raw) for bad in batch.malformed) == KEPT_OF_LARGE
+    assert batch.fault is None
 
 
 @pytest.mark.parametrize(

@@ -65,6 +65,7 @@ SEEN = {
     "disabled_provider_chosen": 45,
     "weight_0_chosen_like_the_others": 12,
     "channel_given_up_with_its_first_provider": 10,
+    "events_of_a_message_posted_side_by_side": 74,
     "receipt_before_match_forgotten": 46,
     "doubt_left_by_a_receipt_that_names_it": 8,
     "receipt_for_what_failed_swallowed": 74,

@@ -20,13 +20,25 @@ from deliveryd.runtime.threads import in_thread
 from deliveryd.service import number_text
 from deliveryd.service.array_text import NoArray, member, spans, without_texts
 from deliveryd.service.number_text import TooDeep
-from deliveryd.service.wire import MOST_VALUES, id_of, message_of, values_in, why
+from deliveryd.service.wire import id_of, message_of, why
 
 LARGEST_BATCH = 64 << 20
 """Largest answer read, in bytes, so that it can't exhaust memory."""
 
 LARGEST_AT_ONCE = 8 << 20
-"""Largest answer parsed as a whole, in bytes; a larger one is read element by element, in a thread."""
+"""Largest answer parsed without looking for the ends of its elements first, in bytes."""
+
+LARGEST_IN_THE_LOOP = 256 << 10
+"""Largest answer read in the event loop, in bytes; a larger one is read in a thread, by its elements."""
+
+MANY_MARKS = 500_000
+"""Commas and opening brackets, in texts too, with which an answer isn't parsed like that."""
+
+FEW_VARIABLES = 100
+"""Variables that each message may have, whatever the others of its answer have."""
+
+MOST_VARIABLES = 500_000
+"""Most further variables of the messages of an answer, so that they can't exhaust memory."""
 
 LARGEST_ELEMENT = 1 << 20
 """Largest message in bytes of JSON."""
@@ -68,9 +80,8 @@ def read_queue(body: bytes, asked: int = 0) -> Batch:
 
 async def read_batch(body: bytes, asked: int, fault: ServiceError | None = None) -> Batch:
     """Read an answer of any size; `fault` is why it is incomplete, if it is."""
-    if len(body) > (LARGEST_AT_ONCE if fault is None else LARGEST_ELEMENT):
-        return await in_thread(partial(salvaged, body, asked, fault))  # it may take a second
-    return read_queue(body, asked) if fault is None else salvaged(body, asked, fault)
+    read = partial(read_queue, body, asked) if fault is None else partial(salvaged, body, asked, fault)
+    return await in_thread(read) if len(body) > LARGEST_IN_THE_LOOP else read()
 
 
 def salvaged(body: bytes, asked: int = 0, fault: ServiceError | None = None) -> Batch:
@@ -90,30 +101,31 @@ def salvaged(body: bytes, asked: int = 0, fault: ServiceError | None = None) -> 
 
 def _elements(body: bytes, asked: int) -> Iterator[QueuedMessage | Malformed]:
     """Yield each element within the limits. Raises NoArray after the last readable one."""
-    most_elements, most_values = max(MOST_ELEMENTS, asked), _most_values(asked)
-    values = 0
+    most_elements, left = max(MOST_ELEMENTS, asked), MOST_VARIABLES
     for count, (begin, end) in enumerate(spans(body)):
         if count == most_elements:
             raise NoArray(f"holds more than {most_elements} elements, {asked} were asked for")
-        element = _element(body, begin, end, most_values)
+        element = _element(body, begin, end)
         if isinstance(element, QueuedMessage):  # all other values have been freed
-            values += values_in(body[begin:end])
-        if values > most_values:
-            raise NoArray(f"holds more than {most_values} values")
+            further = max(len(element.variables) - FEW_VARIABLES, 0)
+            if further > left:
+                reason = (
+                    f"more variables than an answer may have: {FEW_VARIABLES} and {MOST_VARIABLES} further"
+                )
+                element = Malformed(_text(body[begin : min(end, begin + KEPT_OF_LARGE)]), reason, element.id)
+            else:
+                left -= further
         yield element
-
-
-def _most_values(asked: int) -> int:
-    return max(MOST_VALUES, 100 * asked)
 
 
 def _at_once(body: bytes, asked: int) -> list[QueuedMessage] | None:
     """Return the messages of an answer that has nothing else and is within all limits; else None."""
-    if len(body) > LARGEST_AT_ONCE or values_in(body) > _most_values(asked):
+    marks = body.count(b",") + body.count(b"[") + body.count(b"{")
+    if len(body) > LARGEST_AT_ONCE or marks > MANY_MARKS:
         return None
     try:
         text = body.decode("utf-8-sig")
-        if len(body) > LARGEST_ELEMENT:  # only then an element can be too large
+        if len(body) > LARGEST_IN_THE_LOOP:
             parsed = number_text.elements_of(text, LARGEST_ELEMENT)
         else:
             parsed = number_text.loads_integers(text)
@@ -124,15 +136,12 @@ def _at_once(body: bytes, asked: int) -> list[QueuedMessage] | None:
         return None
 
 
-def _element(body: bytes, begin: int, end: int, most_values: int) -> QueuedMessage | Malformed:
+def _element(body: bytes, begin: int, end: int) -> QueuedMessage | Malformed:
     """Read an element of an answer. Raises NoArray if it isn't JSON."""
     if end - begin > LARGEST_ELEMENT:
         reason = f"larger than {LARGEST_ELEMENT} bytes"
         return Malformed(_text(body[begin : begin + KEPT_OF_LARGE]), reason, _id_in(body, begin))
-    raw = body[begin:end]
-    if values_in(raw) > most_values:
-        return Malformed(_text(raw), f"holds more than {most_values} values", _id_in(raw))
-    return _parsed(raw)
+    return _parsed(body[begin:end])
 
 
 def _parsed(raw: bytes) -> QueuedMessage | Malformed:

@@ -257,6 +257,20 @@ def test_a_malformed_element_is_told_without_what_it_held(world: World) -> None:
     assert "parcel 20417" in explain(world, 6, "--show-variables").out
 
 
+def test_an_id_beyond_64_bits_is_told_to_the_service_and_explained(world: World) -> None:
+    """The worker goes on; the service receives `dequeued` and one `error` with the id as it wrote it."""
+    huge = 2**63
+    world.state.enqueue(message(5), message(huge), message(6))
+    world.run_until_idle()
+    assert world.state.statuses(huge) == ["dequeued", "error"]
+    assert world.state.statuses(6)[-1] == "sent"
+    told = explain(world, huge)
+    assert told.status == 0
+    assert told.out.startswith(f"message {huge}: failed")
+    assert f'"id": {huge}' in explain(world, huge, "--json").out
+    assert f"message {huge + 1} isn't in the journal" in explain(world, huge + 1).err
+
+
 def test_a_forgotten_message_is_told_by_what_is_kept(world: World) -> None:
     world.change('url = "sqlite:///journal.db"', 'url = "sqlite:///journal.db"\nretention = "1ms"')
     world.state.enqueue(message(5))

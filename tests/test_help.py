@@ -75,7 +75,7 @@ def test_the_version_is_told(option: str) -> None:
 
 def test_an_id_that_is_none_is_told_in_words() -> None:
     """Not in those of the library that reads options."""
-    answered = terminal.command("explain", "9223372036854775808")
+    answered = terminal.command("customers", "all", "9223372036854775808")
     assert answered.status == 2
     assert "9223372036854775808 isn't a 64-bit integer" in answered.err
     assert "'ten' isn't an integer" in terminal.command("explain", "ten").err

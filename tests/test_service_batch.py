@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from decimal import Decimal
 
 import pytest
 
@@ -13,8 +14,8 @@ from deliveryd.service.batch import (
     FEW_VARIABLES,
     KEPT_OF_LARGE,
     LARGEST_ELEMENT,
-    MOST_ELEMENTS,
     MANY_MARKS,
+    MOST_ELEMENTS,
     MOST_VARIABLES,
     read_queue,
     salvaged,
@@ -84,7 +85,7 @@ def test_an_integer_may_be_written_with_a_fraction_or_an_exponent(written: str, 
 
 
 @pytest.mark.parametrize(
-    "written", ["1e999999999", "1e-999999999", "1e" + "9" * 5000, "1e19", "0." + "0" * 5000 + "1", "1.5e0"]
+    "written", ["1e999999999", "1e-999999999", "1e" + "9" * 5000, "1e120", "0." + "0" * 5000 + "1", "1.5e0"]
 )
 def test_a_number_with_a_huge_exponent_is_no_id_and_costs_nothing(written: str) -> None:
     """No power of ten is computed for what has no 64 bits anyway."""
@@ -160,10 +161,20 @@ def test_a_missing_field_is_named() -> None:
     assert malformed.id == 4
 
 
-@pytest.mark.parametrize("id_", ['"1"', "1.5", "true", "null", "99999999999999999999", "[]"])
+@pytest.mark.parametrize("id_", ['"1"', "1.5", "true", "null", "9" * 101, "1e100", "9" * 5000, "[]"])
 def test_a_malformed_message_may_have_no_usable_id(id_: str) -> None:
-    """Only an integer of 64 bits can be reported as the id of a malformed message."""
+    """Only an integer of up to 100 digits can be reported as the id of a malformed message."""
     assert read_queue(queue(element(id=id_))).malformed[0].id is None
+
+
+@pytest.mark.parametrize(
+    "id_", ["9223372036854775808", "-9223372036854775809", "9223372036854775808.0", "1e19", "9" * 100, "1e99"]
+)
+def test_an_id_beyond_64_bits_is_an_id_that_can_be_reported(id_: str) -> None:
+    """The element is no message, and has its integer id, however that is written, and however large it is."""
+    for rest in ("", f', "extra": "{"x" * LARGEST_ELEMENT}"'):
+        [malformed] = read_queue(queue(element(id=id_ + rest))).malformed
+        assert malformed.id == int(Decimal(id_))
 
 
 def test_of_a_repeated_key_the_last_one_counts() -> None:
@@ -232,7 +243,7 @@ def test_too_many_elements_keep_as_many_as_are_read() -> None:
 
 
 def test_commas_and_brackets_in_texts_are_no_values() -> None:
-    """300 messages whose texts of 25 KiB are full of them are messages like any other, however they are read."""
+    """300 messages whose texts of 25 KiB are full of them are messages, however they are read."""
     text = json.dumps({"a": "a, [b], {c}, " * 2000})
     elements = [element(text, id=str(id_)) for id_ in range(300)]
     assert queue(*elements).count(b",") > MANY_MARKS

@@ -117,12 +117,30 @@ class QueuedMessage(NamedTuple):
     variables: Mapping[str, str]
 
 
+INT64 = range(-(2**63), 2**63)
+
+
+def number_of(id_: int) -> int:
+    """The number under which the journal keeps a message: its id; of one beyond 64 bits a negative digest."""
+    if id_ in INT64:
+        return id_
+    return int.from_bytes(hashlib.sha256(str(id_).encode()).digest()[:8], "big") | -(2**63)
+
+
 class Malformed(NamedTuple):
-    """An element of the queue's array that isn't a message: its raw JSON, why, and its id if it has one."""
+    """An element of the queue's array that isn't a message: its raw JSON, why, and its id if it has one.
+
+    The id may be an integer beyond 64 bits. `number` is what the journal keeps it under.
+    """
 
     raw: str
     reason: str
     id: int | None
+
+    @property
+    def number(self) -> int | None:
+        """The id as the journal keeps it."""
+        return None if self.id is None else number_of(self.id)
 
 
 SETTINGS_REFERENCE = "settings.reference"
@@ -377,7 +395,10 @@ class Customer:
 
 
 class StatusEvent(NamedTuple):
-    """A status of a message, to be reported to the service (interface 6)."""
+    """A status of a message, to be reported to the service (interface 6).
+
+    `told_as`: its id as the service wrote it, if the journal keeps the message under another number.
+    """
 
     message_id: int
     status: str
@@ -385,6 +406,7 @@ class StatusEvent(NamedTuple):
     channel: str | None = None
     reported_at: int | None = None
     details: str | None = None
+    told_as: int | None = None
 
 
 class Outcome(NamedTuple):

@@ -12,6 +12,7 @@ from deliveryd.model import (
     NEVER,
     Confirmation,
     Entry,
+    Malformed,
     Outcome,
     Receipt,
     ReceiptStep,
@@ -79,9 +80,14 @@ def dequeued(ids: Iterable[int], at: int) -> list[StatusEvent]:
     return [StatusEvent(id_, "dequeued", at) for id_ in ids]
 
 
-def malformed(id_: int, reason: str, at: int) -> tuple[StatusEvent, ...]:
+def malformed(bad: Malformed, at: int) -> list[StatusEvent]:
     """The events of a malformed element that has an id: the message has failed with its beginning."""
-    return StatusEvent(id_, "dequeued", at), _error(id_, at, f"malformed message: {reason}")
+    number = bad.number
+    if number is None:
+        return []
+    told_as = None if number == bad.id else bad.id
+    events = StatusEvent(number, "dequeued", at), _error(number, at, f"malformed message: {bad.reason}")
+    return [event._replace(told_as=told_as) for event in events]
 
 
 # Before an attempt

@@ -7,12 +7,13 @@ from typing import Annotated
 import typer
 
 from deliveryd.cli.configuration import load_journal_as_owner
-from deliveryd.cli.options import USUAL_CONFIG, AsData, ConfigOption, identifier
+from deliveryd.cli.options import USUAL_CONFIG, AsData, ConfigOption, integer
 from deliveryd.cli.output import print_json, print_lines
 from deliveryd.errors import DeliverydError
 from deliveryd.inspection.explanation import life_data, life_lines
 from deliveryd.journal.history import without_values
 from deliveryd.journal.opening import open_reader
+from deliveryd.model import number_of
 
 
 def explain(
@@ -20,7 +21,7 @@ def explain(
     config: ConfigOption = USUAL_CONFIG,
     message_id: Annotated[
         int,
-        typer.Argument(metavar="MESSAGE_ID", parser=identifier, help="The message's ID from the queue."),
+        typer.Argument(metavar="MESSAGE_ID", parser=integer, help="The message's ID from the queue."),
     ],
     show_variables: Annotated[
         bool, typer.Option("--show-variables", help="Show the values of variables, not only their names.")
@@ -34,7 +35,7 @@ def explain(
     """
     loaded = load_journal_as_owner(config)
     place = loaded.journal.place
-    [life] = open_reader(place).lives([message_id])
+    [life] = open_reader(place).lives([number_of(message_id)])
     if not life.is_known:
         raise DeliverydError(
             f"message {message_id} isn't in the journal {place.name}: it was never taken,"

@@ -19,7 +19,7 @@ from deliveryd.cli.options import (
     DryRun,
     Everything,
     WhyOption,
-    identifier,
+    message_number,
 )
 from deliveryd.cli.orders import insist_on_a_choice
 from deliveryd.cli.output import print_errors, print_json, print_lines
@@ -131,7 +131,7 @@ def show_failed(
     *,
     config: ConfigOption = USUAL_CONFIG,
     message_id: Annotated[
-        int, typer.Argument(metavar="MESSAGE_ID", parser=identifier, help="The message's ID.")
+        int, typer.Argument(metavar="MESSAGE_ID", parser=message_number, help="The message's ID.")
     ],
     as_data: AsData = False,
 ) -> None:

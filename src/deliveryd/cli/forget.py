@@ -8,7 +8,7 @@ import typer
 
 from deliveryd.cli.bulk_orders import order_all, preview_order, report_result
 from deliveryd.cli.configuration import load_journal_as_owner
-from deliveryd.cli.options import USUAL_CONFIG, AsData, ConfigOption, DryRun, WhyOption, identifier
+from deliveryd.cli.options import USUAL_CONFIG, AsData, ConfigOption, DryRun, WhyOption, message_number
 from deliveryd.cli.output import print_errors
 from deliveryd.cli.selecting import AcceptDuplicates
 from deliveryd.journal.orders import Action
@@ -20,7 +20,7 @@ def forget(
     *,
     config: ConfigOption = USUAL_CONFIG,
     ids: Annotated[
-        list[int], typer.Argument(metavar="MESSAGE_ID", parser=identifier, help="IDs of messages.")
+        list[int], typer.Argument(metavar="MESSAGE_ID", parser=message_number, help="IDs of messages.")
     ],
     accept_duplicates: AcceptDuplicates = False,
     why: WhyOption = None,

@@ -10,6 +10,7 @@ import typer
 
 from deliveryd.control.protocol import check_reason
 from deliveryd.errors import LanguageUnreadable
+from deliveryd.model import INT64, number_of
 from deliveryd.options.suggestion import suggestion
 from deliveryd.rendering.language import standard_tag
 
@@ -55,9 +56,14 @@ def integer(text: str) -> int:
 def identifier(text: str) -> int:
     """Parse a 64-bit integer ID. Raises BadParameter."""
     value = integer(text)
-    if not -(2**63) <= value < 2**63:
+    if value not in INT64:
         raise typer.BadParameter(f"{value} isn't a 64-bit integer")
     return value
+
+
+def message_number(text: str) -> int:
+    """Parse a message's ID; return the number that the journal keeps it under. Raises BadParameter."""
+    return number_of(integer(text))
 
 
 def language_tag(text: str) -> str:

@@ -11,7 +11,7 @@ from typing import Annotated, NamedTuple
 
 import typer
 
-from deliveryd.cli.options import identifier, insist_on_a_channel, insist_on_known
+from deliveryd.cli.options import identifier, insist_on_a_channel, insist_on_known, message_number
 from deliveryd.cli.orders import parse_instant_option
 from deliveryd.cli.output import json_text
 from deliveryd.cli.printable import printable
@@ -30,7 +30,7 @@ ROWS = 1000
 _RANGE = re.compile(r"(-?[0-9]+)?\.\.(-?[0-9]+)?")
 
 MessageIds = Annotated[
-    list[int] | None, typer.Argument(metavar="MESSAGE_ID", parser=identifier, help="IDs of messages.")
+    list[int] | None, typer.Argument(metavar="MESSAGE_ID", parser=message_number, help="IDs of messages.")
 ]
 WantedReason = Annotated[
     str | None, typer.Option(metavar="TEXT", help="Only those whose reason contains this text.")

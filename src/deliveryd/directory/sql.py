@@ -27,7 +27,7 @@ from deliveryd.directory.sql_options import (
     statement,
 )
 from deliveryd.errors import ConfigError, DirectoryUnavailable
-from deliveryd.model import Customer
+from deliveryd.model import INT64, Customer
 
 READ_ONLY: Mapping[str, str] = {
     "sqlite": "PRAGMA query_only = ON",
@@ -36,9 +36,6 @@ READ_ONLY: Mapping[str, str] = {
     "mariadb": "SET SESSION TRANSACTION READ ONLY",
 }
 """The statement that makes a connection read-only, per database."""
-
-INT64 = range(-(2**63), 2**63)
-"""IDs that a database can store; others are unknown."""
 
 NOBODY = 0
 """The ID that `probe` queries."""
@@ -58,7 +55,7 @@ class SqlSource:
 
     async def look_up(self, ids: Collection[int]) -> Mapping[int, Customer]:
         """Look up customers. Raises DirectoryUnavailable."""
-        known = [id_ for id_ in ids if id_ in INT64]
+        known = [id_ for id_ in ids if id_ in INT64]  # a database can store no other
         return await (self._find_all(known) if self._for_many else self._find(known)) if known else {}
 
     async def probe(self) -> str | None:

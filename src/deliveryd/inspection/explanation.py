@@ -96,10 +96,10 @@ def _heading(life: Life, reporting: Collection[str]) -> Iterator[str]:
     message = life.message
     if message is None:
         erased = any(decision.verb == Action.ERASE for decision in life.decisions)
-        yield f"message {life.id}: {ERASED if erased else PRUNED if life.tombstone else NEVER_TAKEN}"
+        yield f"message {life.told_as}: {ERASED if erased else PRUNED if life.tombstone else NEVER_TAKEN}"
         return
     may_follow = message.state is State.SENT and message.lane in reporting
-    yield f"message {life.id}: {_state(message)}{RECEIPT_MAY_FOLLOW if may_follow else ''}"
+    yield f"message {life.told_as}: {_state(message)}{RECEIPT_MAY_FOLLOW if may_follow else ''}"
     yield ""
     if message.settings_id is None:
         yield "  its queue element was malformed: it has no settings, customer or variables"
@@ -288,7 +288,7 @@ def life_data(life: Life) -> Mapping[str, object]:
     """Return the history as JSON; instants as in events."""
     message = life.message
     return {
-        "id": life.id,
+        "id": life.told_as,
         "state": message.state.name.lower() if message else "pruned" if life.tombstone else "malformed",
         "message": _message_json(message) if message else None,
         "attempts": [_written(attempt._asdict()) for attempt in life.attempts],

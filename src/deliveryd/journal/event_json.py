@@ -14,7 +14,9 @@ class EventWriter:
 
     def write(self, event: StatusEvent) -> str:
         """Return an event as JSON. The timestamp is always at the same place, where SQL reads it."""
-        message_id, status, timestamp, channel, reported_at, details = event
+        message_id, status, timestamp, channel, reported_at, details, told_as = event
+        if told_as is not None:
+            message_id = told_as
         if channel is None and reported_at is None and details is None:  # nearly every event
             at = format_instant(timestamp)
             return f'{{"timestamp":"{at}","messageId":{message_id},"status":"{status}"}}'

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -119,6 +120,12 @@ class Life(NamedTuple):
     malformed: tuple[MalformedRecord, ...]
     decisions: tuple[DecisionRecord, ...]
     tombstone: Tombstone | None
+
+    @property
+    def told_as(self) -> int:
+        """The id as the service has it: events and tombstones say so of one beyond 64 bits."""
+        texts = [each.body for each in self.events] + [text for text in self.tombstone or () if text]
+        return json.loads(texts[0])["messageId"] if texts and self.id < 0 else self.id
 
     @property
     def is_known(self) -> bool:

@@ -50,7 +50,8 @@ class Operations:
         at: int,
     ) -> Mapping[int, int]:
         """Record a batch of the queue; return the ids that are new, with their beginnings."""
-        ids = [message.id for message in messages] + [bad.id for bad in malformed if bad.id is not None]
+        numbers = [number for bad in malformed if (number := bad.number) is not None]
+        ids = [message.id for message in messages] + numbers
         known = _known(db, ids)
         new: dict[int, QueuedMessage] = {}
         for message in messages:
@@ -74,16 +75,16 @@ class Operations:
         """Keep malformed elements; return how many of them are messages, with an id that wasn't known."""
         before = len(known)
         for bad in malformed:
-            raw, reason = to_text(bad.raw), to_text(bad.reason)
+            raw, reason, number = to_text(bad.raw), to_text(bad.reason), bad.number
             db.execute(
                 statements.KEEP_MALFORMED,
-                (_digest(bad.raw), raw, reason, bad.id, at, at),
+                (_digest(bad.raw), raw, reason, number, at, at),
             )
-            if bad.id is None or bad.id in known:
+            if number is None or number in known:
                 continue
-            known.add(bad.id)
-            db.execute(statements.TAKE_MALFORMED, (bad.id, at, at))
-            self._outbox.put(db, transitions.malformed(bad.id, bad.reason, at))
+            known.add(number)
+            db.execute(statements.TAKE_MALFORMED, (number, at, at))
+            self._outbox.put(db, transitions.malformed(bad, at))
         return len(known) - before
 
     # delivery

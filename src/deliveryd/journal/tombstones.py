@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 from deliveryd.journal.rows import to_json
 from deliveryd.model import format_instant
@@ -28,7 +28,8 @@ def _instant(body: str) -> str:
 
 _COLUMNS = (
     f"id, {_instant('dequeued')}, {_instant('latest')}, json_extract(latest, '$.status'),"
-    " nullif(json_remove(latest, '$.timestamp', '$.messageId', '$.status'), '{}')"
+    " nullif(json_remove(latest, '$.timestamp', iif(latest ->> '$.messageId' = id, '$.messageId', '$.id'),"
+    " '$.status'), '{}')"
 )
 """SQL for the columns of `tombstone` from `id`, and `dequeued` and `latest` as JSON."""
 
@@ -37,11 +38,7 @@ _ADD_TOMBSTONE = (
     " (SELECT body FROM event WHERE message_id = ?1 AND status = 'dequeued' LIMIT 1) AS dequeued,"
     " (SELECT body FROM event WHERE message_id = ?1 AND refused IS NULL ORDER BY seq DESC LIMIT 1) AS latest)"
 )
-_STRIP = (
-    "UPDATE tombstone SET rest = iif(json_extract(rest, '$.channel') IS NULL, NULL, json_object("
-    "'channel', json_extract(rest, '$.channel'), 'reportedAt', json_extract(rest, '$.reportedAt')))"
-    " WHERE id = ? AND rest IS NOT NULL"
-)
+_KEPT_ALWAYS = frozenset({"channel", "reportedAt", "messageId"})
 
 
 def add_tombstones(db: sqlite3.Connection, ids: Sequence[tuple[int]]) -> None:
@@ -50,8 +47,16 @@ def add_tombstones(db: sqlite3.Connection, ids: Sequence[tuple[int]]) -> None:
 
 
 def strip_details(db: sqlite3.Connection, id_: int) -> None:
-    """Remove from a tombstone all fields but those that the interface requires with `delivered`."""
-    db.execute(_STRIP, (id_,))
+    """Remove from a tombstone all fields but those that the interface requires."""
+    (rest,) = db.execute("SELECT rest FROM tombstone WHERE id = ?", (id_,)).fetchone() or (None,)
+    db.execute("UPDATE tombstone SET rest = ? WHERE id = ?", (without_details(rest), id_))
+
+
+def without_details(rest: str | None) -> str | None:
+    """The column `rest` without all fields but those that the interface requires."""
+    fields = {} if rest is None else json.loads(rest)
+    kept = {name: value for name, value in fields.items() if name in _KEPT_ALWAYS}
+    return to_json(kept) if kept else None
 
 
 def read_tombstone(db: sqlite3.Connection, message_id: int) -> Tombstone | None:
@@ -68,13 +73,14 @@ def tombstone_of(
     message_id: int, dequeued_at: int | None, at: int | None, status: str, rest: str | None
 ) -> Tombstone:
     """Build a tombstone from the columns of its row."""
+    fields = {} if rest is None else json.loads(rest)
+    told_as = fields.pop("messageId", message_id)  # `number_of` an id beyond 64 bits isn't that id
     return Tombstone(
-        None if dequeued_at is None else _body(message_id, dequeued_at, "dequeued", None),
-        None if at is None else _body(message_id, at, status, rest),
+        None if dequeued_at is None else _body(told_as, dequeued_at, "dequeued", {}),
+        None if at is None else _body(told_as, at, status, fields),
     )
 
 
-def _body(message_id: int, at: int, status: str, rest: str | None) -> str:
+def _body(message_id: int, at: int, status: str, fields: Mapping[str, Any]) -> str:
     """Return an event's JSON as `EventWriter` wrote it."""
-    body = {"timestamp": format_instant(at), "messageId": message_id, "status": status}
-    return to_json(body | (json.loads(rest) if rest is not None else {}))
+    return to_json({"timestamp": format_instant(at), "messageId": message_id, "status": status, **fields})

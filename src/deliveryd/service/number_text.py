@@ -87,10 +87,10 @@ def _blank(text: str, at: int) -> int:
     return blank.end() if blank else at
 
 
-def integer_of(text: str) -> int | None:
+def integer_of(text: str, most_digits: int = MOST_DIGITS) -> int | None:
     """Return a JSON number as an integer, in any notation: `6`, `6.0` and `60e-1` are 6.
 
-    No float is involved. None if the number has a fraction, or more than `MOST_DIGITS` digits.
+    No float is involved. None if the number has a fraction, or more than `most_digits` digits.
     """
     number = _NUMBER.fullmatch(text)
     if number is None:
@@ -100,10 +100,10 @@ def integer_of(text: str) -> int | None:
     significant = digits.rstrip("0")
     if not significant:
         return 0
-    if len(exponent.lstrip("+-0")) > MOST_DIGITS:
+    if len(exponent.lstrip("+-0")) > most_digits:
         return None
     zeros = int(exponent or "0") - len(fraction) + len(digits) - len(significant)
-    if zeros < 0 or len(significant) + zeros > MOST_DIGITS:
+    if zeros < 0 or len(significant) + zeros > most_digits:
         return None
     value = int(significant + "0" * zeros)
     return -value if text.startswith("-") else value

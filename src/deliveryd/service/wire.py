@@ -15,6 +15,7 @@ from pydantic_core import ErrorDetails
 from deliveryd.errors import ServiceUnreadable
 from deliveryd.model import (
     BLOCKS,
+    INT64,
     LanguageContent,
     QueuedMessage,
     Settings,
@@ -34,15 +35,16 @@ MOST_PAGES = 10_000
 LARGEST_SETTINGS = 2 << 20
 MOST_LANGUAGES = 1000
 
-_INT64 = range(-(2**63), 2**63)
+MOST_ID_DIGITS = 100
+"""Most digits of an element's ID that is reported to the service, though no message may have it."""
 
 
 def _integer(value: object) -> int:
-    if type(value) is int and value in _INT64:  # True and False are integers too
+    if type(value) is int and value in INT64:  # True and False are integers too
         return value
     if isinstance(value, NumberText):
         read = number_text.integer_of(value)
-        if read is not None and read in _INT64:
+        if read is not None and read in INT64:
             return read
     raise ValueError("expected a 64-bit integer")
 
@@ -241,11 +243,12 @@ def _printable(text: str) -> str:
 
 
 def id_of(value: object) -> int | None:
-    """Return a JSON value as an ID, or None if it isn't one."""
-    try:
-        return _integer(value)
-    except ValueError:
-        return None
+    """Return a JSON value as an integer of at most `MOST_ID_DIGITS`, or None if it isn't one."""
+    if isinstance(value, NumberText):
+        return number_text.integer_of(value, MOST_ID_DIGITS)
+    if type(value) is int and abs(value) < 10**MOST_ID_DIGITS:  # True and False are integers too
+        return value
+    return None
 
 
 def read_settings(settings_id: int, body: bytes) -> Settings:

@@ -75,10 +75,10 @@ def take(
     firsts: dict[int, QueuedMessage] = {}
     for message in messages:
         firsts.setdefault(message.id, message)
-    bad: dict[int, str] = {}
+    bad: dict[int, Malformed] = {}
     for each in malformed:
-        if each.id is not None and each.id not in firsts:
-            bad.setdefault(each.id, each.reason)
+        if (number := each.number) is not None and number not in firsts:
+            bad.setdefault(number, each)
     wanted, today = sorted(firsts.keys() | bad.keys()), outbox.days.today
     fresh: dict[int, int] = {}
     if wanted:
@@ -92,11 +92,11 @@ def take(
     events = transitions.dequeued([message.id for message in new], at)
     if malformed:
         _keep_malformed(db, malformed, at)
-    failed = {id_: reason for id_, reason in bad.items() if id_ in fresh}
+    failed = [number for number in bad if number in fresh]
     if failed:
-        db.execute(of_day(_TAKE_MALFORMED, today), (today, at, at, outbox.worker, list(failed)))
-    for id_, reason in failed.items():
-        events += transitions.malformed(id_, reason, at)
+        db.execute(of_day(_TAKE_MALFORMED, today), (today, at, at, outbox.worker, failed))
+    for number in failed:
+        events += transitions.malformed(bad[number], at)
     outbox.put_first(db, events)
     _report_again(db, outbox, [id_ for id_ in wanted if id_ not in fresh], at)
     return {message.id: fresh[message.id] for message in new}
@@ -120,7 +120,7 @@ def _keep_malformed(db: Db, malformed: Sequence[Malformed], at: int) -> None:
             "digests": digests,
             "raws": [plain(each.raw) for each in same],
             "reasons": [plain(each.reason) for each in same],
-            "ids": [each.id for each in same],
+            "ids": [each.number for each in same],
             "times": [len(kept[digest]) for digest in digests],
             "at": at,
         },

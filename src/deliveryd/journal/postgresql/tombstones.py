@@ -9,7 +9,7 @@ from deliveryd.journal.postgresql.connection import Db
 from deliveryd.journal.postgresql.outbox import AT, PRESENT
 from deliveryd.journal.postgresql.values import arrays
 from deliveryd.journal.rows import to_json
-from deliveryd.journal.tombstones import Tombstone, tombstone_of
+from deliveryd.journal.tombstones import Tombstone, tombstone_of, without_details
 from deliveryd.model import parse_instant
 from deliveryd.states import State
 
@@ -36,25 +36,25 @@ INSERT INTO beginning (id, count, doubt) SELECT id, count, doubt FROM (
 WHERE count > 1 OR doubt
 ON CONFLICT (id) DO UPDATE SET count = greatest(beginning.count, excluded.count), doubt = excluded.doubt
 """
-_KEPT_ALWAYS = frozenset({"channel", "reportedAt"})
 
 
 def add_tombstones(db: Db, ids: Collection[int]) -> None:
     """Write tombstones for messages, from their events, and keep how often they began."""
-    rows = [(id_, *_columns(dequeued, latest)) for id_, dequeued, latest in db.execute(_EVENTS, (list(ids),))]
+    rows = [(row[0], *_columns(*row)) for row in db.execute(_EVENTS, (list(ids),))]
     if rows:
         db.execute(_ADD, arrays(rows))
         keep_beginnings(db, ids)
 
 
 def _columns(
-    dequeued: str | None, latest: str | None
+    id_: int, dequeued: str | None, latest: str | None
 ) -> tuple[int | None, int | None, str | None, str | None]:
     at, status, rest = None, None, None
     if latest is not None:
         fields = json.loads(latest)
         at, status = parse_instant(fields.pop("timestamp")), fields.pop("status")
-        fields.pop("messageId")
+        if fields["messageId"] == id_:
+            del fields["messageId"]
         rest = to_json(fields) if fields else None
     return None if dequeued is None else parse_instant(json.loads(dequeued)["timestamp"]), at, status, rest
 
@@ -65,11 +65,9 @@ def keep_beginnings(db: Db, ids: Collection[int]) -> None:
 
 
 def strip_details(db: Db, id_: int) -> None:
-    """Remove from a tombstone all fields but those that the interface requires with `delivered`."""
+    """Remove from a tombstone all fields but those that the interface requires."""
     (rest,) = db.execute("SELECT rest FROM tombstone WHERE id = %s", (id_,)).fetchone() or (None,)
-    if rest is not None:
-        kept = {name: value for name, value in json.loads(rest).items() if name in _KEPT_ALWAYS}
-        db.execute(_STRIP, (to_json(kept) if kept else None, id_))
+    db.execute(_STRIP, (without_details(rest), id_))
 
 
 def read_tombstones(db: Db, ids: Sequence[int]) -> Mapping[int, Tombstone]:

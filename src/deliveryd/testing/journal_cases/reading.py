@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 
-from deliveryd.journal.base import Journal
+import pytest
+
+from deliveryd.journal.base import Journal, OutboxRow
 from deliveryd.journal.orders import Action, ItemKind, Order
 from deliveryd.journal.reader import DecisionSelection, Reader, read_found
 from deliveryd.journal.selection import Selection
-from deliveryd.model import Malformed, Outcome, StatusEvent, Transition
+from deliveryd.model import Malformed, Outcome, StatusEvent, Transition, number_of
 from deliveryd.states import State
 from deliveryd.testing.journal_cases.protocol import OpenJournal
 from deliveryd.testing.journal_cases.samples import (
+    DAYS_LATER,
     NOW,
     ONE_SECOND,
     accept_all,
@@ -19,8 +23,10 @@ from deliveryd.testing.journal_cases.samples import (
     begin_attempts,
     bring_in_doubt,
     bring_to_wait,
+    decide_on,
     deliver_to_sent,
     make_ready,
+    sample_message,
     tried,
 )
 
@@ -41,12 +47,54 @@ async def fail_on(journal: Journal, id_: int, provider: str, at: int, details: s
     await accept_all(journal, at)
 
 
+def _told(row: OutboxRow) -> int:
+    """The id that an event tells the service."""
+    return int(json.loads(row.body)["messageId"])
+
+
 def ids_of(reader: Reader, **wanted: object) -> list[int]:
     return [found.id for found in read_found(reader, Selection(**wanted))]  # type: ignore[arg-type]
 
 
 class ReadingCases:
     """What a journal must do: what commands read, beside a journal that is open."""
+
+    @pytest.mark.parametrize("id_", [2**63, -(2**63) - 1, 10**99])
+    async def test_an_id_beyond_64_bits_is_one_error_event_too(
+        self, open_journal: OpenJournal, open_reader: OpenReader, id_: int
+    ) -> None:
+        """Its events name it as the service wrote it, however often it comes, and so does its life."""
+        bad = Malformed(f'{{"id": {id_}}}', "id: expected a 64-bit integer", id_)
+        async with open_journal() as journal:
+            await journal.take([sample_message(1)], [bad, bad], NOW)
+            rows = await accept_all(journal)
+            assert [(_told(row), row.status) for row in rows] == [
+                (1, "dequeued"), (id_, "dequeued"), (id_, "error"),
+            ]  # fmt: skip
+            [life] = open_reader().lives([number_of(id_)])
+            assert (life.told_as, life.malformed[0].times) == (id_, 2)
+            await journal.take([], [bad], NOW - ONE_SECOND)
+            assert [row.body for row in await accept_all(journal)] == [row.body for row in rows[1:]]
+
+    @pytest.mark.parametrize("id_", [2**63, -(2**63) - 1, 10**99])
+    async def test_an_id_beyond_64_bits_is_told_as_it_is_after_pruning_and_erasing(
+        self, open_journal: OpenJournal, open_reader: OpenReader, id_: int
+    ) -> None:
+        """What is left of it has the id as the service wrote it."""
+        bad = Malformed(f'{{"id": {id_}}}', "id: expected a 64-bit integer", id_)
+        async with open_journal() as journal:
+            await journal.take([], [bad], NOW)
+            rows = await accept_all(journal)
+            assert await journal.prune(DAYS_LATER, 10) == 2
+            await journal.take([], [bad], NOW + 1)
+            assert [row.body for row in await accept_all(journal)] == [row.body for row in rows]
+            await decide_on(journal, Action.ERASE, ItemKind.MESSAGE, number_of(id_))
+            [life] = open_reader().lives([number_of(id_)])
+            assert life.told_as == id_
+            await journal.take([], [bad], NOW + 2)
+            assert [(_told(row), row.status) for row in await journal.outbox(0, 9)] == [
+                (id_, "dequeued"), (id_, "error"),
+            ]  # fmt: skip
 
     async def test_messages_are_found_by_each_thing_that_is_known_of_them(
         self, open_journal: OpenJournal, open_reader: OpenReader

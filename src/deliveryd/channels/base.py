@@ -7,6 +7,7 @@ from typing import NamedTuple, Protocol
 
 from deliveryd.errors import TooLate
 from deliveryd.model import Clock, Customer, Entry, Rendered
+from deliveryd.runtime.threads import LARGE
 
 
 class Dispatch(NamedTuple):
@@ -29,6 +30,12 @@ class Dispatch(NamedTuple):
     provider_id: str | None = None
     traceparent: str | None = None
     may_begin: Callable[[], bool] | None = None
+
+    @property
+    def is_large(self) -> bool:
+        """Whether writing the message may take the event loop more than a moment: then it is done `aside`."""
+        texts = (self.rendered.fields.values(), self.entry.variables.values())
+        return sum(map(len, texts[0])) + sum(map(len, texts[1])) > LARGE
 
     def check_time(self) -> None:
         """Raise TooLate if the message has expired, or another worker could send it meanwhile."""

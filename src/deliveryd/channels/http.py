@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from math import ceil
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -29,7 +30,7 @@ from deliveryd.channels.http_lookup import HttpLookup, LookupWriter
 from deliveryd.channels.http_options import HttpChannelOptions
 from deliveryd.channels.http_probe import ProbeResult, read_probe, write_probe
 from deliveryd.channels.http_recipient import Recipient
-from deliveryd.channels.http_request import RequestWriter, logins
+from deliveryd.channels.http_request import HttpRequest, RequestWriter, logins
 from deliveryd.channels.mapping import customer_fields
 from deliveryd.channels.masking import MASK, mask
 from deliveryd.errors import (
@@ -47,6 +48,7 @@ from deliveryd.http.tls import TlsFiles
 from deliveryd.http.wire import WireResponse
 from deliveryd.model import Customer
 from deliveryd.runtime.renewal import RenewedValue
+from deliveryd.runtime.threads import aside
 
 if TYPE_CHECKING:
     from deliveryd.channels.phone_numbers import PhoneReader
@@ -157,9 +159,9 @@ class HttpChannel:
         check = dispatch.check_time if dispatch.has_limit else None
         prepared = self._prepared.current()
         try:
-            answer = await self._client.exchange(*prepared.writer.write(dispatch), check)
+            answer = await self._client.exchange(*await _written(prepared, dispatch), check)
             if answer.status in _NOT_ALLOWED and (renewed := self._prepared_after(prepared)) != prepared:
-                answer = await self._client.exchange(*renewed.writer.write(dispatch), check)
+                answer = await self._client.exchange(*await _written(renewed, dispatch), check)
         except Unfit as error:
             return Refused(str(error), unsent=True)
         except TooLate:
@@ -245,6 +247,11 @@ class HttpChannel:
     async def aclose(self) -> None:
         """Close all connections."""
         await self._client.aclose()
+
+
+async def _written(prepared: PreparedRequests, dispatch: Dispatch) -> HttpRequest:
+    write = prepared.writer.write
+    return await aside(partial(write, dispatch)) if dispatch.is_large else write(dispatch)
 
 
 def _not_sent(error: NotSent) -> Verdict:

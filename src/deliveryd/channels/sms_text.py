@@ -23,6 +23,9 @@ _WHOLE_UCS, _PART_UCS = 70, 67
 _SMALLEST_PART = (_PART_UCS - 1) // 2
 """Characters that fit into a part whatever they are."""
 
+_MOST_PARTS = 255
+"""Parts that a text can have, as their number is one byte."""
+
 _SINGLE_SEPTETS = re.compile(r"[\n\r !\"#$%&'()*+,\-./0-9:;<=>?@A-Z_a-z]*")
 """The ASCII characters of one septet: most texts consist of them, and this is the fastest check."""
 
@@ -91,6 +94,8 @@ def parts_beyond(text: str, most: int) -> int | None:
     """Return the number of parts if it is greater than `most`."""
     if len(text) <= most * _SMALLEST_PART:
         return None
+    if len(text) > max(most, _MOST_PARTS) * _WHOLE_GSM:
+        return -(-len(text) // _PART_GSM)  # at least, and that is counted at once
     parts = sms_parts(text).parts
     return parts if parts > most else None
 
@@ -104,9 +109,9 @@ def transliterate(text: str) -> str:
     """Replace typography by what GSM-7 has, if that is enough to keep the text in GSM-7.
 
     Letters that are written as a letter and an accent become the one character that they are equivalent to.
-    If anything is left that GSM-7 doesn't have, the text is returned unchanged.
+    If anything is left that GSM-7 doesn't have, or the text is too long for an SMS, it is returned unchanged.
     """
-    if _SINGLE_SEPTETS.fullmatch(text) or _GSM.issuperset(text):
+    if len(text) > _MOST_PARTS * _WHOLE_GSM or _SINGLE_SEPTETS.fullmatch(text) or _GSM.issuperset(text):
         return text
     replaced = unicodedata.normalize("NFC", text).translate(_SUBSTITUTES)
     return replaced if _GSM.issuperset(replaced) else text

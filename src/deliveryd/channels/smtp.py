@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from time import monotonic
 
 import anyio
@@ -39,6 +40,7 @@ from deliveryd.network.reasons import connect_reason
 from deliveryd.network.resolver import Resolver
 from deliveryd.runtime.file_limit import is_out_of_files
 from deliveryd.runtime.renewal import RenewedValue
+from deliveryd.runtime.threads import aside
 
 PROBE_SECONDS = 5.0
 
@@ -156,8 +158,8 @@ class SmtpChannel:
     async def send(self, dispatch: Dispatch) -> Verdict:
         """Send one mail; the provider's ID is its Message-ID, which is derived from the key."""
         try:
-            mail = self._compose(dispatch)
-            content = mail.content()
+            write = partial(self._written, dispatch)
+            mail, content = await aside(write) if dispatch.is_large else write()
         except ValueError as error:
             return Refused(str(error), unsent=True)
         attempt = _Attempt(self._credentials, self._idle, mail, content, dispatch.check_time)
@@ -186,6 +188,10 @@ class SmtpChannel:
         if isinstance(failure, Refused | Misconfigured):
             return failure._replace(by=self._options.host)
         return failure
+
+    def _written(self, dispatch: Dispatch) -> tuple[Mail, bytes]:
+        mail = self._compose(dispatch)
+        return mail, mail.content()
 
     def _compose(self, dispatch: Dispatch) -> Mail:
         customer = dispatch.customer

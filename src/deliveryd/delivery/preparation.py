@@ -20,6 +20,7 @@ from deliveryd.metrics import Metrics
 from deliveryd.model import Clock, Entry
 from deliveryd.rendering.content import CompiledSettings
 from deliveryd.runtime import waits
+from deliveryd.runtime.threads import LARGE
 from deliveryd.runtime.waits import PROMPT
 from deliveryd.runtime.wakeup import AutoResetEvent
 
@@ -35,6 +36,10 @@ MOST_LOOKED_UP = 20_000
 
 TURN_PAUSE = 1.0
 """Seconds between two checks whether messages that wait for a turn may go on; one goes on as a probe."""
+
+
+MOST_FILLED = 8 * LARGE
+"""Characters that are filled in one turn of the event loop at most, beyond those of one message."""
 
 
 class Deferred(NamedTuple):
@@ -175,13 +180,17 @@ class Preparer:
         if isinstance(settings, ServiceUnavailable):
             prepared += [self._without_settings(entry) for entry in entries]
             return []
-        now = self._clock.now()
+        now, characters = self._clock.now(), 0
         unknown: list[_Unknown] = []
-        for entry in entries:
+        for count, entry in enumerate(entries, 1):
             if self._router.needs_customer(entry, settings, now):
                 unknown.append((entry, settings))
-            else:
-                prepared.append(self._router.route(entry, settings, None, now))
+                continue
+            prepared.append(route := self._router.route(entry, settings, None, now))
+            characters += _size(route)
+            if characters > MOST_FILLED:
+                self._recorder.route_again(entries[count:])
+                break
         return unknown
 
     def _without_held(
@@ -259,11 +268,19 @@ class Preparer:
 
     def _route_all(self, found: Sequence[_LookedUp], now: int) -> list[Prepared]:
         """Route messages after the look-up of their customers; those that failed are deferred."""
+        routed, characters = [], 0
+        for count, each in enumerate(found, 1):
+            routed.append(route := self._route_found(*each, now))
+            characters += _size(route)
+            if characters > MOST_FILLED:
+                self._recorder.route_again([entry for entry, *_ in found[count:]])
+                found = found[:count]
+                break
         absent = sum(isinstance(answer, DirectoryUnavailable) for *_, answer in found)
         unknown = sum(answer is None for *_, answer in found)
         self._metrics.customers_looked_up(len(found) - absent - unknown, len(found) - absent)
         self._metrics.customers_unavailable(absent)
-        return [self._route_found(*each, now) for each in found]
+        return routed
 
     def _route_found(
         self, entry: Entry, settings: CompiledSettings, answer: DirectoryAnswer, now: int
@@ -279,6 +296,11 @@ class Preparer:
         if not isinstance(answer, DirectoryUnavailable) or self._directory.is_down:
             return 0.0
         return min(max(DIRECTORY_PAUSE, answer.after or 0.0), LONGEST_DIRECTORY_PAUSE)
+
+
+def _size(prepared: Prepared) -> int:
+    """Characters of what is sent."""
+    return sum(map(len, prepared.rendered.fields.values())) if isinstance(prepared, Routed) else 0
 
 
 def _put_off(entry: Entry, settings: CompiledSettings, waits_for: str) -> Deferred:

@@ -6,6 +6,7 @@ import math
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from heapq import heappop, heappush
 from typing import Protocol
 
@@ -20,6 +21,7 @@ from deliveryd.rendering.content import CompiledSettings
 from deliveryd.runtime import waits
 from deliveryd.runtime.backoff import backoff
 from deliveryd.runtime.disk_cache import DiskCache
+from deliveryd.runtime.threads import LARGE, aside
 from deliveryd.runtime.waits import KEPT_FOR_WAITING, LONGEST_ANSWER_WAIT, PROMPT
 from deliveryd.runtime.wakeup import AutoResetEvent
 from deliveryd.telemetry.log_events import Event, log
@@ -318,7 +320,7 @@ class SettingsCache:
         cached = await self._cache.get(name)
         if cached is not None:
             try:
-                compiled = self._read(settings_id, cached.value)
+                compiled = await self._read(settings_id, cached.value)
             except SettingsUnusable:
                 log(Event.CACHE_ROW_REFUSED, settings_id=settings_id)
                 await self._cache.delete(name)
@@ -340,7 +342,7 @@ class SettingsCache:
         with slot.scope:
             try:
                 body = await self._source.fetch_settings(slot.id)
-                compiled = self._read(slot.id, body)
+                compiled = await self._read(slot.id, body)
                 ttl = self._ttl_of(compiled)
                 known = self._usable(compiled, len(body), ttl)
             except (ServiceUnavailable, ServiceRefused, SettingsUnusable) as error:
@@ -353,7 +355,7 @@ class SettingsCache:
             compile_settings = self._compile
             await self._cache.set(f"settings/{slot.id}", body, ttl)
             if self._compile is not compile_settings:
-                known = self._usable(self._read(slot.id, body), len(body), ttl)
+                known = self._usable(await self._read(slot.id, body), len(body), ttl)
         self._slots.end(slot)
         self._settle(slot.id, known)
         if not isinstance(known, _Unavailable):
@@ -413,9 +415,19 @@ class SettingsCache:
                 if wanted is not None and wanted.repeat_at is not None:
                     self._repeat_at(settings_id, wanted, until)
 
-    def _read(self, settings_id: int, body: bytes) -> CompiledSettings:
+    async def _read(self, settings_id: int, body: bytes) -> CompiledSettings:
+        while True:
+            compile_settings = self._compile
+            read = partial(self._compiled, settings_id, body, compile_settings)
+            compiled = await aside(read) if len(body) > LARGE else read()
+            if self._compile is compile_settings:
+                return compiled
+
+    def _compiled(
+        self, settings_id: int, body: bytes, compile_settings: Callable[[Settings], CompiledSettings]
+    ) -> CompiledSettings:
         try:
-            return self._compile(self._source.parse_settings(settings_id, body))
+            return compile_settings(self._source.parse_settings(settings_id, body))
         except ServiceUnreadable as error:
             raise SettingsUnusable(str(error)) from None
 

@@ -9,11 +9,19 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any, Protocol, TypeVar
 
+import anyio
 import anyio.lowlevel
 import anyio.to_thread
 import sniffio
+from anyio.lowlevel import RunVar
 
 T = TypeVar("T")
+
+
+LARGE = 64 << 10
+"""Characters from which on work that grows with a text isn't done in the event loop: some milliseconds."""
+
+_ASIDE: RunVar[anyio.CapacityLimiter] = RunVar("the thread of `aside`")
 
 
 class Blocking(Protocol):
@@ -26,6 +34,20 @@ class Blocking(Protocol):
 async def in_thread(work: Callable[[], T], /) -> T:
     """Run it in a worker thread of a pool."""
     return await anyio.to_thread.run_sync(work)
+
+
+async def aside(work: Callable[[], T], /) -> T:
+    """Run what only computes in a worker thread, one such work at a time.
+
+    A thread that computes shares the interpreter with the event loop, turn by turn; of several, each would
+    have its turn before the loop has the next one.
+    """
+    try:
+        limiter = _ASIDE.get()
+    except LookupError:
+        limiter = anyio.CapacityLimiter(1)
+        _ASIDE.set(limiter)
+    return await anyio.to_thread.run_sync(work, limiter=limiter)
 
 
 async def inline(work: Callable[[], T], /) -> T:

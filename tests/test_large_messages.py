@@ -1,0 +1,142 @@
+"""Large messages don't hold the event loop: what grows with a text is done beside it, or in slices."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+from anyio.abc import TaskGroup
+
+from deliveryd.channels.base import Accepted
+from deliveryd.delivery.preparation import MOST_FILLED, Prepared, Preparer
+from deliveryd.model import Customer, Entry
+from deliveryd.service.batch import read_batch
+from deliveryd.testing.gateway import open_gateway
+from deliveryd.testing.samples import dispatch, opened
+from support.mail_server import open_mail_server
+from support.messages import message, sms_settings
+from support.smtp_letters import mail_to, options_for
+from support.virtual import VirtualWorld, live
+
+MOST_CALLS = 10_000
+"""Calls of functions in one turn of the event loop at most: some milliseconds of work."""
+
+_COUNTED = re.compile(r"/deliveryd/(?!testing/)|/email/|/json/|/urllib/")
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    """Turns are counted where Python runs them."""
+    return "asyncio"
+
+
+class Turns:
+    """A stopwatch that counts calls in the worker's own code and the mail library, since seconds vary."""
+
+    def __init__(self) -> None:
+        self.longest = 0
+        self._calls = 0
+
+    def count(self, frame: FrameType, event: str, _argument: Any) -> None:
+        if event in {"call", "c_call"} and _COUNTED.search(frame.f_code.co_filename):
+            self._calls += 1
+            self.longest = max(self.longest, self._calls)
+
+    def begin(self) -> None:
+        self._calls = 0
+
+
+@contextmanager
+def turns_counted() -> Iterator[Turns]:
+    """Count the calls in each turn of this thread's event loop."""
+    turns, run = Turns(), asyncio.Handle._run
+
+    def counted(handle: asyncio.Handle) -> None:
+        turns.begin()
+        run(handle)
+
+    with patch.object(asyncio.Handle, "_run", counted):
+        sys.setprofile(turns.count)
+        try:
+            yield turns
+        finally:
+            sys.setprofile(None)
+
+
+def _html(size: int) -> str:
+    line = '<p>Your order <b>no. 17</b> &amp; parcel: <a href="https://example.org/t">caf\u00e9</a>.</p>\n'
+    return f"<html><body>{line * (size // len(line))}</body></html>"
+
+
+@pytest.mark.anyio
+async def test_a_large_mail_is_composed_beside_the_loop() -> None:
+    """1 MiB of HTML is sent whole, and no turn of the loop makes more than some thousand calls."""
+    async with (
+        open_mail_server() as server,
+        opened("smtp", options_for(server), block="email") as channel,
+    ):
+        mail = mail_to("ada@example.com", {"subject": "s", "body": _html(1 << 20), "format": "html"})
+        with turns_counted() as turns:
+            verdict = await channel.send(mail)
+        assert isinstance(verdict, Accepted)
+        assert len(server.mails[0].content or b"") > 1 << 20
+    assert turns.longest < MOST_CALLS
+
+
+@pytest.mark.anyio
+async def test_a_large_text_is_written_into_a_request_beside_the_loop() -> None:
+    """1 MiB in a form, and counted in parts."""
+    options = {"form": {"text": "{content.text}", "parts": "{content.parts}"}}
+    async with (
+        open_gateway() as gateway,
+        opened("http", {"url": gateway.url, **options}, block="sms") as channel,
+    ):
+        text = "\u20ac caf\u00e9 " * (1 << 17)
+        with turns_counted() as turns:
+            verdict = await channel.send(dispatch("sms", {"text": text}, customer=Customer(7, {})))
+        assert isinstance(verdict, Accepted)
+        assert len(gateway.seen[0].body) > 1 << 20
+    assert turns.longest < MOST_CALLS
+
+
+@pytest.mark.anyio
+async def test_a_large_answer_of_the_queue_is_read_beside_the_loop() -> None:
+    """1 MiB of small messages, one of which is malformed, so that each is looked at."""
+    elements = [
+        {"id": id_, "settingsId": 1, "customerId": 1, "variables": {"a": "b"}} for id_ in range(18_000)
+    ]
+    body = json.dumps([*elements, 17]).encode()
+    assert len(body) > 1 << 20
+    with turns_counted() as turns:
+        batch = await read_batch(body, 20_000)
+    assert (len(batch.messages), len(batch.malformed)) == (18_000, 1)
+    assert turns.longest < MOST_CALLS
+
+
+def test_large_messages_are_filled_in_slices(tmp_path: Path) -> None:
+    """A hundred of 300 KiB that are ready together: each turn fills a few, and all are sent."""
+    world = VirtualWorld(tmp_path)
+    size = 300 << 10
+    world.service.settings[1] = json.dumps(sms_settings("x" * size))
+    world.service.enqueue(*(message(id_) for id_ in range(100)))
+    turns: list[int] = []
+    prepare = Preparer.prepare
+
+    def counted(self: Preparer, entries: Sequence[Entry], tasks: TaskGroup) -> Sequence[Prepared]:
+        prepared = prepare(self, entries, tasks)
+        turns.append(len(prepared))
+        return prepared
+
+    with patch.object(Preparer, "prepare", counted):
+        live(world.run_until_idle)
+    assert len({made.entry.id for _, made in world.channels["sms"].attempts}) == 100
+    assert 0 < max(turns) <= MOST_FILLED // size + 1

@@ -15,6 +15,7 @@ from subprocess import Popen
 import httpx
 import pytest
 
+from deliveryd.journal.audit import audit_journal
 from deliveryd.sandbox.faults import ApplyThenDelay, FaultAnswer, Hang, HangUp, Pass
 from deliveryd.sandbox.state import SandboxState
 from support.messages import message, sms_settings
@@ -254,6 +255,45 @@ def test_a_take_under_way_reaches_the_journal_before_the_end(world: World) -> No
     assert worker.wait(PATIENCE) == 0
     assert world.rows("SELECT id FROM message") == [(1,)]
     assert world.state.statuses(1) == ["dequeued"]
+
+
+def test_an_answer_of_the_queue_that_comes_after_the_drain_is_waited_for(world: World) -> None:
+    """Fifty messages that the service handed out are recorded, and the next start sends them."""
+    world.add('[run]\ndrain_timeout = "300ms"\n')
+    world.change('timeout = "2s"', 'timeout = "60s"')
+    world.state.fail("queue", ApplyThenDelay(3.0))
+    world.state.enqueue(*map(message, range(1, 51)))
+    worker = world.start()
+    world.sandbox.wait_for(lambda state: state.taken, PATIENCE)
+    worker.terminate()
+    assert worker.wait(PATIENCE) == 0
+    assert "worker.cut_off" in world.log()
+    assert world.rows("SELECT count(*) FROM message") == [(50,)]
+    assert "queue.batch_lost" not in world.log()
+
+
+def test_an_answer_of_the_queue_that_never_comes_is_told_at_the_end(world: World) -> None:
+    """Nobody knows whether the service handed a batch out: the log and the journal's account say so."""
+    world.add('[run]\ndrain_timeout = "300ms"\n')
+    world.state.fail("queue", Hang())
+    worker = world.start()
+    world.sandbox.wait_for(taking, PATIENCE)
+    worker.terminate()
+    assert worker.wait(PATIENCE) == 0
+    assert "queue.batch_lost" in world.log()
+    assert audit_journal(world.folder / "journal.db").lost.batches == 1
+
+
+def test_a_second_signal_tells_of_the_batch_that_it_costs(world: World) -> None:
+    """The answer that was asked for isn't waited for: status 1, and the log says what it may have held."""
+    world.change('timeout = "2s"', 'timeout = "60s"')
+    world.state.fail("queue", Hang())
+    worker = world.start()
+    world.sandbox.wait_for(taking, PATIENCE)
+    worker.send_signal(signal.SIGTERM)
+    worker.send_signal(signal.SIGINT)
+    assert worker.wait(PATIENCE) == 1
+    assert "queue.batch_lost" in world.log()
 
 
 @pytest.mark.parametrize("fault", [HangUp(), Hang()], ids=["hangs up", "hangs"])

@@ -129,6 +129,48 @@ async def test_a_worker_that_was_fenced_ends_and_sends_nothing_more(place: Place
     assert {len(keys) for keys in place.keys().values()} == {1}
 
 
+def change_at_the_next_take(place: Place, statement: str) -> None:
+    """Change the database once the first worker has asked for a batch, before the service answers."""
+
+    def trouble(request: httpx.Request) -> None:
+        if request.url.path == "/queue" and place.service.queue:
+            place.service.trouble = lambda _request: None
+            with psycopg.connect(place.url, autocommit=True) as db:
+                db.execute(statement)
+
+    place.service.trouble = trouble
+
+
+async def test_a_batch_of_a_worker_that_was_fenced_meanwhile_is_recorded(place: Place) -> None:
+    """Its process stood still between request and answer: nobody else will ever have what it has."""
+    async with anyio.create_task_group() as tasks:
+        await place.one.run(tasks)
+        await place.until(lambda: place.one.running.parts.recorder.recovered)
+        change_at_the_next_take(place, "UPDATE worker SET ended = 'fenced' WHERE ended IS NULL")
+        place.enqueue(*range(1, 6))
+        await place.until(lambda: place.one.error is not None)
+        assert place.recorded() == [1, 2, 3, 4, 5]
+        await place.other.run(tasks)
+        await place.until(lambda: place.ended(*range(1, 6)))
+        place.other.running.stop()
+    assert place.count("SELECT count(*) FROM meta WHERE key = 'batches_lost'") == 0
+
+
+async def test_a_batch_that_cannot_be_recorded_any_more_is_told_and_counted(place: Place) -> None:
+    """The database lost commits, so no worker may begin: the log and the audit tell of the batch."""
+    with log_lines("error") as lines:
+        async with anyio.create_task_group() as tasks:
+            await place.one.run(tasks)
+            await place.until(lambda: place.one.running.parts.recorder.recovered)
+            change_at_the_next_take(place, "UPDATE worker SET commits = 0 WHERE ended IS NULL")
+            place.enqueue(*range(1, 6))
+            await place.until(lambda: place.one.error is not None)
+        [lost] = [line for line in lines() if line["event"] == "queue.batch_lost"]
+    assert (lost["asked"], lost["kept"]) == (5, 0)
+    assert place.recorded() == []
+    assert place.count("SELECT value FROM meta WHERE key = 'batches_lost'") == "1"
+
+
 async def test_a_pause_that_one_worker_is_ordered_holds_messages_at_both(place: Place) -> None:
     """An operator speaks to whichever worker is at hand."""
 

@@ -164,6 +164,7 @@ class Machine:
         self.worker: int | None = None
         """The number of its lease."""
         self._is_fenced_by_order = False
+        self._was_killed = False
         self._still_until = -LEASE
         """Up to when it may have been kept from renewing its lease for so long that others adopt."""
 
@@ -181,7 +182,7 @@ class Machine:
         while self.process.is_cut_off:  # noqa: ASYNC110  # a start fails meanwhile, again and again
             await anyio.sleep(RESTART)
         self.process.begin()
-        self.worker, self._is_fenced_by_order = None, False
+        self.worker, self._is_fenced_by_order, self._was_killed = None, False, False
         worker = SharingWorker(self, life)
         try:
             with anyio.CancelScope() as scope:
@@ -190,13 +191,13 @@ class Machine:
                 await worker.run(until_idle=True)
         except Exception as error:  # whatever it is, no worker may die of it, but of the fence
             ledger.crashed.add(world.life)
-            if not (self._is_fenced_rightly(error) or self._is_failed_start(error)):
+            if not (self._was_killed or self._is_fenced_rightly(error) or self._is_failed_start(error)):
                 ledger.complaints.append(f"worker {self.number} died: {causes(error)}")
                 self.stage.is_over = True
         finally:
             self._kill, self.worker = lambda: None, None
         self.process.kill()
-        hand_out_lost(world, self.stage.others.service)
+        hand_out_lost(world, self.stage.others.service, self._was_killed)
 
     def _is_failed_start(self, error: BaseException) -> bool:
         """Whether the connection was lost before it had begun: it is started again."""
@@ -212,6 +213,7 @@ class Machine:
 
     def _end(self, scope: anyio.CancelScope) -> None:
         self.world.ledger.crashed.add(self.world.life)
+        self._was_killed = True
         self.process.kill()
         scope.cancel()
 

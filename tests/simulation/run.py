@@ -134,17 +134,19 @@ async def _one_life(world: World, life: Life, others: StandIns) -> bool:
             world.begin(life, scope.cancel)
             await worker.run(until_idle=True)
     except Exception as error:  # whatever it is, no worker may die of it
-        ledger.complaints.append(f"the worker died: {causes(error)}")
+        if world.life not in ledger.crashed:
+            ledger.complaints.append(f"the worker died: {causes(error)}")
         ledger.crashed.add(world.life)
     finally:
         world.kept.disk.detach()
     if _was_just_put_back(world):
         world.patience.deadline += LONGEST_PAUSE
+    was_killed = world.life in ledger.crashed
     if worker.stopped_at is not None and anyio.current_time() - worker.stopped_at > DRAIN - ROUNDING:
         ledger.crashed.add(world.life)
     if world.life in ledger.crashed:
         ledger.crashed.update(ledger.process_of(world.life))
-    hand_out_lost(world, others.service)
+    hand_out_lost(world, others.service, was_killed)
     return worker.was_idle
 
 
@@ -161,8 +163,8 @@ def causes(error: BaseException) -> str:
     return repr(error)
 
 
-def hand_out_lost(world: World, service: Service) -> None:
-    """What a worker took and didn't record: handed out again after a crash, after anything else a loss."""
+def hand_out_lost(world: World, service: Service, was_killed: bool) -> None:
+    """What a worker took and didn't record: handed out again after a kill, after anything else a loss."""
     kept = world.kept
     known = {*kept.rows(), *kept.pruned(), *kept.forgotten()}
     raws = kept.malformed()
@@ -179,7 +181,7 @@ def hand_out_lost(world: World, service: Service) -> None:
     ]
     if not lost:
         return
-    if world.life in world.ledger.crashed:
+    if was_killed:
         service.hand_out_again(dict.fromkeys(lost))
     else:
         world.ledger.complaints.append(f"{len(lost)} messages were taken from the queue and lost")

@@ -63,7 +63,8 @@ def _as_lines(result: Audit) -> Iterator[str]:
         yield f"  broken: {finding.check}: {_named(finding)}"
     if result.account.gap != result.gap:
         yield f"  broken: the running counters are off by {result.account.gap - result.gap}"
-    yield f"the journal is {'balanced' if result.is_balanced else 'NOT balanced'}"
+    lost = f", but {_batches(result.lost)} of the queue may be lost" if result.lost.batches else ""
+    yield f"the journal is {f'balanced{lost}' if result.is_balanced else 'NOT balanced'}"
 
 
 def _line(name: str, number: int) -> str:
@@ -73,8 +74,14 @@ def _line(name: str, number: int) -> str:
 def _lost_line(lost: LostBatches) -> str:
     if lost.last_at is None:
         return "queue: all batches were received completely"
-    times = "1 batch" if lost.batches == 1 else f"{lost.batches} batches"
-    return f"queue: {times} may be lost, partly or entirely, most recently at {format_instant(lost.last_at)}"
+    return (
+        f"queue: {_batches(lost)} may be lost, partly or entirely, most recently at"
+        f" {format_instant(lost.last_at)}"
+    )
+
+
+def _batches(lost: LostBatches) -> str:
+    return "1 batch" if lost.batches == 1 else f"{lost.batches} batches"
 
 
 def _named(finding: AuditFinding) -> str:

@@ -83,7 +83,10 @@ def run(
             print_json(_numbers(ended.account))
         else:
             print_lines(_sums(ended.account))
-    if until_idle and (left := list(_left(ended))):
+    left = list(_left(ended)) if until_idle else []
+    if ended.lost_a_batch:
+        left.insert(0, "deliveryd: a batch of the queue may be lost: see queue.batch_lost in the log")
+    if left:
         print_errors(*left)
         raise typer.Exit(1)
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Protocol
 
 import anyio
+import anyio.lowlevel
 
 from deliveryd.delivery.recorder import Recorder
 from deliveryd.errors import ServiceError, ServiceRefused, ServiceUnavailable, ServiceUnreadable
@@ -32,6 +34,9 @@ MOST_EXTRA = 1000
 TOO_SLOW = frozenset({408, 504})
 """Statuses with which a service, or what stands before it, says that its answer took too long."""
 
+RECORDED_WITHIN = 5.0
+"""Seconds within which a batch has to be recorded once the worker ends, if its answer is there."""
+
 CALM = 20
 """Full answers in a row after which a batch that had to be smaller grows towards a size that failed."""
 
@@ -39,7 +44,7 @@ CALM = 20
 class Queue(Protocol):
     """Where messages come from."""
 
-    async def take(self, count: int, ready: Ready | None) -> Batch:
+    async def take(self, count: int, ready: Ready) -> Batch:
         """Take up to `count` messages. `ready` is awaited before each request, the repeated ones too."""
 
 
@@ -107,8 +112,14 @@ class Intake:
         self._paused = False
         self._stopping = False
         self._stop_event = AutoResetEvent()
+        self._taking = anyio.CancelScope()
+        self._asked = 0  # for how many, of which nothing is known or recorded yet
+        self._asked_at = 0.0  # the event loop's time
         self.found_empty = False
         """Whether the queue's last answer held nothing new."""
+
+        self.lost_a_batch = False
+        """Whether a batch may be lost of which the journal doesn't know."""
 
     @property
     def down(self) -> bool:
@@ -120,6 +131,26 @@ class Intake:
         self._stopping = True
         self._stop_event.set()
         self._in_flight.freed.set()
+
+    def end(self, answered_within: float) -> None:
+        """Take no more; end a take that is under way, but wait for an answer that was asked for.
+
+        `answered_within`: seconds from the request to its time-out. Nothing else cancels such a take.
+        """
+        self.stop()
+        if self._asked:
+            answered_by = max(self._asked_at + answered_within, anyio.current_time())
+            self._taking.deadline = answered_by + RECORDED_WITHIN
+        else:
+            self._taking.cancel()
+
+    def give_up(self, reason: str) -> None:
+        """Say that a batch may be lost, if one was asked for that isn't recorded."""
+        if self._asked:
+            self._metrics.batch_lost()
+            log(Event.QUEUE_BATCH_LOST, asked=self._asked, kept=0, reason=reason)
+            self._asked = 0
+            self.lost_a_batch = True
 
     def adopt(self, *, batch_size: int, poll_interval: float, max_poll_interval: float) -> None:
         """Take by other limits from now on; a pause ends at once."""
@@ -140,12 +171,26 @@ class Intake:
                 await self._sleep(await self._take(count))
 
     async def _take(self, count: int) -> float:
-        """Take a batch and record it; return the seconds until the next one."""
+        """Take a batch and record it; return the seconds until the next one.
+
+        The service hands out each batch once: from the request until its answer is recorded nothing cancels
+        this but `end`, whatever ends the worker.
+        """
+        with anyio.CancelScope() as self._taking:
+            try:
+                return await self._take_and_record(count)
+            finally:
+                if self._asked:
+                    self.give_up("the worker ended before it was recorded")
+        return 0.0
+
+    async def _take_and_record(self, count: int) -> float:
         if self._recorder.is_shared and not await self._may_take():
             return 0.0
         try:
-            batch = await self._queue.take(count, self._recorder.renew if self._recorder.is_shared else None)
+            batch = await self._queue.take(count, partial(self._ask, count))
         except ServiceError as error:
+            self._asked = 0
             if isinstance(error, ServiceUnavailable) and error.status in TOO_SLOW:
                 self._size.fell_short(count)
             return self._after_failure(error)
@@ -162,6 +207,14 @@ class Intake:
             return self._after(new)
         self._pauses = 0
         return 0.0
+
+    async def _ask(self, count: int) -> None:
+        """Called before each request for a batch, the repeated ones too."""
+        self._asked, self._taking.shield = 0, False
+        if self._recorder.is_shared:
+            await self._recorder.renew()
+        await anyio.lowlevel.checkpoint_if_cancelled()
+        self._asked, self._asked_at, self._taking.shield = count, anyio.current_time(), True
 
     async def _may_take(self) -> bool:
         """Whether to take still, once this worker surely keeps what it takes.
@@ -206,8 +259,10 @@ class Intake:
         """Record a batch; return how many of its messages are new."""
         lost = 0 if batch.fault is None else 1
         if not batch.size and not lost:
+            self._asked = 0
             return 0
         new = len(await self._recorder.take(batch.messages, batch.malformed, lost))
+        self._asked = 0
         if batch.size:
             repeated = len(batch.messages) - new
             self._metrics.taken(new, repeated, len(batch.malformed))

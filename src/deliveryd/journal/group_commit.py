@@ -132,19 +132,25 @@ class GroupCommit(ABC, Generic[Db]):
         return request.result
 
     async def _commit_what_waits(self) -> None:
-        while self._waiting or not self._closing:
-            await self._roused()
-            self._wake = anyio.Event()
-            await self._keep_up()
-            if self._waiting and not self._closing:
-                await anyio.sleep(COMMIT_LINGER)
-            while self._waiting:
-                batch, self._waiting = self._waiting, []
-                try:
+        batch: list[PendingOperation[Db, Any]] = []
+        try:
+            while self._waiting or not self._closing:
+                await self._roused()
+                self._wake = anyio.Event()
+                await self._keep_up()
+                if self._waiting and not self._closing:
+                    await anyio.sleep(COMMIT_LINGER)
+                while self._waiting:
+                    batch, self._waiting = self._waiting, []
                     await self._settle(batch)
-                finally:
                     for request in batch:
                         request.done.set()
+                    batch = []
+        finally:  # cancelled: nothing is committed any more
+            self._closing = True
+            for request in (*batch, *self._waiting):
+                request.error = JournalError("the journal was closed before this was recorded")
+                request.done.set()
 
     def stop(self) -> None:
         """Let the loop end after what waits now."""

@@ -63,7 +63,11 @@ class Event(StrEnum):
         WARNING,
         "the queue gave no usable answer; tried again later",
     )
-    QUEUE_BATCH_LOST = "queue.batch_lost", ERROR, "a batch was requested and didn't arrive whole"
+    QUEUE_BATCH_LOST = (
+        "queue.batch_lost",
+        ERROR,
+        "a batch was requested, and didn't arrive whole or wasn't recorded",
+    )
     QUEUE_ELEMENT_MALFORMED = "queue.element_malformed", WARNING, "an element of a batch was set aside"
     QUEUE_PAUSED = "queue.paused", WARNING, "no more messages are taken until the cause is gone"
     QUEUE_RESUMED = "queue.resumed", INFO, "taking continues after a pause or an outage"

@@ -144,6 +144,9 @@ class Supervisor:
         self.left = Remaining()
         """What the next start has to go on with; nothing on a shared journal, where others may do so."""
 
+        self.lost_a_batch = False
+        """Whether a batch may be lost of which the journal doesn't know."""
+
         self.reloader: Reloader | None = None
         """What reloads, set when the start is over."""
         self.account: Account | None = None
@@ -192,7 +195,8 @@ class Supervisor:
             if parts.exporter is not None:
                 servers.start_soon(parts.exporter.run, close_servers)
             await parts.pipeline.recover()
-            async with _loops() as loops:
+            end_take = partial(parts.stations.intake.end, self._config.service.timeout)
+            async with _loops(end_take) as loops:
                 serve_receipts = partial(self._serve_receipts, servers, close_servers)
                 reloader = self._reloader(parts, health, loops, serve_receipts)
                 self._start_loops(parts, health, loops)
@@ -216,6 +220,7 @@ class Supervisor:
                     self.paused = counts.paused
                     self.left = Remaining() if parts.journal.is_shared else _remaining(counts)
                     self.account = await _reconcile(parts.journal)
+                self.lost_a_batch = parts.stations.intake.lost_a_batch
                 loops.cancel_scope.cancel()
             close_servers.set()
         log(Event.WORKER_STOPPED)
@@ -348,6 +353,7 @@ class Supervisor:
             task_status.started()
             async for received in signals:
                 if self._stop.is_set():
+                    parts.stations.intake.give_up("a second signal ended the worker")
                     log(Event.WORKER_STOPPED, signal=received.name)
                     os._exit(1)  # a second signal: exit at once; the next start resumes from the journal
                 ending = Ending(_under_way(parts), self._config.run.drain_timeout)
@@ -371,6 +377,7 @@ class Supervisor:
             await parts.pipeline.drain()
         if scope.cancelled_caught:
             log(Event.WORKER_CUT_OFF, in_flight=_under_way(parts), seconds=self._config.run.drain_timeout)
+            await parts.pipeline.end_take(self._config.service.timeout)
 
     async def _housekeeping(self, parts: Parts, health: WorkerHealth) -> None:
         async with anyio.create_task_group() as chores:
@@ -417,11 +424,17 @@ class Supervisor:
 
 
 @asynccontextmanager
-async def _loops() -> AsyncIterator[TaskGroup]:
-    """What runs side by side. Where the journal ends it, the log says why: nothing more can be recorded."""
+async def _loops(end: Callable[[], None]) -> AsyncIterator[TaskGroup]:
+    """What runs side by side. Where the journal ends it, the log says why: nothing more can be recorded.
+
+    `end` is called when they are to end, for what isn't cancelled with them.
+    """
     try:
         async with anyio.create_task_group() as loops:
-            yield loops
+            try:
+                yield loops
+            finally:
+                end()
     except BaseExceptionGroup as errors:
         lost: BaseException | None = errors.subgroup(JournalError)
         while isinstance(lost, BaseExceptionGroup):

@@ -6,7 +6,7 @@ Each commit begins with the renewal of the worker's lease, and is lost with it (
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractAsyncContextManager, suppress
 from functools import partial
 from typing import TypeVar
 
@@ -48,6 +48,7 @@ from deliveryd.journal.postgresql.days import Days
 from deliveryd.journal.postgresql.decisions import Decisions
 from deliveryd.journal.postgresql.elsewhere import providers_elsewhere
 from deliveryd.journal.postgresql.following import Counting, Follower, News, read_versions
+from deliveryd.journal.postgresql.lease import Fenced
 from deliveryd.journal.postgresql.outbox import Outbox, written
 from deliveryd.journal.postgresql.pacing import Pacing
 from deliveryd.journal.postgresql.receipts import Matching
@@ -104,8 +105,10 @@ class PostgresqlJournal(LeasedCommits):
         *,
         keeps_variables: bool,
         clock: Clock | None = None,
+        under_next_lease: Callable[[], AbstractAsyncContextManager[PostgresqlJournal]],
     ) -> None:
         super().__init__(work)
+        self._under_next_lease = under_next_lease
         self._pacing = Pacing(work.connect, read, clock)
         self._clock = work.lease.database_clock
         self._reading = reading
@@ -131,14 +134,41 @@ class PostgresqlJournal(LeasedCommits):
     async def take(
         self, messages: Sequence[QueuedMessage], malformed: Sequence[Malformed], at: int, lost: int = 0
     ) -> Mapping[int, int]:
-        """Record a batch of the queue; return the ids that are new, with their beginnings."""
+        """Record a batch of the queue; return the ids that are new, with their beginnings.
+
+        The queue hands it out once: if another worker took over meanwhile, it is recorded under a lease of
+        its own, which is given back at once.
+        """
 
         def record(db: Db) -> Mapping[int, int]:
             intake.add_lost(db, lost, at)
             self._days.today = self._day_for(db, at)
             return intake.take(db, self._outbox, messages, malformed, at)
 
-        return await self._commit(record)
+        async def record_under_next_lease() -> Mapping[int, int]:
+            async with self._under_next_lease() as journal:
+                return await journal.take(messages, malformed, at, lost)
+
+        try:
+            return await self._commit(record)
+        except Fenced:
+            try:
+                return await record_under_next_lease()
+            except JournalFull as error:
+                return await self._again(record_under_next_lease, error)
+        except JournalError:
+            await self._count_lost(lost + 1, at)
+            raise
+
+    async def _count_lost(self, batches: int, at: int) -> None:
+        """Count batches that can't be recorded, beside the writer: it may commit nothing more."""
+
+        def count() -> None:
+            with self._connect() as db:
+                intake.add_lost(db, batches, at)
+
+        with suppress(psycopg.Error, JournalError):  # the log says it too
+            await self._read_in(count)
 
     def _day_for(self, db: Db, at: int) -> int:
         """The day in whose partitions something is recorded that is new at an instant; makes them first."""

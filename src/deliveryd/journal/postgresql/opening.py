@@ -66,7 +66,18 @@ async def open_shared_journal(
             work = Work(db, connect, mine, write, observe)
             make = partial(PostgresqlJournal, work, partial(connect_to_read, source), blocking or in_thread)
             events = EventWriter(details_field)
-            make = partial(make, events, keeps_variables=keep_variables, clock=clock)
+            again = partial(
+                open_shared_journal,
+                source,
+                details_field=details_field,
+                observe=observe,
+                blocking=blocking,
+                keep_variables=keep_variables,
+                lease=lease,
+                clock=clock,
+                boot_time=boot_time,
+            )
+            make = partial(make, events, keeps_variables=keep_variables, clock=clock, under_next_lease=again)
             journal = await write(partial(_as_told, make))
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(journal.run)

@@ -15,7 +15,7 @@ import pytest
 from deliveryd.channels.base import Accepted, Dispatch, InDoubt, TryAgain, Verdict
 from deliveryd.errors import JournalError
 from deliveryd.journal.orders import Action, ItemKind, Order
-from deliveryd.model import Receipt, Reported
+from deliveryd.model import SECOND, Receipt, Reported
 from support.logs import log_lines
 from support.postgres import new_database
 from support.two_workers import LEASE, Place, Worker, both, on_database
@@ -169,6 +169,25 @@ async def test_a_batch_that_cannot_be_recorded_any_more_is_told_and_counted(plac
     assert (lost["asked"], lost["kept"]) == (5, 0)
     assert place.recorded() == []
     assert place.count("SELECT value FROM meta WHERE key = 'batches_lost'") == "1"
+
+
+async def test_a_retry_of_a_worker_whose_clock_is_an_hour_ahead_is_due_in_time(place: Place) -> None:
+    """Due times go by the database's clock, whichever worker takes the message then."""
+
+    class Ahead(VirtualClock):
+        def now(self) -> int:
+            return super().now() + 3600 * SECOND
+
+    place.one.clock = Ahead()
+    place.one.channel.verdict = lambda _dispatch: TryAgain("busy", only_this=True)
+    async with anyio.create_task_group() as tasks:
+        await place.one.run(tasks)
+        place.enqueue(*range(1, 41))
+        await place.until(lambda: len(place.keys()) == 40)
+        await place.other.run(tasks)
+        place.one.running.stop()
+        await place.until(lambda: place.ended(*range(1, 41)))
+        place.other.running.stop()
 
 
 async def test_a_pause_that_one_worker_is_ordered_holds_messages_at_both(place: Place) -> None:

@@ -57,6 +57,11 @@ class Wall:
         turns = [jump.at - TICK for jump in self._jumps] + [jump.at for jump in self._jumps]
         return max(self.at(min(max(moment, begin), end)) for moment in (begin, end, *turns))
 
+    def furthest(self, end: float) -> int:
+        """The latest instant at a second of the run for whoever didn't notice some of the steps before it."""
+        moments = (0.0, *(jump.at for jump in self._jumps if jump.at <= end))
+        return max(self.at(moment) + int((end - moment) * SECOND) for moment in moments)
+
 
 class World:
     """The stage of one run."""

@@ -198,6 +198,7 @@ class VirtualWorld:
         self.service = VirtualService()
         self.channels: defaultdict[str, VirtualChannel] = defaultdict(VirtualChannel)
         self.directory: Directory = NoDirectory()
+        self.clock = VirtualClock()
         self.unopenable: str | None = None
         """A provider whose adapter can't be opened."""
 
@@ -222,7 +223,7 @@ class VirtualWorld:
         """A worker that has not begun."""
         return VirtualSupervisor(
             self.config(),
-            VirtualClock(),
+            self.clock,
             openers=self.openers(),
             examine=lambda: examine(self.path, environ={}),
             blocking=inline,

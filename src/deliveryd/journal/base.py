@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 from deliveryd.journal.orders import Decided, Effect, Order
 from deliveryd.journal.pauses import Pause
 from deliveryd.journal.used_tokens import SignedToken
-from deliveryd.model import Entry, Malformed, QueuedMessage, Reported, StopChange, Transition
+from deliveryd.model import Clock, Entry, Malformed, QueuedMessage, Reported, StopChange, Transition
 from deliveryd.states import State
 
 
@@ -254,6 +254,9 @@ class Journal(SharedLimits, Protocol):
 
     is_shared: bool
     """Whether other workers may work on it at the same time: then `follow` tells what they did."""
+
+    common_clock: Clock | None
+    """What all who work on it go by, whatever their machines' clocks say; None: a machine's own."""
 
     namespace: str
     stop_key: bytes

@@ -53,7 +53,7 @@ from deliveryd.journal.rows import EMPTIED
 from deliveryd.journal.sqlite_file import BUSY_TIMEOUT, checked, checkpoint_pages, open_database
 from deliveryd.journal.stopped import in_force, stop_key_of, stops_reported
 from deliveryd.journal.used_tokens import SignedToken, use_token
-from deliveryd.model import Entry, Malformed, QueuedMessage, Reported, StopChange, Transition
+from deliveryd.model import Clock, Entry, Malformed, QueuedMessage, Reported, StopChange, Transition
 from deliveryd.runtime.threads import Blocking, in_thread, own_thread
 
 
@@ -68,6 +68,7 @@ class SqliteJournal(GroupCommit[sqlite3.Connection]):
     """A journal in one SQLite file; see `open_journal_file`."""
 
     is_shared = False
+    common_clock: Clock | None = None
 
     def __init__(
         self,

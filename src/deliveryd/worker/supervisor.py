@@ -187,7 +187,7 @@ class Supervisor:
             assemble(self._config, self._clock, outside, self._blocking, tracer) as parts,
             anyio.create_task_group() as servers,
         ):
-            health = WorkerHealth(self._config, parts, self._clock)
+            health = WorkerHealth(self._config, parts, parts.common.clock)
             self._orders = OrderHandler(parts.journal, parts.recorder, parts.stations.dispatchers)
             parts.metrics.follow(health.levels)
             close_servers = anyio.Event()
@@ -240,7 +240,7 @@ class Supervisor:
             self._examine, self._openers, serve_receipts, adopted, self._stop.is_set,
             self._blocking or in_thread,
         )  # fmt: skip
-        self.reloader = health.reloader = Reloader(self._config, parts, around, self._clock, tasks)
+        self.reloader = health.reloader = Reloader(self._config, parts, around, parts.common.clock, tasks)
         return self.reloader
 
     def _start_loops(self, parts: Parts, health: WorkerHealth, loops: TaskGroup) -> None:

@@ -151,6 +151,7 @@ async def assemble(
                 blocking=blocking,
             )
         )
+        clock = journal.common_clock or clock
         recorder = Recorder(
             journal, InFlightLimit(config.queue.max_in_flight), OutboxSignals(config.events.batch_size),
             Backlog(), clock, metrics,

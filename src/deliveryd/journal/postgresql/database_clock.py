@@ -5,8 +5,10 @@ SQL takes its instant as a parameter: NULL is the server's own clock, anything e
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from deliveryd.journal.postgresql.connection import Db
-from deliveryd.model import Clock
+from deliveryd.model import SECOND, Clock
 
 INSTANT = "coalesce({}::int8, (extract(epoch FROM clock_timestamp()) * 1000000)::int8)"
 """SQL for the present instant; `{}` is the parameter."""
@@ -29,3 +31,26 @@ class DatabaseClock:
             return given
         (instant,) = db.execute(f"SELECT {INSTANT.format('NULL')}").fetchone() or (0,)
         return int(instant)
+
+
+class FollowedClock:
+    """The database's clock as a worker knows it without asking: no step of its machine's clock moves it.
+
+    `clock`: seconds of a clock that nobody can set.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._ahead: int | None = None
+
+    def note(self, instant: int, asked_at: float) -> None:
+        """The database answered with its present instant, sometime between `asked_at` and now.
+
+        Anything between is possible, so only what isn't is corrected.
+        """
+        least, most = instant - int(self._clock() * SECOND), instant - int(asked_at * SECOND)
+        self._ahead = least if self._ahead is None else min(max(self._ahead, least), most)
+
+    def now(self) -> int:
+        """The present instant; 0 before the first answer."""
+        return 0 if self._ahead is None else int(self._clock() * SECOND) + self._ahead

@@ -111,6 +111,7 @@ class PostgresqlJournal(LeasedCommits):
         self._under_next_lease = under_next_lease
         self._pacing = Pacing(work.connect, read, clock)
         self._clock = work.lease.database_clock
+        self.common_clock: Clock | None = work.lease.followed_clock
         self._reading = reading
         self._read_in = read
         self._keeps_variables = keeps_variables
@@ -232,10 +233,8 @@ class PostgresqlJournal(LeasedCommits):
         )
 
     def _back(self, back: int) -> int:
-        """How far the clock was put back that all due times go by: where others work, one machine's doesn't
-        count.
-        """
-        return 0 if self._neighbours.live else back
+        """How far the database's clock was put back: all workers notice, and the oldest moves due times."""
+        return back if all(each.id > self._lease.worker for each in self._neighbours.live) else 0
 
     def _common_now(self, db: Db, now: int) -> int:
         """The time that all due times go by: where others work, a clock that is behind doesn't count."""

@@ -15,16 +15,17 @@ from typing import LiteralString, NamedTuple
 from deliveryd.errors import JournalError
 from deliveryd.journal.postgresql.asking_anew import ask_anew
 from deliveryd.journal.postgresql.connection import Db
-from deliveryd.journal.postgresql.database_clock import INSTANT, DatabaseClock
+from deliveryd.journal.postgresql.database_clock import INSTANT, DatabaseClock, FollowedClock
 from deliveryd.journal.postgresql.elsewhere import providers_elsewhere
 from deliveryd.journal.postgresql.halt import HALTED, CommitsLost, JournalHalted, check_not_halted, own_name
 from deliveryd.journal.postgresql.schema import FORMAT, LOG_BITS, lock_schema, writable_format
 from deliveryd.model import SECOND
 
-_RENEW = """
+_RENEW = f"""
 UPDATE worker SET commits = commits + 1,
     renewed_at = coalesce(timestamptz 'epoch' + %s::int8 * interval '1 microsecond', statement_timestamp())
 WHERE id = %s AND began_at = %s AND commits = %s AND ended IS NULL
+RETURNING {INSTANT.format("%s")}
 """
 _IN_FORCE = "SELECT 1 FROM worker WHERE id = %s AND began_at = %s AND commits = %s AND ended IS NULL"
 # A session that stands still within a transaction holds its row as long as the server lets it: nobody waits.
@@ -97,6 +98,7 @@ class Lease:
         self.seconds = seconds
         self.clock = clock
         self.database_clock = database_clock
+        self.followed_clock = FollowedClock(clock)
         self.renewed_at = began_at
         self._sent_at = began_at
         self._commits = 0
@@ -104,9 +106,11 @@ class Lease:
     def renew(self, db: Db) -> None:
         """Begin a commit with it. Raises Fenced or CommitsLost: then nothing may be committed."""
         self._sent_at = self.clock()
-        renewed = self.database_clock.given, self.worker, self.born_at, self._commits
-        if db.execute(_RENEW, renewed).rowcount != 1:
+        given = self.database_clock.given
+        row = db.execute(_RENEW, (given, self.worker, self.born_at, self._commits, given)).fetchone()
+        if row is None:
             raise self._refused(db)
+        self.followed_clock.note(row[0], self._sent_at)
 
     def check(self, db: Db) -> None:
         """Raise Fenced or CommitsLost where `renew` would."""
@@ -291,7 +295,10 @@ def begin_work(
         row = own_name(), at, FORMAT, round(lease * SECOND), database_clock.given
         (id_,) = db.execute(_BEGIN, row).fetchone() or (0,)
         db.execute(_BEGIN_LOG, (id_,))
-    return Lease(id_, lease, clock, began_at, database_clock, born_at=at)
+        begun = Lease(id_, lease, clock, began_at, database_clock, born_at=at)
+        asked_at = clock()
+        begun.followed_clock.note(database_clock.now(db), asked_at)
+    return begun
 
 
 def release_lease(db: Db, lease: Lease) -> None:

@@ -21,7 +21,19 @@ from deliveryd.directory.sql_options import SqlOptions
 from deliveryd.errors import ConfigError
 from deliveryd.network.resolver import Address, Resolver
 from support.directories import ONE
-from support.fake_databases import PASSWORD, SSL_REQUEST, Talk, mysql, open_database, postgresql, thief
+from support.fake_databases import (
+    PASSWORD,
+    SSL_REQUEST,
+    Talk,
+    mysql,
+    mysql_full_authentication,
+    mysql_sha256,
+    mysql_switch,
+    open_database,
+    postgresql,
+    postgresql_md5,
+    thief,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -129,23 +141,42 @@ async def test_the_server_that_is_meant_is_told_over_tls(
     assert fake.has_the_password
 
 
-async def test_this_computer_is_asked_without_tls_unless_there_are_certificates(
+async def test_with_certificates_this_computer_is_asked_over_tls(
     kind: str, tmp_path: Path, ca_file: Path
 ) -> None:
     for host in ("127.0.0.1", "localhost"):
         async with open_database(DATABASES[kind]) as fake:
-            await asked(kind, fake.port, tmp_path, host)
-        assert fake.has_the_password
-        async with open_database(DATABASES[kind]) as fake:
             await asked(kind, fake.port, tmp_path, host, tls={"ca_file": ca_file})
-        assert not fake.has_the_password
+        assert fake.connections > 0
+        assert fake.answer is None
 
 
-async def test_plain_text_has_to_be_allowed(kind: str, tmp_path: Path) -> None:
-    """For a database behind a tunnel of another make."""
-    async with open_database(DATABASES[kind]) as fake:
-        await asked(kind, fake.port, tmp_path, allow_plain_text=True)
-    assert fake.has_the_password
+THIEVES: Mapping[str, tuple[str, Talk]] = {
+    "PostgreSQL, plain text": ("postgresql", postgresql),
+    "PostgreSQL, MD5": ("postgresql", postgresql_md5),
+    "MySQL, plain text": ("mysql", mysql),
+    "MySQL, plain text at second": ("mysql", partial(mysql_switch, b"mysql_clear_password")),
+    "MySQL, sha256": ("mysql", mysql_sha256),
+    "MySQL, sha256 at second": ("mysql", partial(mysql_switch, b"sha256_password")),
+    "MySQL, caching_sha2 in full": ("mysql", mysql_full_authentication),
+    "MariaDB, plain text": ("mariadb", mysql),
+}
+
+
+@pytest.mark.parametrize(
+    ("host", "more"), [("127.0.0.1", {}), (NAME, {"allow_plain_text": True})], ids=["here", "allowed"]
+)
+@pytest.mark.parametrize(("kind", "talk"), THIEVES.values(), ids=THIEVES.keys())
+async def test_without_tls_nobody_is_given_the_password_away(
+    kind: str, talk: Talk, host: str, more: Mapping[str, Any], tmp_path: Path
+) -> None:
+    """Whoever listens there first asks for it by a method that needs trust, and gets no answer."""
+    async with open_database(talk) as fake:
+        problem = await asked(kind, fake.port, tmp_path, host, **more)
+    assert fake.connections > 0
+    assert not fake.has_the_password
+    assert fake.answer is None
+    assert "the server asks for the password in a form that gives it away without TLS" in problem
 
 
 async def test_a_server_that_asks_for_a_file_is_given_none(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import socket
+import ssl
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from itertools import count
@@ -12,8 +13,10 @@ from tempfile import TemporaryDirectory
 from urllib.parse import parse_qs, urlsplit
 
 import anyio
+import anyio.to_thread
 import psycopg
 import pytest
+import trustme
 from psycopg.conninfo import conninfo_to_dict
 
 from deliveryd.errors import (
@@ -60,6 +63,7 @@ from deliveryd.testing.journal_cases.samples import (
     state_counts,
     waiting_events,
 )
+from support import fake_databases
 from support.directories import NoPostgres, open_postgres
 from support.logs import log_lines
 from support.pg_proxy import Proxy, proxy_to
@@ -632,6 +636,31 @@ def test_another_machine_has_to_prove_who_it_is_and_the_password_comes_from_a_fi
     assert "sslmode" not in here
     with pytest.raises(JournalUnusable, match="password_file"):
         conninfo(JournalDatabase("postgresql://ops@db.example/j", tmp_path / "absent"))
+
+
+@pytest.mark.parametrize("talk", [fake_databases.postgresql, fake_databases.postgresql_md5])
+@pytest.mark.parametrize("tls", [None, "anybody's"])
+async def test_who_listens_on_loopback_first_is_not_given_the_password(
+    talk: fake_databases.Talk, tls: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It asks for plain text or MD5, with TLS that nothing proves or without: nothing comes."""
+    password = tmp_path / "password"
+    password.touch(mode=0o600)
+    password.write_text(fake_databases.PASSWORD)
+    certificate = None
+    if tls is not None:
+        certificate = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        trustme.CA().issue_cert("127.0.0.1").configure_cert(certificate)
+    async with fake_databases.open_database(talk, certificate) as fake:
+        url = f"postgresql://ops@127.0.0.1:{fake.port}/j"
+        with pytest.raises(JournalUnreachable, match=r"have pg_hba\.conf ask for scram-sha-256"):
+            await anyio.to_thread.run_sync(connect_to_read, JournalDatabase(url, password))
+        monkeypatch.setenv("PGPASSWORD", fake_databases.PASSWORD)
+        with pytest.raises(JournalUnreachable, match=r"have pg_hba\.conf ask for scram-sha-256"):
+            await anyio.to_thread.run_sync(connect_to_read, JournalDatabase(url))
+    assert fake.connections >= 2
+    assert fake.answer is None
+    assert not fake.has_the_password
 
 
 async def test_a_database_of_something_else_and_a_newer_format_are_left_alone(

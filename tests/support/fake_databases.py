@@ -7,10 +7,13 @@ import ssl
 import struct
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
+from functools import cache
 from pathlib import Path
 from threading import Thread
 
 import anyio.to_thread
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 SSL_REQUEST = struct.pack("!II", 8, 80877103)
 PASSWORD = "s3cret-password"
@@ -27,6 +30,8 @@ class Told:
         self.tls = tls
         self.connections = 0
         self.heard = b""
+        self.answer: bytes | None = None
+        """What came when the server had asked for the password in the end; None: it wasn't answered."""
         self._socket = listener
 
     @property
@@ -96,6 +101,20 @@ def _serve(listener: socket.socket, told: Told, talk: Talk) -> None:
 
 def postgresql(told: Told) -> None:
     """Ask for the password in plain text, which every client of PostgreSQL knows."""
+    _greet_postgresql(told)
+    told.send(b"R" + struct.pack("!II", 8, 3))
+    told.answer = told.receive(5 + len(PASSWORD) + 1)
+
+
+def postgresql_md5(told: Told) -> None:
+    """Ask for its MD5, a piece at a time."""
+    _greet_postgresql(told)
+    for piece in (b"R", struct.pack("!I", 12), struct.pack("!I", 5), b"salt"):
+        told.send(piece)
+    told.answer = told.receive(5 + 35 + 1)
+
+
+def _greet_postgresql(told: Told) -> None:
     start = told.receive(8)
     if start == SSL_REQUEST:
         told.send(b"S" if told.tls else b"N")
@@ -103,8 +122,6 @@ def postgresql(told: Told) -> None:
             told.start_tls(told.tls)
         start = told.receive(8)
     told.receive(struct.unpack("!I", start[:4])[0] - 8)
-    told.send(b"R" + struct.pack("!II", 8, 3))
-    told.receive(5 + len(PASSWORD) + 1)
 
 
 def mysql(told: Told) -> None:
@@ -113,6 +130,44 @@ def mysql(told: Told) -> None:
     if len(told.packet()) == 32 and told.tls is not None:
         told.start_tls(told.tls)
         told.packet()
+
+
+def mysql_switch(plugin: bytes, told: Told) -> None:
+    """Begin with the usual plug-in, and ask for another one then."""
+    told.send(_greeting(b"mysql_native_password", has_tls=False))
+    told.packet()
+    told.send(_written(b"\xfe" + plugin + b"\x00" + b"a" * 20 + b"\x00", 2))
+    if plugin != b"mysql_clear_password":
+        _show_key(told, 4)
+    told.answer = told.packet()
+
+
+def mysql_full_authentication(told: Told) -> None:
+    """Know nothing of the client, as after a restart of the server, and show a key for its password."""
+    told.send(_greeting(b"caching_sha2_password", has_tls=False))
+    told.packet()
+    told.send(_written(b"\x01\x04", 2))
+    _show_key(told, 4)
+    told.answer = told.packet()
+
+
+def mysql_sha256(told: Told) -> None:
+    """The same by an older plug-in."""
+    told.send(_greeting(b"sha256_password", has_tls=False))
+    told.packet()
+    told.send(_written(b"\x01" + _key(), 2))
+    told.answer = told.packet()
+
+
+def _show_key(told: Told, number: int) -> None:
+    told.packet()  # the request for it
+    told.send(_written(b"\x01" + _key(), number))
+
+
+@cache
+def _key() -> bytes:
+    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    return key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
 
 
 def thief(file: Path, told: Told) -> None:

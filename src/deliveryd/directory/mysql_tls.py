@@ -1,6 +1,7 @@
-"""Connections of aiomysql that require TLS.
+"""Connections of aiomysql that give no password away: over TLS, or by a digest of it alone.
 
-By default aiomysql continues in plain text, and sends the password, if the server offers no TLS.
+By default aiomysql continues in plain text if the server offers no TLS, and sends the password in plain text
+or encrypted for whatever key a server shows, if that asks for it.
 """
 
 from __future__ import annotations
@@ -11,7 +12,10 @@ from typing import Any
 from aiomysql.connection import Connection
 from pymysql.constants import CLIENT
 
-from deliveryd.directory.sql_connection import TLS_REFUSED
+from deliveryd.directory.sql_connection import PLAIN_REFUSED, TLS_REFUSED
+
+GIVE_AWAY = frozenset({"mysql_clear_password", "mysql_old_password"})
+"""Methods by which whoever listens has the password, or soon; others that do so need the server's key."""
 
 
 class TlsConnection(Connection):  # type: ignore[misc]  # aiomysql has no types
@@ -33,3 +37,38 @@ async def connect_over_tls(name: str, **options: Any) -> TlsConnection:
     connection = TlsConnection(name, **options)
     await connection._connect()  # noqa: SLF001 - what aiomysql.connect does
     return connection
+
+
+class PlainConnection(Connection):  # type: ignore[misc]  # as above
+    """A connection without TLS: nothing proves whose key a server shows, so none is used."""
+
+    @property
+    def server_public_key(self) -> None:
+        """None."""
+        return
+
+    @server_public_key.setter
+    def server_public_key(self, key: bytes | None) -> None:
+        if key is not None:
+            raise _refused()
+
+    async def _request_authentication(self) -> None:
+        if not self.server_capabilities & CLIENT.PLUGIN_AUTH or self._server_auth_plugin in GIVE_AWAY:
+            raise _refused()
+        await super()._request_authentication()
+
+    async def _process_auth(self, plugin_name: bytes, auth_packet: Any) -> Any:
+        if plugin_name.decode("latin1") in GIVE_AWAY:
+            raise _refused()
+        return await super()._process_auth(plugin_name, auth_packet)
+
+
+async def connect_without_tls(**options: Any) -> PlainConnection:
+    """Connect as `aiomysql.connect` does."""
+    connection = PlainConnection(**options)
+    await connection._connect()  # noqa: SLF001 - as above
+    return connection
+
+
+def _refused() -> ConnectionError:
+    return ConnectionError(errno.EPROTO, PLAIN_REFUSED)

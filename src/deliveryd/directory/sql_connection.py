@@ -19,10 +19,15 @@ from sqlalchemy.engine.interfaces import DBAPIConnection, Dialect
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.util import await_only
 
+from deliveryd.directory.postgresql_authentication import AuthenticationGuard
 from deliveryd.directory.sql_options import SqlOptions
 from deliveryd.network.connection import by_turns, connect
 from deliveryd.network.resolver import Address, Resolver
 
+PLAIN_REFUSED = (
+    "the server asks for the password in a form that gives it away without TLS: have it ask by scram-sha-256"
+    " (PostgreSQL) or mysql_native_password, or set customers.tls.ca_file"
+)
 TLS_REFUSED = "the server offers no TLS, and customers.allow_plain_text isn't set"
 
 
@@ -80,13 +85,16 @@ def _to_postgresql(
     given: Sequence[Any],
     named: Mapping[str, Any],
 ) -> DBAPIConnection:
-    options = {**named, "ssl": tls or False, "loop": AddressedLoop(resolver)}
+    loop = AddressedLoop(resolver) if tls is not None else GuardedLoop(resolver)
     try:
-        return dialect.connect(*given, **options)
+        return dialect.connect(*given, **{**named, "ssl": tls or False, "loop": loop})
     except ConnectionError as error:
         if "rejected SSL" in str(error):
             raise ConnectionError(errno.EPROTO, TLS_REFUSED) from None
         raise
+    finally:
+        if loop.has_refused:
+            raise ConnectionError(errno.EPROTO, PLAIN_REFUSED) from None
 
 
 def _to_mysql(
@@ -97,11 +105,13 @@ def _to_mysql(
     named: Mapping[str, Any],
 ) -> DBAPIConnection:
     """Connect to the first address that accepts. Raises the driver's error for the last one."""
+    from deliveryd.directory import mysql_tls  # noqa: PLC0415 - an optional package
+
     options = {**named, "local_infile": False}
     if tls is not None:
-        from deliveryd.directory.mysql_tls import connect_over_tls  # noqa: PLC0415 - an optional package
-
-        options |= {"ssl": tls, "async_creator_fn": partial(connect_over_tls, named["host"])}
+        options |= {"ssl": tls, "async_creator_fn": partial(mysql_tls.connect_over_tls, named["host"])}
+    else:
+        options |= {"async_creator_fn": mysql_tls.connect_without_tls}
     *others, last = by_turns(_looked_up(resolver, named["host"]))
     for address in others:
         try:
@@ -122,6 +132,8 @@ class AddressedLoop:
     asyncpg still has the host's name, which TLS verifies.
     """
 
+    has_refused = False
+
     def __init__(self, resolver: Resolver) -> None:
         self._loop = asyncio.get_running_loop()
         self._resolver = resolver
@@ -135,3 +147,26 @@ class AddressedLoop:
             options.setdefault("server_hostname", host)
         made = await connect(self._resolver, host, port)
         return await self._loop.create_connection(factory, sock=made, **options)
+
+
+class GuardedLoop(AddressedLoop):
+    """The same where nothing proves who listens: no password is given away; see `AuthenticationGuard`.
+
+    `has_refused`: whether the server asked for that.
+    """
+
+    async def create_connection(self, factory: Any, host: str, port: int, **options: Any) -> Any:
+        """Connect like the event loop's method."""
+        transport, guard = await super().create_connection(self._guarded(factory), host, port, **options)
+        return transport, guard.protected
+
+    async def create_unix_connection(self, factory: Any, path: str, **options: Any) -> Any:
+        """Connect like the event loop's method."""
+        made = await self._loop.create_unix_connection(self._guarded(factory), path, **options)
+        return made[0], made[1].protected
+
+    def _guarded(self, factory: Any) -> Any:
+        return lambda: AuthenticationGuard(factory(), self._refuse)
+
+    def _refuse(self) -> None:
+        self.has_refused = True

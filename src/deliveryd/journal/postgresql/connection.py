@@ -45,6 +45,8 @@ STANDBY = "it is a standby, or default_transaction_read_only is on"
 """What a database is that takes no writes."""
 
 _REFUSALS = {
+    "authentication method requirement": "have pg_hba.conf ask for scram-sha-256 (set a password anew that"
+    " was set under password_encryption = md5), or connect with sslmode=verify-full",
     "password authentication failed": "check the user in journal.url, and journal.password_file",
     "no password supplied": "the server asks for a password: set journal.password_file",
     "does not exist": "check journal.url",
@@ -59,6 +61,9 @@ _REFUSALS = {
     "no pg_hba.conf entry": "add a hostssl line for this user, database and machine to pg_hba.conf",
 }
 """What to do about a reason, by words in it."""
+_NO_SECRETS = "!password,!md5"
+"""Any method but those that tell a password that the environment may hold, as a password file of libpq's."""
+
 _FILES = ("sslrootcert", "sslcert", "sslkey", "sslcrl", "sslcrldir")
 
 _SETTINGS = {
@@ -101,6 +106,8 @@ def conninfo(source: JournalDatabase) -> str:
             raise JournalUnusable(f"journal.url has {name}={file}: give the file's whole path")
     if source.password_file is not None:
         given["password"] = _password(source.password_file)
+    if given.get("sslmode") != "verify-full":  # who listens there first is asked, and has to prove who it is
+        given.setdefault("require_auth", "scram-sha-256" if "password" in given else _NO_SECRETS)
     given.setdefault("target_session_attrs", "read-write")
     given.setdefault("connect_timeout", _CONNECT_TIMEOUT)
     given.setdefault("tcp_user_timeout", _DEAD_AFTER * 1000)

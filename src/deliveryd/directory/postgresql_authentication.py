@@ -1,0 +1,71 @@
+"""What PostgreSQL is told of a password without TLS: nothing that gives it away, whoever listens there.
+
+asyncpg answers whatever a server asks for, also in plain text or by MD5, which is as good as that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+GIVES_AWAY = frozenset({3, 5})
+"""Requests of authentication that ask for the password itself, or for its MD5."""
+
+_OK = 0
+_HEADER = 5  # a letter, and the size of the rest: a number of four bytes that counts itself
+_CODE = 4
+
+
+class AuthenticationGuard(asyncio.Protocol):
+    """Stands before asyncpg's protocol until the server has let it in, and ends a connection that asks so.
+
+    `refused` is called then.
+    """
+
+    def __init__(self, protected: Any, refused: Callable[[], None]) -> None:
+        self.protected = protected
+        self._refused = refused
+        self._unread = bytearray()
+        self._transport: Any = None
+
+    def connection_made(self, transport: Any) -> None:
+        """Pass it on."""
+        self._transport = transport
+        self.protected.connection_made(transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Pass it on."""
+        self.protected.connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        """Pass it on."""
+        self.protected.pause_writing()
+
+    def resume_writing(self) -> None:
+        """Pass it on."""
+        self.protected.resume_writing()
+
+    def eof_received(self) -> bool | None:
+        """Pass it on."""
+        closes_later: bool | None = self.protected.eof_received()
+        return closes_later
+
+    def data_received(self, data: bytes) -> None:
+        """Look at the messages that begin in it, before the protocol can answer."""
+        self._unread += data
+        while len(self._unread) >= _HEADER + _CODE:
+            size = int.from_bytes(self._unread[1:_HEADER], "big")
+            is_request = self._unread[:1] == b"R"
+            code = int.from_bytes(self._unread[_HEADER : _HEADER + _CODE], "big")
+            if size < _CODE or (is_request and code in GIVES_AWAY):
+                self._refused()
+                self._transport.abort()
+                return
+            if is_request and code == _OK:
+                self._transport.set_protocol(self.protected)
+                break
+            if len(self._unread) <= size:
+                break
+            del self._unread[: 1 + size]
+        self.protected.data_received(data)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 import json
+import os
 import signal
 import socket
 import subprocess
@@ -175,3 +176,21 @@ def test_a_missing_folder_of_the_socket_is_told_and_the_worker_works(world: Worl
     assert f"there is no folder {world.folder / 'run'}" in closed["reason"]
     until(lambda: world.state.statuses(1) == ["dequeued", "sent"], worker)
     end(worker)
+
+
+def test_a_worker_whose_sessions_hang_ends_all_the_same(world: World) -> None:
+    """Nothing of the database answers: soon after the drain the process ends with 1, and the log says why."""
+    world.add('[run]\ndrain_timeout = "300ms"\n')
+    worker = world.start()
+    until(lambda: world.state.requests["queue"] >= 2, worker)
+    query = "SELECT pid FROM pg_stat_activity WHERE application_name = 'deliveryd'"
+    sessions = [pid for (pid,) in world.rows(query)]
+    for pid in sessions:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        worker.send_signal(signal.SIGTERM)
+        assert worker.wait(PATIENCE) == 1
+    finally:
+        for pid in sessions:
+            os.kill(pid, signal.SIGCONT)
+    assert "worker.hung" in world.log()

@@ -47,6 +47,7 @@ class Event(StrEnum):
     WORKER_READY = "worker.ready", INFO, "every part is open and messages are taken"
     WORKER_DRAINING = "worker.draining", INFO, "no more messages are taken; those under way are finished"
     WORKER_CUT_OFF = "worker.cut_off", WARNING, "run.drain_timeout ended before everything was finished"
+    WORKER_HUNG = "worker.hung", ERROR, "something hangs; the process ends as by a kill, and loses no message"
     WORKER_STOPPED = "worker.stopped", INFO, "everything is closed"
     WORKER_DIED = "worker.died", ERROR, "unexpected error; the process ends"
     WORKER_STUCK = "worker.stuck", ERROR, "a loop made no progress for too long"

@@ -74,8 +74,11 @@ CUT_INTERVAL = 300.0
 SWEEP_INTERVAL = 60.0
 PRUNE_BATCH = 100
 GIVE_BACK_BATCH = 64
-LAST_LOOK = 10.0
+LAST_LOOK = 5.0
 """Seconds for reading the totals of a shared journal at the end: its database may be gone."""
+
+LAST_MOMENTS = 10.0
+"""Seconds from the end of the drain, or of the last take, until the process ends, whatever hangs."""
 
 PRUNE_PAUSE = 0.025
 """Seconds between two batches of either, so that the line has most of the writer's time."""
@@ -132,6 +135,7 @@ class Supervisor:
         self._stop = anyio.Event()
         self._hung_up = AutoResetEvent()
         self._orders: OrderHandler
+        self._last_resort: threading.Timer | None = None
         self.paused: Mapping[str, int] = {}
         """How many messages were paused when the worker ended, by what they waited for."""
 
@@ -223,6 +227,8 @@ class Supervisor:
                 self.lost_a_batch = parts.stations.intake.lost_a_batch
                 loops.cancel_scope.cancel()
             close_servers.set()
+        if self._last_resort is not None:
+            self._last_resort.cancel()
         log(Event.WORKER_STOPPED)
 
     def _reloader(
@@ -362,7 +368,21 @@ class Supervisor:
                     signal=received.name, in_flight=ending.under_way, seconds=ending.seconds,
                 )  # fmt: skip
                 self._stop.set()
+                self._last_resort = self._end_whatever_hangs()
                 self._on_ending(ending)
+
+    def _end_whatever_hangs(self) -> threading.Timer:
+        """End the process as a kill does if it doesn't end: a session of the database may hang for ever."""
+
+        def end() -> None:
+            log(Event.WORKER_HUNG, seconds=seconds)
+            os._exit(1)
+
+        seconds = max(self._config.run.drain_timeout, self._config.service.timeout) + LAST_MOMENTS
+        timer = threading.Timer(seconds, end)
+        timer.daemon = True
+        timer.start()
+        return timer
 
     async def _stop_when_idle(self, parts: Parts) -> None:
         await parts.pipeline.until_idle()

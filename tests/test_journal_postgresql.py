@@ -663,6 +663,25 @@ async def test_who_listens_on_loopback_first_is_not_given_the_password(
     assert not fake.has_the_password
 
 
+async def test_a_row_that_somebody_locks_for_long_is_told_in_the_log(source: JournalDatabase) -> None:
+    """An operator's open transaction holds up all commits: one line says why, one that it is over."""
+    with log_lines("info") as lines:
+
+        async def logged(event: str) -> str:
+            while not (found := [line for line in lines() if line["event"] == event]):  # noqa: ASYNC110  # a log
+                await anyio.sleep(0.05)
+            return str(found[0].get("reason"))
+
+        async with open_shared_journal(source) as journal:
+            with psycopg.connect(source.url) as operator, anyio.fail_after(60.0):
+                operator.execute("SELECT 1 FROM worker FOR UPDATE")
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(journal.take, [sample_message(1)], [], NOW)
+                    assert "somebody's session holds a lock" in await logged("journal.unreachable")
+                    operator.rollback()
+                    await logged("journal.reached")
+
+
 async def test_a_database_of_something_else_and_a_newer_format_are_left_alone(
     source: JournalDatabase,
 ) -> None:

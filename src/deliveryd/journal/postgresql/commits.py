@@ -28,6 +28,14 @@ RECONNECT_PAUSE = 0.5
 STALLED = 5.0
 """Seconds after which a commit without an answer counts as one of a database that can't be reached."""
 
+LOOKED_EVERY = 1.0
+"""Seconds between two looks whether a commit stalls."""
+
+NO_ANSWER = (
+    f"a commit has had no answer for {STALLED:.0f} s: somebody's session holds a lock (see pg_blocking_pids),"
+    " or the server hangs"
+)
+
 MOST_REPEATS = 5
 """How often a transaction is repeated that met another one's locks in the wrong order, or its changes."""
 
@@ -114,8 +122,23 @@ class LeasedCommits(GroupCommit[Db]):
 
     async def run(self) -> None:
         """Commit what waits, and renew the lease, until the journal is closed and nothing waits any more."""
-        await self._commit_what_waits()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._log_stalls)
+            await self._commit_what_waits()
+            tasks.cancel_scope.cancel()
         await self._write_in(self._end)
+
+    async def _log_stalls(self) -> None:
+        """Log once when a commit gets no answer, and once when it got one: all else waits with it."""
+        was_stalled = False
+        while True:
+            await anyio.sleep(LOOKED_EVERY)
+            if self._is_stalled is not was_stalled:
+                was_stalled = not was_stalled
+                if was_stalled:
+                    log(Event.JOURNAL_UNREACHABLE, reason=NO_ANSWER)
+                else:
+                    log(Event.JOURNAL_REACHED)
 
     def _end(self) -> None:
         if self._broken is None and not self._db.closed:

@@ -185,6 +185,12 @@ def test_overdue_lists_what_was_never_confirmed(filled: Path) -> None:
     assert (overdue["message_id"], overdue["provider_id"]) == (1, "p1")
 
 
+def test_a_pause_says_that_other_workers_follow_later(filled: Path) -> None:
+    answered = command("pause", "channel", "sms", "--config", filled)
+    assert answered.status == 0
+    assert "other workers may begin attempts for about a second more" in answered.err
+
+
 def test_orders_are_listed(filled: Path) -> None:
     """What is paused, who is stopped, and the decisions themselves."""
     [paused] = shown(filled, "paused", "--json").data

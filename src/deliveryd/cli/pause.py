@@ -18,6 +18,7 @@ from deliveryd.control.protocol import LONGEST_ORDERED_PAUSE
 from deliveryd.journal.opening import open_reader
 from deliveryd.journal.orders import Action, ItemKind
 from deliveryd.journal.pauses import INTAKE, RECENT, KnownIds
+from deliveryd.journal.place import JournalDatabase
 from deliveryd.journal.read_transaction import JournalAbsent
 from deliveryd.model import format_duration
 from deliveryd.options.units import parse_duration
@@ -180,4 +181,6 @@ def _pause(
     wanted = {kind: list(dict.fromkeys(keys))}
     answer = carry_out(config, Action.PAUSE, wanted, why, lasts=lasts)
     heading = "paused" if lasts is None else f"paused for {format_duration(lasts)}"
+    if isinstance(config.journal.place, JournalDatabase):
+        print_errors("deliveryd: note: other workers may begin attempts for about a second more")
     report_reply(heading, answer, as_data=as_data)

@@ -115,11 +115,7 @@ def read_all(
         raise DeliverydError(f"customer {customer_id}: {_why_not(error, progress)}") from None
     finally:
         watcher.close()
-    for reason in progress.unreadable:
-        print_errors(f"deliveryd: customer {customer_id}: {reason}; {progress.text()}")
     _print_problems(progress.problems)
-    if progress.unreadable:
-        raise typer.Exit(FAILED)
 
 
 async def _copy(reading: Reading, sheet: Sheet, watcher: ProgressLine) -> None:

@@ -52,15 +52,11 @@ class ExportWatcher(Protocol):
 
 @dataclass(slots=True)
 class Progress:
-    """The progress of an export: entities written per group, pages, and what couldn't be read.
-
-    `problems` counts configurations by why they were unavailable; `unreadable` says why groups broke off.
-    """
+    """The progress of an export: entities written per group, pages, configurations."""
 
     entities: dict[str, int] = field(default_factory=dict)
     pages: dict[str, int] = field(default_factory=dict)
     problems: dict[str, int] = field(default_factory=dict)
-    unreadable: list[str] = field(default_factory=list)
 
     def text(self) -> str:
         """Return the progress as text."""
@@ -85,16 +81,19 @@ class Reading:
         """Read everything into a sheet. Raises ServiceError, after everything read so far has been written.
 
         An unavailable configuration is noted in its row; many in a row end the export. A group that can't be
-        read, or not to its end, is noted, and the others follow. A group begins only when its first page has
-        arrived, so that nothing is written about an unknown customer.
+        read to its end hides no other: ServiceUnreadable names those at last. A group begins only when its
+        first page has arrived, so that nothing is written about an unknown customer.
         """
+        unreadable: list[str] = []
         for name, group in self._data.items():
             try:
                 await self._copy_group(name, group, sheet, watcher)
             except ServiceUnreadable as error:
                 if not self._data.answered:
                     raise
-                self.progress.unreadable.append(str(error))
+                unreadable.append(str(error))
+        if unreadable:
+            raise ServiceUnreadable("; ".join(unreadable))
 
     async def _copy_group(self, name: str, group: EntityGroup, sheet: Sheet, watcher: ExportWatcher) -> None:
         rows = await self._portion(group)

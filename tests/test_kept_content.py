@@ -23,6 +23,7 @@ from deliveryd.http.client import HttpClient
 from deliveryd.http.httpx_wire import HttpxWire
 from deliveryd.http.tls import TlsFiles
 from deliveryd.journal.audit import CHECKS
+from deliveryd.journal.opening import open_reader
 from deliveryd.journal.orders import Action, Decided, ItemKind, Order
 from deliveryd.journal.sqlite import open_journal_file
 from deliveryd.model import Customer
@@ -131,11 +132,11 @@ class KeptWorld(VirtualWorld):
         live(decide)
         return found[0]
 
-    def reasons(self) -> set[str]:
-        """Why messages are held."""
-        query = """SELECT reason FROM unaccepted a WHERE number =
-            (SELECT max(number) FROM unaccepted b WHERE b.message_id = a.message_id)"""
-        return {str(reason) for (reason,) in self.journal_rows(query)}
+    def reasons(self) -> set[str | None]:
+        """Why messages are held, as `in-doubt list` says."""
+        held = open_reader(self.config().journal.place).in_doubt(None, None)
+        assert len(held) == COUNT
+        return {each.reason for each in held}
 
     def violations(self) -> Mapping[str, int]:
         """The checks of the audit that the journal violates."""
@@ -206,6 +207,7 @@ def test_what_is_kept_and_fits_the_mapping_no_more_is_held(
     assert world.standing() == [(State.IN_DOUBT, 1, COUNT)]
     assert world.service.statuses(1) == ["dequeued"]
     [reason] = world.reasons()
+    assert reason is not None
     assert "not repeated: what is kept of it fits the configuration no more" in reason
     assert world.violations() == {}
 

@@ -54,7 +54,7 @@ INSERT INTO unaccepted SELECT id, key, number, provider, beginning, started_at, 
 WHERE id = ? AND state = {of.ACCEPTED.before:d}
 """
 HOLD = """
-UPDATE unaccepted SET reason = coalesce(reason || '; ', '') || ?1
+UPDATE unaccepted SET verdict = 'in_doubt', reason = coalesce(reason || '; ', '') || ?1
 WHERE message_id = ?2 AND key = ?3 AND number = ?4 AND instr(coalesce(reason, ''), ?1) = 0
 """
 

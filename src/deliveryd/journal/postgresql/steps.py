@@ -99,7 +99,7 @@ INSERT INTO unaccepted (message_id, day, key, number, provider, beginning, start
 SELECT * FROM tried
 """
 _HOLD = """
-UPDATE unaccepted u SET reason = coalesce(u.reason || '; ', '') || s.reason
+UPDATE unaccepted u SET verdict = 'in_doubt', reason = coalesce(u.reason || '; ', '') || s.reason
 FROM unnest(%s::int8[], %s::int4[], %s::int4[], %s::text[]) AS s (id, key, number, reason)
 WHERE u.message_id = s.id AND u.key = s.key AND u.number = s.number
     AND strpos(coalesce(u.reason, ''), s.reason) = 0

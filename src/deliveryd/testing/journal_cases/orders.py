@@ -9,18 +9,21 @@ from deliveryd.journal.base import (
     Counts,
 )
 from deliveryd.journal.orders import Action, Decided, Effect, ItemKind
-from deliveryd.model import Malformed
+from deliveryd.model import Content, Malformed, Outcome, Rendered
 from deliveryd.states import State
 from deliveryd.testing.journal_cases.protocol import OpenJournal
 from deliveryd.testing.journal_cases.samples import (
     DAYS_LATER,
     NOW,
     accept_all,
+    attempt_on,
+    begin_attempts,
     bring_in_doubt,
     bring_to_wait,
     decide_on,
     deliver_to_sent,
     hand_over,
+    make_ready,
     receive_all,
     refuse_sent,
     sample_entry,
@@ -29,6 +32,7 @@ from deliveryd.testing.journal_cases.samples import (
     state_counts,
     waiting_events,
 )
+from deliveryd.transitions import not_repeated, retry_later
 
 
 class OrderCases:
@@ -40,6 +44,28 @@ class OrderCases:
             decided = await decide_on(journal, Action.RESEND, ItemKind.MESSAGE, 7, 8)
             assert decided == Decided(("7",), {"8": "it isn't held in doubt"}, (Effect(waiting=1),))
             assert (await journal.due(NOW + 9, {"sms": 9})).entries == [entry]
+
+    async def test_what_was_only_put_off_and_is_held_is_resent_without_what_was_kept(
+        self, open_journal: OpenJournal
+    ) -> None:
+        async with open_journal() as journal:
+            kept = Content(Rendered("sms", "en", {"text": "hi"}), {})
+            put_off = [attempt_on(id_)._replace(content=kept, tries=1) for id_ in (7, 8)]
+            await make_ready(journal, 7, 8)
+            await begin_attempts(journal, attempt_on(7), attempt_on(8))
+            busy = Outcome("try_again", None, "503")
+            await journal.change([retry_later(each, NOW, NOW, busy, None) for each in put_off])
+            assert (await journal.due(NOW, {"sms": 9})).entries == put_off
+            await journal.change([not_repeated(each, State.READY, NOW, "why") for each in put_off])
+            assert [(each.entry, each.reason) for each in await journal.held(["sms"], 0, 9)] == [
+                (each, "503; why") for each in put_off
+            ]
+            assert (await decide_on(journal, Action.RESEND, ItemKind.MESSAGE, 7)).done == ("7",)
+            resent = put_off[0]._replace(content=None, digest=None)
+            assert (await journal.due(NOW + 9, {"sms": 9})).entries == [resent]
+            assert (await decide_on(journal, Action.SETTLE_FAILED, ItemKind.MESSAGE, 8)).done == ("8",)
+            await accept_all(journal)
+            assert (await decide_on(journal, Action.BEGIN_ANEW, ItemKind.MESSAGE, 8)).done == ("8",)
 
     async def test_a_settled_message_has_ended_and_its_event_waits(self, open_journal: OpenJournal) -> None:
         async with open_journal() as journal:

@@ -386,7 +386,7 @@ class Supervisor:
 
     async def _stop_when_idle(self, parts: Parts) -> None:
         await parts.pipeline.until_idle()
-        self.was_idle = True
+        self.was_idle = not self._stop.is_set()  # a drain leaves nothing under way either
         self._stop.set()
 
     async def _drain(self, parts: Parts, health: WorkerHealth) -> None:

@@ -345,7 +345,7 @@ def test_places_are_free_before_a_removed_dispatcher_is_done(tmp_path: Path) -> 
 
         await bench.offer(*range(1, 31))
         held.hold(range(1, 31))
-        bench.provider.take_down("down")
+        bench.provider.suspect()
         bench.journal._try = slow  # type: ignore[method-assign, assignment]
         await trio.sleep(1)
         left = bench.dispatcher.leave()

@@ -49,6 +49,11 @@ def enqueue(world: VirtualWorld, settings_id: int, ids: Iterable[int]) -> None:
     world.service.enqueue(*(message(id_, settings_id) for id_ in ids))
 
 
+def hand_in(world: VirtualWorld, given: Iterable[tuple[int, int]]) -> None:
+    """Put messages into the queue: their ids and settings."""
+    world.service.enqueue(*(message(*each) for each in given))
+
+
 def refusing(world: VirtualWorld, refuses: Callable[[Dispatch], bool], verdict: Verdict = NOT_FOUND) -> None:
     """The provider gives this verdict about some messages, and accepts the others."""
     world.channels["sms"].verdict = lambda dispatch: verdict if refuses(dispatch) else Accepted(dispatch.key)
@@ -153,6 +158,44 @@ def test_two_templates_that_nobody_takes_stop_no_channel_that_takes_a_third(
     assert {line["event"] for line in lines()} == {"channel.refuses_settings"}
     lane = supervisor.parts.stations.dispatchers["sms"]
     assert (lane.is_open, set(lane.refused_settings)) == (False, {1, 2})
+
+
+@pytest.mark.parametrize("first", [0, 900], ids=["together", "bad ones first"])
+def test_thirty_templates_that_nobody_takes_stop_no_channel_that_takes_others(
+    world: VirtualWorld, first: int
+) -> None:
+    """Each waits alone with probes of its own; messages of the others are sent at once.
+
+    If the refused ones come before all others, these wait for their turn among the probes, once.
+    """
+    bad = range(1, 31)
+    for settings_id in range(1, 42):
+        world.service.settings[settings_id] = SMS
+    world.add('[queue]\npoll_interval = "100ms"\nmax_poll_interval = "200ms"\n')
+    refusing(world, lambda dispatch: dispatch.entry.settings_id in bad)
+    hand_in(world, [(id_, 1 + id_ % 30) for id_ in range(1, first + 1)])
+    begun = 60.0 if first else 0.0
+    given: dict[int, float] = {}
+    supervisor = world.supervisor()
+
+    async def run() -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(supervisor.run)
+            await trio.sleep(begun)
+            for number in range(900):
+                given[10_000 + number] = trio.current_time()
+                hand_in(world, [(10_000 + number, 31 + number % 10), (20_000 + number, 1 + number % 30)])
+                await trio.sleep(0.05)
+            await trio.sleep(60.0)
+            supervisor.stop()
+
+    live(run)
+    assert ends(world, given) == {"sent": 900}
+    at = {one.entry.id: at for at, one in world.channels["sms"].attempts}
+    patience = 65.0 if first else 2.0
+    assert not {id_: at[id_] - since for id_, since in given.items() if at[id_] > since + patience}
+    lane = supervisor.parts.stations.dispatchers["sms"]
+    assert (lane.is_open, lane.refuses_all, set(lane.refused_settings)) == (False, False, set(bad))
 
 
 def test_when_one_message_is_accepted_the_channel_goes_on_and_a_template_still_refused_waits(

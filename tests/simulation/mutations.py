@@ -13,6 +13,7 @@ from simulation import (
     breaks_of_delivery,
     breaks_of_keeping,
     breaks_of_refusals,
+    breaks_of_rejecting,
     breaks_of_reloading,
     breaks_of_reporting,
 )
@@ -37,3 +38,6 @@ MUTATIONS: Mapping[str, Break] = {
 
 RELOADING: Mapping[str, Break] = {**breaks_in(breaks_of_reloading), **breaks_in(breaks_of_keeping)}
 """Those that only plans with reloads show."""
+
+REJECTING: Mapping[str, Break] = breaks_in(breaks_of_rejecting)
+"""Those that only plans with rejections show."""

@@ -229,6 +229,15 @@ class Outage:
 
 
 @dataclass(frozen=True, slots=True)
+class Rejections:
+    """Until some second of the run all providers answer 401 for some messages, and 400 for some settings."""
+
+    messages: frozenset[int]
+    settings: frozenset[int]
+    until: float
+
+
+@dataclass(frozen=True, slots=True)
 class Renewal:
     """From some second of the run on the directory says this of its customers."""
 
@@ -319,5 +328,7 @@ class Plan:
     halts: tuple[Halt, ...] = ()
     reloads: tuple[Reload, ...] = ()
     """What happens to the configuration of each life, one after the other."""
+    rejections: Rejections | None = None
+    """Nothing is wrong but these."""
     has_spare: bool = False
     """Nothing is wrong but the outages, and each channel has a provider without one."""

@@ -11,7 +11,7 @@ import anyio
 
 from deliveryd.http.wire import Target, WireResponse
 from simulation.ledger import Accepted, Asked, LookedUp
-from simulation.plan import Report, Step
+from simulation.plan import Report, Step, Trouble
 from simulation.wire import Request
 from simulation.world import World
 
@@ -51,6 +51,7 @@ class Providers:
         self._on_sent = on_sent
         self._by_key: dict[str, Accepted] = {}
         self._ids = count(1)
+        self._settings = {message.id: message.settings_id for message in world.plan.messages}
         self._reports = {message.id: message.reports for message in world.plan.messages}
 
     def endpoint(self, target: Target) -> str:
@@ -136,6 +137,16 @@ class Providers:
 
     def lost(self, request: Request, received: bytes) -> None:
         """Nothing to note: the attempt's record knows its trouble."""
+
+    def rejection(self, endpoint: str, body: bytes) -> Trouble | None:
+        """A message, or the template of it, that no provider accepts yet."""
+        rejections = self._world.plan.rejections
+        if rejections is None or endpoint != "provider" or anyio.current_time() >= rejections.until:
+            return None
+        message_id = int(json.loads(body)["reference"])
+        if message_id in rejections.messages:
+            return Trouble.UNAUTHORIZED
+        return Trouble.BAD_REQUEST if self._settings[message_id] in rejections.settings else None
 
     def hang(self, request: Request) -> str | None:
         """No provider gives no answer for long, but for what single requests suffer."""

@@ -9,7 +9,8 @@ from deliveryd.journal.orders import Action, ItemKind
 from simulation.case import FOR_GOOD, TAKEN_FOR_SENT, Case
 from simulation.expectation import Choice, channels_open_in, choices, enabled_in, providers_of, rendered
 from simulation.ledger import Asked, channel_served_by
-from simulation.plan import CHANNELS, Life, Trouble
+from simulation.plan import CHANNELS, Life
+from simulation.rules_of_rejecting import tries_at
 from simulation.world import SECOND
 
 OTHER_REASONS = (
@@ -120,7 +121,7 @@ def _steadily_enabled(case: Case, lives: Sequence[Life]) -> list[str]:
 
 def _is_spent(case: Case, asked: Sequence[Asked]) -> bool:
     """Whether a provider refused a message, or had it as often as it may be tried."""
-    tries = sum(one.trouble is not Trouble.UNAUTHORIZED for one in asked)
+    tries = tries_at(case, asked)
     return any(one.trouble in FOR_GOOD for one in asked) or tries >= case.history.plan.tuning.attempts
 
 

@@ -13,7 +13,7 @@ import anyio
 
 from deliveryd.http.wire import Target, WireResponse
 from simulation.ledger import Handed, Polled, Posted, Taken, read_event
-from simulation.plan import Message, Offers, Step, Template
+from simulation.plan import Message, Offers, Step, Template, Trouble
 from simulation.wire import Request
 from simulation.world import START, World
 
@@ -85,6 +85,10 @@ class Service:
             bodies = _events(request.body)
             if len(bodies) == 1:
                 self._world.ledger.refused_events.add(bodies[0])
+
+    def rejection(self, endpoint: str, body: bytes) -> Trouble | None:
+        """The service looks at no content."""
+        return None
 
     def hang(self, request: Request) -> str | None:
         """Settings can hang, each id for itself."""

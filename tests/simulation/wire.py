@@ -75,6 +75,9 @@ class StandIn(Protocol):
     def provider(self, target: Target) -> str | None:
         """The provider that is asked, if it is one."""
 
+    def rejection(self, endpoint: str, body: bytes) -> Trouble | None:
+        """What a plan answers to requests with this content."""
+
     def hang(self, request: Request) -> str | None:
         """What of it a plan can have hang, by its name there."""
 
@@ -115,7 +118,9 @@ class TroubledWire:
         """Send a request. Raises NotSent and OutcomeUnknown."""
         await self._world.awake()
         endpoint = self._stand_in.endpoint(target)
-        trouble = self._world.next_trouble(endpoint, self._stand_in.provider(target))
+        trouble = self._stand_in.rejection(endpoint, body)
+        if trouble is None:
+            trouble = self._world.next_trouble(endpoint, self._stand_in.provider(target))
         number, path = self._world.ledger.number(), target.path.decode()
         request = Request(number, self._world.life, endpoint, target.host, path, headers, body, trouble)
         way = _Way(self._world, self._stand_in, request, anyio.current_time() + deadline, check)

@@ -66,7 +66,7 @@ class Provider:
 
     @property
     def is_failing(self) -> bool:
-        """Whether its breaker is open, or its last answer said that it is misconfigured."""
+        """Whether its breaker is open, or it is misconfigured and has none."""
         return self.breaker.is_open or self._misconfigured is not None
 
     def probe_soon(self) -> None:
@@ -143,11 +143,6 @@ class Provider:
         """Keep why an attempt failed, for those who look."""
         self.last_failure = LastFailure(code, reason, self._clock.now())
 
-    def take_down(self, reason: str) -> None:
-        """Open the breaker at once: others take its messages."""
-        if not self.breaker.is_open:
-            self._log_failed(Event.CHANNEL_UNAVAILABLE, reason, self.breaker.open())
-
     def probe(self) -> None:
         """A message is sent as a probe."""
         self._is_reached = False
@@ -176,21 +171,25 @@ class Provider:
         return transitions.deferred(routed.bound, now, bounded(due_at, routed.expires_at), None)
 
     def failed(self, verdict: TryAgain | InDoubt | Misconfigured | Refused) -> None:
-        """Count a failure of the provider."""
-        if isinstance(verdict, Misconfigured) and verdict.reason != self._misconfigured:
-            self._misconfigured = verdict.reason
-            log(
-                Event.CHANNEL_MISCONFIGURED,
-                channel=self._channel, provider=self.name,
-                reason=verdict.reason, host=verdict.by or "unknown",
-            )  # fmt: skip
+        """Count a failure of the provider; it is misconfigured once its breaker is open."""
         was_open = self.breaker.is_open
         self._has_failed = True
         pause = self.breaker.failed(verdict.after if isinstance(verdict, TryAgain) else None)
+        if isinstance(verdict, Misconfigured) and (self.breaker.is_open or not self.breaker.opens):
+            self._note_misconfigured(verdict)
         if pause is not None:
             event = Event.CHANNEL_PROBE_FAILED if was_open else Event.CHANNEL_UNAVAILABLE
             self._log_failed(event, verdict.reason, pause)
             self._backlog.changed.set()
+
+    def _note_misconfigured(self, verdict: Misconfigured) -> None:
+        if verdict.reason == self._misconfigured:
+            return
+        self._misconfigured = verdict.reason
+        log(
+            Event.CHANNEL_MISCONFIGURED,
+            channel=self._channel, provider=self.name, reason=verdict.reason, host=verdict.by or "unknown",
+        )  # fmt: skip
 
     def answered(self) -> None:
         """The provider answered: after failures, messages that wait for it go on.

@@ -1,8 +1,11 @@
-"""What a provider refuses, counted for each settings id.
+"""What a provider refuses, and whose fault that is: a message's, its settings' or the provider's.
+
+One rule decides: a provider that accepts others is set up well, and the fault lies in what it refuses.
 
 A template that a provider doesn't take costs 20 messages and not a campaign: after that many refusals in a
 row the id waits at this provider, and single probes find out when it is accepted. When several ids wait, or
-all that are used, the fault isn't in the templates: the provider counts as misconfigured.
+all that are used, and nothing else is accepted, the provider counts as misconfigured. A message that it
+rejects for its set-up is at fault if others were accepted since it was rejected before.
 """
 
 from __future__ import annotations
@@ -20,6 +23,9 @@ from deliveryd.telemetry.log_events import Event, log
 MOST_IN_A_ROW = 20
 """Refusals of one settings id without an acceptance after which it waits."""
 
+ACCEPTING = 10.0
+"""Seconds for which an acceptance shows that the provider takes messages."""
+
 WIDESPREAD = 3
 """Settings ids that wait at a time, from which on the provider's configuration is at fault."""
 
@@ -29,8 +35,11 @@ ACTIVE = 600.0
 MOST_KEPT = 1000
 """Settings ids whose refusals are counted; beyond that the one that was refused longest ago is forgotten."""
 
+MOST_REJECTED = 10_000
+"""Messages whose latest rejection is known; beyond that the oldest one is forgotten."""
+
 SPACING = 0.01
-"""Seconds between two messages of an id that come back from the journal to be looked at."""
+"""Seconds between two messages of ids that wait, when they come back from the journal to be looked at."""
 
 LONGEST_SPREAD = 600.0
 """Seconds over which all messages of an id are spread at most: so many that wait cost little meanwhile."""
@@ -62,6 +71,8 @@ class Refusals:
         self._policy = policy._replace(failures=MOST_IN_A_ROW)
         self._counted: OrderedDict[int, _Counted] = OrderedDict()  # by their latest refusal
         self._accepted: dict[int, float] = {}  # a few ids by their latest acceptance: see `_are_widespread`
+        self._acceptances = 0
+        self._rejected: OrderedDict[int, int] = OrderedDict()  # by message: acceptances before its rejection
         self._now = anyio.current_time()
         self._turns: dict[int, int] = {}  # while it refuses everything: by id, the number of its latest probe
         self._probes = 0
@@ -82,6 +93,7 @@ class Refusals:
 
     def accepted(self, settings_id: int) -> None:
         """The provider accepted a message of this id: it is set up well, and takes these settings."""
+        self._acceptances += 1
         accepted = self._accepted
         if accepted.get(settings_id) != self._now:
             accepted.pop(settings_id, None)
@@ -95,6 +107,23 @@ class Refusals:
             self._turns.clear()
             for other in self.waiting:
                 self._counted[other].breaker.hasten()
+
+    @property
+    def is_accepting(self) -> bool:
+        """Whether it accepts messages now, of any settings id that doesn't wait."""
+        since = anyio.current_time() - ACCEPTING
+        return any(at > since and id_ not in self.waiting for id_, at in self._accepted.items())
+
+    def rejects_alone(self, message_id: int) -> bool:
+        """The provider rejected a message for its set-up; return whether the message is at fault.
+
+        It is if others were accepted since it was rejected before.
+        """
+        before = self._rejected.pop(message_id, None)
+        self._rejected[message_id] = self._acceptances
+        if len(self._rejected) > MOST_REJECTED:
+            self._rejected.popitem(last=False)
+        return before is not None and before < self._acceptances
 
     def _begin_anew(self, settings_id: int) -> None:
         counted = self._counted.pop(settings_id, None)
@@ -144,9 +173,11 @@ class Refusals:
     def _are_widespread(self) -> bool:
         """Whether so many ids wait that it is the provider's fault, or all that are in use.
 
-        With fewer than `WIDESPREAD` ids waiting, one of as many that were accepted last isn't among them,
-        unless fewer were accepted at all: no more need to be known.
+        It isn't while others are accepted. With fewer than `WIDESPREAD` ids waiting, one of as many that were
+        accepted last isn't among them, unless fewer were accepted at all: no more need to be known.
         """
+        if self.is_accepting:
+            return False
         if len(self.waiting) >= WIDESPREAD:
             return True
         since = anyio.current_time() - ACTIVE
@@ -154,12 +185,17 @@ class Refusals:
         used |= {id_ for id_, counted in self._counted.items() if counted.refused_at > since}
         return used | self._queue.settings_ids() <= self.waiting
 
-    def probed(self, settings_id: int) -> None:
-        """While everything is refused, a message of this id was: it is the turn of other ids."""
+    def probed(self, settings_id: int) -> bool:
+        """While everything is refused, a message of this id was: it is the turn of other ids.
+
+        Returns whether the id had a turn before.
+        """
         if len(self._turns) >= MOST_KEPT:
             self._turns.clear()
+        had_turn = settings_id in self._turns
         self._probes += 1
         self._turns[settings_id] = self._probes
+        return had_turn
 
     def comes_before(self, settings_id: int, other: int) -> bool:
         """Whether one id is to be probed before another: which wasn't for longer, or never."""
@@ -193,5 +229,7 @@ class Refusals:
         """Seconds after which a message of an id that waits should come again; another one for each."""
         counted = self._counted[settings_id]
         first = anyio.current_time() + counted.breaker.pause
-        counted.last_spread = min(max(counted.last_spread + SPACING, first), first + LONGEST_SPREAD)
+        counted.last_spread = min(
+            max(counted.last_spread + SPACING * len(self.waiting), first), first + LONGEST_SPREAD
+        )
         return counted.last_spread - anyio.current_time()

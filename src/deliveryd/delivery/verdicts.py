@@ -127,6 +127,8 @@ class VerdictHandler:
         if isinstance(verdict, TryAgain) and verdict.new_key and not entry.may_have_arrived:
             entry = entry.under_a_new_key()
         self._provider.note_failure(VERDICT_WORDS[type(verdict)], verdict.reason)
+        if isinstance(verdict, Misconfigured):
+            return self._rejected(entry, customer, verdict, now)
         if isinstance(verdict, Refused) and self._counts(entry, verdict):
             if self._refused(entry.settings_id, verdict):
                 return self._postponed(entry, customer, verdict, now)
@@ -137,10 +139,8 @@ class VerdictHandler:
             self._refusals.unanswered(entry.settings_id)
             was_open = self._provider.breaker.is_open
             self._provider.failed(verdict)
-            if isinstance(verdict, Misconfigured) and self._choice.has_other(self._name):
-                self._provider.take_down(verdict.reason)
             # One in doubt uses up its try in any case: it may have arrived, and isn't repeated for ever.
-            if isinstance(verdict, Misconfigured) or (was_open and isinstance(verdict, TryAgain)):
+            if was_open and isinstance(verdict, TryAgain):
                 return self._postponed(entry, customer, verdict, now)
         entry = entry.tried()
         if isinstance(verdict, TryAgain):
@@ -152,6 +152,20 @@ class VerdictHandler:
             words=verdict.words,
             provider_id=verdict.provider_id,
         )  # fmt: skip
+
+    def _rejected(
+        self, entry: Entry, customer: Customer | None, verdict: Misconfigured, now: int
+    ) -> Transition:
+        """The set-up is at fault, and the message waits; unless the provider accepts the others."""
+        self._refusals.unanswered(entry.settings_id)
+        if self._refusals.rejects_alone(entry.id):
+            self._provider.breaker.withdraw()
+            # The first rejection wasn't counted, since nothing showed yet whose fault it is.
+            entry = entry.tried() if entry.tries else entry.tried().tried()
+            return self._after_failure(entry, customer, verdict, now)
+        if self._provider.is_down or not self._refusals.is_accepting:
+            self._provider.failed(verdict)
+        return self._postponed(entry, customer, verdict, now)
 
     def _after_refusal(self, entry: Entry, verdict: Refused | Stopped, now: int) -> Transition:
         """The provider is given up, or its whole channel, unless the refusal is about a repeat.
@@ -182,8 +196,10 @@ class VerdictHandler:
         Messages that were refused before their settings began to wait stay refused.
         """
         if self._refusals.refuses_all:
-            self._provider.failed(verdict)
-            self._refusals.probed(settings_id)
+            if self._refusals.probed(settings_id):
+                self._provider.failed(verdict)
+            else:  # says nothing of those that were probed before: the pause doesn't grow
+                self._provider.breaker.put_off()
             self._defer_queued(settings_id)
             return True
         self._provider.answered()
@@ -198,20 +214,29 @@ class VerdictHandler:
             self._outcomes.add(self._provider.defer(routed))
 
     def _after_failure(
-        self, entry: Entry, customer: Customer | None, verdict: TryAgain, now: int
+        self, entry: Entry, customer: Customer | None, verdict: TryAgain | Misconfigured, now: int
     ) -> Transition:
-        outcome = Outcome("try_again", None, verdict.reason, verdict.words)
+        """Try again after a pause of the message's own, or give the provider up.
+
+        A pause that the provider asked for ends when it works again, unless it is about this message alone.
+        """
+        outcome = Outcome(VERDICT_WORDS[type(verdict)], None, verdict.reason, verdict.words)
         if entry.tries >= self._policy.retry.attempts:
             return self._give_up(entry, outcome, f"{verdict.reason} (tried {entry.tries} times)", now)
         if self._provider.is_down and self._choice.can_move(entry, customer, self._name):
             return transitions.moved_on(entry, now, outcome)
-        pause = self._policy.retry.pause(entry.tries, verdict.after)
+        asked, is_alone = (
+            (verdict.after, verdict.only_this) if isinstance(verdict, TryAgain) else (None, True)
+        )
+        pause = self._policy.retry.pause(entry.tries, asked)
         log(
             Event.ATTEMPT_RETRY,
             channel=self._channel, provider=self._name, message_id=entry.id, reason=verdict.reason,
             tries=entry.tries, delay=pause,
         )  # fmt: skip
-        return self._retry(entry, now, pause, outcome, None if verdict.only_this else verdict.after)
+        ends_early = self._provider.is_down or (asked and not is_alone)
+        waits_for = waits.recovery(self._name) if ends_early else None
+        return transitions.retry_later(entry, now, now + int(pause * SECOND), outcome, waits_for)
 
     def _postponed(
         self,
@@ -220,28 +245,21 @@ class VerdictHandler:
         verdict: TryAgain | Misconfigured | Refused,
         now: int,
     ) -> Transition:
-        """Go on with another provider, or wait, without using up a try: the message isn't at fault."""
+        """Go on with another provider, or wait, without using up a try: the message isn't at fault.
+
+        While the provider is up, a rejection sends none elsewhere: the message may be at fault after all.
+        """
         if isinstance(verdict, TryAgain):
             outcome, after = Outcome("try_again", None, verdict.reason, verdict.words), verdict.after
         else:
             outcome, after = Outcome("misconfigured", None, verdict.reason, verdict.words), None
-        if self._choice.can_move(entry, customer, self._name):
+        leaves = self._provider.is_down or not isinstance(verdict, Misconfigured)
+        if leaves and self._choice.can_move(entry, customer, self._name):
             return transitions.moved_on(entry, now, outcome)
         breaker = self._policy.breaker
         pause = backoff(breaker.pause, breaker.max_pause, entry.number, asked=after)
-        return self._retry(entry, now, pause, outcome, after)
-
-    def _retry(
-        self, entry: Entry, now: int, pause: float, outcome: Outcome, asked: float | None
-    ) -> Transition:
-        """Wait for the next try; a pause that the provider `asked` for ends when it works again.
-
-        One that it asked for because of this message alone doesn't.
-        """
-        is_open = self._provider.breaker.is_open
-        is_misconfigured = outcome.verdict == "misconfigured"
-        waits_for = waits.recovery(self._name) if asked or is_open or is_misconfigured else None
-        return transitions.retry_later(entry, now, now + int(pause * SECOND), outcome, waits_for)
+        due_at = now + int(pause * SECOND)
+        return transitions.retry_later(entry, now, due_at, outcome, waits.recovery(self._name))
 
     def _give_up(self, entry: Entry, outcome: Outcome, reason: str, now: int) -> Transition:
         """This provider is spent; the next one may take the message, if there is one.

@@ -51,6 +51,11 @@ class Breaker:
         self._policy = policy
 
     @property
+    def opens(self) -> bool:
+        """Whether it opens after failures at all."""
+        return self._policy.failures > 0
+
+    @property
     def is_open(self) -> bool:
         """Whether only probes are allowed."""
         return self._opened_at is not None

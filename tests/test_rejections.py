@@ -1,0 +1,185 @@
+"""What 401 and 403 say: of the message while its provider accepts others, else of the provider (design 5)."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator
+from pathlib import Path
+
+import pytest
+import trio
+
+from deliveryd.channels.base import Accepted, Dispatch, Misconfigured, Verdict
+from support.logs import LogLines, log_lines
+from support.messages import message
+from support.two_providers import A, B, sent_by, world_of_two
+from support.virtual import VirtualChannel, VirtualSupervisor, VirtualWorld, live
+
+pytestmark = pytest.mark.slow
+
+SMS = json.dumps({"content": {"en": {"sms": {"text": "hello"}}}})
+FORBIDDEN = Misconfigured("provider answered 403", "sms.example.com")
+UNAUTHORIZED = Misconfigured("provider answered 401", "sms.example.com")
+TRIES = 6
+RETRIES = f"retry = {{ attempts = {TRIES} }}\n"
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> VirtualWorld:
+    world = VirtualWorld(tmp_path)
+    world.add(RETRIES + '[queue]\npoll_interval = "100ms"\nmax_poll_interval = "200ms"\n')
+    for settings_id in (1, 2):
+        world.service.settings[settings_id] = SMS
+    return world
+
+
+@pytest.fixture
+def lines() -> Iterator[LogLines]:
+    """What was logged of channels, warnings and errors."""
+    with log_lines("warning") as logged:
+        yield lambda: [line for line in logged() if line["event"].startswith("channel.")]
+
+
+def rejecting(channel: VirtualChannel, bad: Collection[int], verdict: Verdict = FORBIDDEN) -> None:
+    """The provider rejects these messages, and accepts all others."""
+    channel.verdict = lambda dispatch: verdict if dispatch.entry.id in bad else Accepted(dispatch.key)
+
+
+def requests(channel: VirtualChannel, ids: Collection[int]) -> Counter[int]:
+    """How many requests there were for each of these messages."""
+    return Counter(one.entry.id for _, one in channel.attempts if one.entry.id in ids)
+
+
+def play(world: VirtualWorld, stages: Iterable[tuple[float, list[tuple[int, int]]]]) -> VirtualSupervisor:
+    """Run a worker: at these seconds the queue gets messages (id, settings); it ends when all have ended."""
+    supervisor = world.supervisor()
+    ids: list[int] = []
+
+    async def run() -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(supervisor.run)
+            for at, given in stages:
+                await trio.sleep_until(at)
+                ids.extend(id_ for id_, _ in given)
+                world.service.enqueue(*(message(id_, settings_id) for id_, settings_id in given))
+            while ends(world, ids).keys() - {"sent", "error"}:  # noqa: ASYNC110 - in virtual time
+                await trio.sleep(1.0)
+            supervisor.stop()
+
+    live(run)
+    return supervisor
+
+
+def flow(seconds: int, each: int) -> list[tuple[float, list[tuple[int, int]]]]:
+    """Healthy messages from 1000 on: so many in each tenth of a second."""
+    return [(at / 10, [(1000 + at * each + n, 1) for n in range(each)]) for at in range(seconds * 10)]
+
+
+def late(world: VirtualWorld, stages: Iterable[tuple[float, Iterable[tuple[int, int]]]]) -> list[int]:
+    """The healthy messages that weren't sent within three seconds after they were queued."""
+    at = {one.entry.id: at for at, one in world.channels["sms"].attempts}
+    given = {id_: begin for begin, ids in stages for id_, settings_id in ids if settings_id == 1}
+    return [id_ for id_, begin in given.items() if at.get(id_, float("inf")) > begin + 3.0]
+
+
+def ends(world: VirtualWorld, ids: Iterable[int]) -> Counter[str]:
+    return Counter((world.service.statuses(id_) or ["-"])[-1] for id_ in ids)
+
+
+# One message
+
+
+def test_one_rejected_message_beside_others_costs_its_tries_and_no_error_line(
+    world: VirtualWorld, lines: LogLines
+) -> None:
+    """Beside 20 healthy ones a second it is tried as often as configured, and ends with an error."""
+    rejecting(world.channels["sms"], {1})
+    stages = flow(60, 2)
+    stages[0][1].insert(0, (1, 2))
+    play(world, stages)
+    assert requests(world.channels["sms"], {1})[1] == TRIES
+    assert lines() == []
+    (error,) = world.service.events_of(1, "error")
+    assert error["details"] == f"sms: provider answered 403 (tried {TRIES} times)"
+    assert not late(world, stages)
+
+
+def test_twenty_rejected_messages_hold_up_nobody(world: VirtualWorld, lines: LogLines) -> None:
+    """They come at once, and the flow of the others doesn't notice."""
+    bad = range(1, 21)
+    rejecting(world.channels["sms"], bad)
+    stages = flow(60, 3)
+    stages[5][1][:0] = [(id_, 2) for id_ in bad]
+    play(world, stages)
+    assert max(requests(world.channels["sms"], bad).values()) == TRIES
+    assert ends(world, bad) == {"error": 20}
+    assert lines() == []
+    assert not late(world, stages)
+
+
+def test_a_campaign_that_is_rejected_holds_up_no_message_that_comes_now_and_then(
+    world: VirtualWorld, lines: LogLines
+) -> None:
+    """500 in a row are rejected, and every two seconds one is accepted: that shows whose fault it is."""
+    bad = range(1, 501)
+    rejecting(world.channels["sms"], bad)
+    stages: list[tuple[float, list[tuple[int, int]]]] = [(2.0 * n, [(1000 + n, 1)]) for n in range(60)]
+    stages[2][1].extend((id_, 2) for id_ in bad)
+    play(world, stages)
+    assert not late(world, stages)
+    assert ends(world, bad) == {"error": 500}
+    assert lines() == []
+
+
+def test_with_a_second_provider_one_401_leaves_the_first_one_up(tmp_path: Path, lines: LogLines) -> None:
+    """The message is tried there as often as configured, then at the other one; the others stay."""
+    world = world_of_two(tmp_path)
+    text = world.path.read_text(encoding="utf-8")
+    world.write(text.replace("breaker.failures", "retry.attempts = 4\nbreaker.failures"))
+    rejected: set[int] = set()
+
+    def verdict(dispatch: Dispatch) -> Verdict:
+        """The first message that comes here in the third second, and later the same one."""
+        if trio.current_time() > 3.0:
+            rejected.update([] if rejected else [dispatch.entry.id])
+        return UNAUTHORIZED if dispatch.entry.id in rejected else Accepted()
+
+    world.channels[A].verdict = verdict
+    supervisor = play(world, flow(60, 2))
+    (bad,) = rejected
+    assert requests(world.channels[A], {bad})[bad] == 4
+    assert requests(world.channels[B], {bad})[bad] == 1
+    assert ends(world, range(1000, 2200)) == {"sent": 1200}
+    assert lines() == []
+    assert not supervisor.parts.stations.dispatchers[A].is_open
+    assert len(sent_by(world, B)) < 0.3 * 1200  # its share is a fifth
+
+
+# The provider
+
+
+def test_credentials_that_are_withdrawn_cost_no_message_and_few_requests(
+    world: VirtualWorld, lines: LogLines
+) -> None:
+    """All is accepted for a minute, then nothing for an hour: that is logged once, and no message ends."""
+    world.write(world.path.read_text().replace(RETRIES, "retry = { attempts = 1 }\n"))
+    channel = world.channels["sms"]
+    channel.verdict = lambda one: UNAUTHORIZED if 60 < trio.current_time() < 3660 else Accepted(one.key)
+    play(world, flow(90, 1))
+    assert ends(world, range(1000, 1900)) == {"sent": 900}
+    during = [at for at, _ in channel.attempts if 60 < at < 3660]
+    assert len([at for at in during if at > 120]) < 90
+    assert [line["event"] for line in lines() if line["level"] == "error"] == ["channel.misconfigured"]
+
+
+def test_one_message_alone_at_a_provider_that_accepts_nothing_never_ends(
+    world: VirtualWorld, lines: LogLines
+) -> None:
+    """Nothing shows that the message is at fault: it waits until the credentials are right."""
+    channel = world.channels["sms"]
+    channel.verdict = lambda one: UNAUTHORIZED if trio.current_time() < 3600 else Accepted(one.key)
+    play(world, [(0.0, [(1, 1)])])
+    assert world.service.statuses(1) == ["dequeued", "sent"]
+    assert len(channel.attempts) < 130
+    assert [line["event"] for line in lines() if line["level"] == "error"] == ["channel.misconfigured"]

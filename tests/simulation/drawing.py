@@ -12,6 +12,7 @@ from simulation.choosing import Choices, Drawn, Seeded
 from simulation.confirming import with_receipt_deadlines
 from simulation.contents import CONTENTS, MALFORMED, VARIABLES
 from simulation.looking_up import with_lookups
+from simulation.naming import with_both_words
 from simulation.new_beginnings import with_new_beginnings
 from simulation.opting_out import with_opt_outs
 from simulation.plan import (
@@ -95,6 +96,7 @@ LAYERS: Mapping[str, Callable[[Choices, Plan], Plan]] = {
     "opt-outs": with_opt_outs,
     "lookups": with_lookups,
     "beginnings": with_new_beginnings,
+    "naming": with_both_words,
 }
 """What is added to some of the plans, one after the other. Each layer has choices of its own, so that a new
 one leaves the plans alone to which it adds nothing.

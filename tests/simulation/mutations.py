@@ -12,6 +12,7 @@ from simulation import (
     breaks_of_confirming,
     breaks_of_delivery,
     breaks_of_keeping,
+    breaks_of_naming,
     breaks_of_refusals,
     breaks_of_rejecting,
     breaks_of_reloading,
@@ -32,6 +33,7 @@ MUTATIONS: Mapping[str, Break] = {
     **breaks_in(breaks_of_choice),
     **breaks_in(breaks_of_confirming),
     **breaks_in(breaks_of_reporting),
+    **breaks_in(breaks_of_naming),
     **breaks_in(breaks_of_beginning),
     **breaks_in(breaks_of_refusals),
 }

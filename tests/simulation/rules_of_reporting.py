@@ -175,12 +175,13 @@ def _receipts_told(case: Case) -> Iterator[str]:
 
 
 def _known_by_provider_id(case: Case) -> Iterator[Reported]:
-    """Reports about what the worker knows by the provider's own id."""
+    """Reports about what the worker knows by the provider's own id: by an answer, or by another report."""
+    named = {report.provider_id for report in case.noted}
     for report in case.reported:
         if report.answer >= 300 or report.status == "enroute":
             continue
         asked = case.under_key(case.acceptance_of(report).key)
-        if any(
+        if report.provider_id in named or any(
             one.trouble in TAKEN_FOR_SENT - {WITHOUT_ID} and not case.may_be_doubtful(one) for one in asked
         ):
             yield report

@@ -71,6 +71,7 @@ SEEN = {
     "receipt_for_what_failed_swallowed": 74,
     "delivered_after_failed_untold": 18,
     "delivered_told_on_each_channel": 39,
+    "id_in_a_report_learnt_by_nobody": 77,
 }
 """Where the search begins: the first seed that showed it once. It goes on when plans are drawn otherwise."""
 

@@ -52,6 +52,8 @@ _KEPT = f"SELECT seq, {_COLUMNS} FROM receipt WHERE {_UNMATCHED}"  # noqa: S608 
 _BY_PROVIDER = f"{_KEPT} AND provider_id = ? AND provider = ?"
 _BY_MESSAGE = f"{_KEPT} AND reference = ?"
 _BY_KEY = f"{_KEPT} AND reference >= ? AND reference < ?"
+_NAME_TRIES = "UPDATE unaccepted SET provider_id = ? WHERE message_id = ? AND key = ? AND provider_id IS NULL"
+_NOTE_MATCHED = "UPDATE receipt SET message_id = ? WHERE seq = ?"
 _SAME = f"{_UNMATCHED} AND provider_id = ? AND provider = ? AND delivered = ?"
 
 _ERA = "started_at / 14400000000"
@@ -145,9 +147,9 @@ class Matching:
         (row,) = db.execute(f"SELECT {_COLUMNS} FROM receipt WHERE seq = ?", (seq,))  # noqa: S608
         receipt = not_before(Receipt(*row), at)
         tried = self._tried(db, receipt)
-        effect = self._apply(db, tried, receipt, AT_REST) if tried is not None else None
+        effect = self._match(db, tried, receipt, AT_REST) if tried is not None else None
         if tried is not None and effect is not None:
-            db.execute("UPDATE receipt SET message_id = ? WHERE seq = ?", (tried.message_id, seq))
+            db.execute(_NOTE_MATCHED, (tried.message_id, seq))
         return effect
 
     def match_around(
@@ -195,9 +197,9 @@ class Matching:
             tried = self._tried(db, receipt)
             if tried is None or tried.message_id != transition.entry.id:
                 continue
-            done = self._apply(db, tried, not_before(receipt, transition.at), settleable)
+            done = self._match(db, tried, not_before(receipt, transition.at), settleable)
             if done is not None:
-                db.execute("UPDATE receipt SET message_id = ? WHERE seq = ?", (tried.message_id, seq))
+                db.execute(_NOTE_MATCHED, (tried.message_id, seq))
                 effect |= done
         return effect
 
@@ -223,7 +225,7 @@ class Matching:
         kept = _kept(db, receipt)
         if _is_repeated(db, receipt, tried, kept):
             return MatchedReceipt("repeated")
-        effect = self._apply(db, tried, receipt, AT_REST) if tried is not None else None
+        effect = self._match(db, tried, receipt, AT_REST) if tried is not None else None
         message_id = tried.message_id if tried is not None and effect is not None else None
         db.execute(
             f"INSERT INTO receipt ({_COLUMNS}, message_id) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",  # noqa: S608
@@ -277,6 +279,31 @@ class Matching:
             ),
             None,
         )
+
+    def _match(
+        self, db: sqlite3.Connection, tried: Tried, receipt: Receipt, settleable: frozenset[State]
+    ) -> Effect | None:
+        """Apply a receipt, then those that were kept under the provider's id that it has for the message.
+
+        Nobody knew that id before, where the answer with it was lost. None: as in `_apply`.
+        """
+        is_naming = receipt.reference is not None and receipt.provider_id
+        if is_naming:
+            db.execute(_NAME_TRIES, (receipt.provider_id, *tried))
+        effect = self._apply(db, tried, receipt, settleable)
+        if effect is None or not is_naming:
+            return effect
+        kept = db.execute(_BY_PROVIDER, (receipt.provider_id, receipt.provider)).fetchall()
+        for seq, *values in sorted(kept):
+            other = not_before(Receipt(*values), receipt.received_at)
+            about = self._tried(db, other) or tried
+            if about.message_id != tried.message_id:
+                continue
+            done = self._apply(db, about, other, settleable)
+            if done is not None:
+                db.execute(_NOTE_MATCHED, (tried.message_id, seq))
+                effect |= done
+        return effect
 
     def _apply(
         self, db: sqlite3.Connection, tried: Tried, receipt: Receipt, settleable: frozenset[State]

@@ -100,6 +100,11 @@ FROM unnest(%s::int8[], %s::int4[], %s::int4[], %s::text[], %s::int4[], %s::int8
     %s::text[]) AS s (id, key, number, provider, beginning, started_at, ended_at, provider_id, reason)
 {LOCATED.format(id="s.id")}
 """
+_NAME_TRIES = f"""
+UPDATE unaccepted u SET provider_id = s.provider_id
+FROM unnest(%s::int8[], %s::int4[], %s::text[]) AS s (id, key, provider_id) {LOCATED.format(id="s.id")}
+WHERE u.message_id = m.id AND u.day = m.day AND u.key = s.key AND u.provider_id IS NULL
+"""
 _DROP_TRIES = """
 DELETE FROM unaccepted u USING unnest(%s::int8[], %s::int4[]) AS s (id, key)
 WHERE u.message_id = s.id AND u.key = s.key AND u.verdict = 'accepted'
@@ -186,6 +191,7 @@ class Book:
         self._restored: list[tuple[int, int]] = []
         self._having: defaultdict[tuple[str, str], set[int]] = defaultdict(set)
         self._told: set[tuple[int, str]] = set()
+        self._named: list[tuple[int, int, str]] = []
 
     def read(self, db: Db, ids: Collection[int], named: Collection[tuple[str, str]]) -> None:
         """Read messages by their ids, and by the ids that providers gave them.
@@ -259,6 +265,21 @@ class Book:
                 if (each.provider_id, each.provider) == named
             ]
         return Tried(*max(rows)[1:]) if rows else None
+
+    def learn(self, tried: Tried, receipt: Receipt) -> bool:
+        """Note the provider's id that a receipt has for the tries that it names; False: it has none.
+
+        Nobody knew that id before, where the answer with it was lost: receipts may be kept under it.
+        """
+        if receipt.reference is None or not receipt.provider_id:
+            return False
+        tries = self.tries[tried.message_id]
+        for place, each in enumerate(tries):
+            if each.key == tried.key and each.provider_id is None:
+                tries[place] = each._replace(provider_id=receipt.provider_id)
+                self._named.append((tried.message_id, each.key, receipt.provider_id))
+                self._index(tried.message_id, receipt.provider_id, receipt.provider)
+        return True
 
     def _referred(self, reference: str, provider: str) -> Tried | None:
         """This key, or the latest one of the message with this id, where it was tried on this provider."""
@@ -382,6 +403,8 @@ class Book:
             if waits := [(each.id, each.due_at) for each in changed if each.due_at is not None]:
                 db.execute(_WAIT, arrays(waits))
         logs |= self._locked(db, {*matched, *(event.message_id for event in self.events)} - logs.keys())
+        if self._named:
+            db.execute(_NAME_TRIES, arrays(self._named))
         if self._left:
             db.execute(_KEEP_TRIES, arrays(self._left))
         if self._restored:

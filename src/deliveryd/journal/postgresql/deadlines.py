@@ -10,13 +10,13 @@ from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
 from deliveryd import transitions
-from deliveryd.journal.base import PassedDeadlines
-from deliveryd.journal.deadlines import MOST_UNREPORTED, KnownReports, Passed
+from deliveryd.journal.base import MatchedReceipt, PassedDeadlines
+from deliveryd.journal.deadlines import MOST_UNREPORTED, NOTED_EVERY, KnownReports, Passed
 from deliveryd.journal.postgresql.connection import Db
 from deliveryd.journal.postgresql.elsewhere import providers_elsewhere
 from deliveryd.journal.postgresql.values import ENTRY, LOCATED, VISIBLE, arrays
 from deliveryd.journal.rows import entry_of, to_json
-from deliveryd.model import SECOND, Transition
+from deliveryd.model import SECOND, Receipt, Reported, Transition
 from deliveryd.states import State
 
 _LATEST = 2**63 - 1
@@ -84,6 +84,10 @@ WHERE m.day = seen.day AND m.id = s.id AND m.state = {transitions.UNCONFIRMED.be
 _WAIT = """
 INSERT INTO waiting (id, provider, doubt, due_at) SELECT id, '', false, due_at
 FROM unnest(%s::int8[], %s::int8[]) AS s (id, due_at)
+"""
+_NOTE_REPORT = f"""
+UPDATE provider SET reported_at = s.at, passed = 0 FROM unnest(%s::text[], %s::int8[]) AS s (name, at)
+WHERE provider.name = s.name AND (reported_at + {NOTED_EVERY} <= s.at OR reported_at > s.at)
 """
 _COUNTED = "SELECT overdue_until FROM provider WHERE name = %s"
 _OVERDUE = f"""
@@ -271,6 +275,17 @@ def _go_on(db: Db, steps: Sequence[Transition]) -> None:
     db.execute(_GO_ON, arrays(rows))
     db.execute("DELETE FROM awaited WHERE id = ANY(%s::int8[])", (ids,))
     db.execute(_WAIT, arrays([(step.entry.id, step.due_at) for step in steps]))
+
+
+def note_reports(db: Db, reports: Sequence[Reported], matched: Sequence[MatchedReceipt]) -> None:
+    """Note which providers with deadlines reported on a message of this journal."""
+    latest = {
+        report.provider: report.received_at
+        for report, match in zip(reports, matched, strict=True)
+        if isinstance(report, Receipt) and match.result != "unmatched"
+    }
+    if latest:
+        db.execute(_NOTE_REPORT, (list(latest), list(latest.values())))
 
 
 class Overdue(NamedTuple):

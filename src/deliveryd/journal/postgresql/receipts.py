@@ -11,11 +11,11 @@ from typing import NamedTuple
 from deliveryd import transitions
 from deliveryd.errors import IllegalTransition
 from deliveryd.journal.base import MatchedReceipt
-from deliveryd.journal.deadlines import NOTED_EVERY
 from deliveryd.journal.orders import Effect
 from deliveryd.journal.postgresql.book import COLUMNS, Book
 from deliveryd.journal.postgresql.connection import Db
 from deliveryd.journal.postgresql.days import of_day
+from deliveryd.journal.postgresql.deadlines import note_reports
 from deliveryd.journal.postgresql.outbox import Outbox
 from deliveryd.journal.postgresql.steps import StepWriter
 from deliveryd.journal.postgresql.unread import keep_unread
@@ -98,11 +98,6 @@ UPDATE unmatched SET looks = CASE WHEN s.is_over THEN NULL ELSE looks + 1 END,
     horizon = coalesce(horizon, CASE WHEN s.was_seen THEN pg_current_xact_id() END)
 FROM unnest(%s::int8[], %s::bool[], %s::bool[]) AS s (seq, is_over, was_seen) WHERE unmatched.seq = s.seq
 """
-_NOTE_REPORT = f"""
-UPDATE provider SET reported_at = s.at, passed = 0 FROM unnest(%s::text[], %s::int8[]) AS s (name, at)
-WHERE provider.name = s.name AND (reported_at + {NOTED_EVERY} <= s.at OR reported_at > s.at)
-"""
-
 MOST_SEEN = 10_000
 """How many receipts are remembered that earlier sweeps saw."""
 
@@ -163,7 +158,7 @@ class Matching:
             for report in reports
         ]
         batch.write(db, self._outbox)
-        _note_reports(db, reports, matched)
+        note_reports(db, reports, matched)
         return matched
 
     def match_again(self, db: Db, seq: int, at: int) -> tuple[int, Effect] | None:
@@ -260,6 +255,8 @@ class Matching:
         numbers, providers = arrays(named) if named else ([], [])
         values = {"ids": [step.entry.id for step in tried], "numbers": numbers, "providers": providers}
         rows = db.execute(_KEPT_FOR, values).fetchall()
+        if named := [(row[2], row[1]) for row in rows if row[2]]:  # others may be kept under these ids
+            rows = sorted({*rows, *db.execute(_KEPT_ALIKE, arrays(named))}, key=lambda row: row[0])
         if spent := [step.entry.id for step in tried if step.entry.spent]:
             rows = sorted({*rows, *db.execute(_KEPT_FOR_EARLIER, (spent,))}, key=lambda row: row[0])
         return [_KeptReceipt(seq, Receipt(*values)) for seq, *values in rows]
@@ -279,6 +276,9 @@ class Matching:
         book.read(db, {*steps, *_referred(receipts, self._namespace)}, _named(receipts))
         effects: dict[int, Effect] = {}
         matched: list[tuple[int | None, int]] = []
+        for _seq, receipt in kept:
+            if (tried := book.tried(receipt)) is not None:
+                book.learn(tried, receipt)
         for seq, receipt in kept:
             tried = book.tried(receipt)
             if tried is None or tried.message_id not in steps:
@@ -391,6 +391,7 @@ class _ReceiptBatch:
         ]
         if self._is_repeated(receipt, tried, alike):
             return MatchedReceipt("repeated")
+        is_naming = tried is not None and self._book.learn(tried, receipt)
         effect = apply(self._book, tried, receipt, AT_REST) if tried is not None else None
         if tried is None or effect is None:
             self._alike[receipt.provider_id, receipt.provider].append(_KeptReceipt(None, receipt))
@@ -398,12 +399,33 @@ class _ReceiptBatch:
         self._new.append((tried.message_id, receipt))
         self._book.receipts[tried.message_id].append(receipt)
         for each in alike:  # the same came before in a form that fitted nothing
-            self._alike[receipt.provider_id, receipt.provider].remove(each)
-            if each.seq is None:
-                self._new.append((tried.message_id, each.receipt))
-            else:
-                self._gone.append((each.seq, tried.message_id))
+            self._take_out(each, tried.message_id)
+        if is_naming:
+            effect |= self._follow(tried.message_id, receipt)
         return MatchedReceipt(word_of(effect), effect, tried.message_id)
+
+    def _follow(self, message_id: int, receipt: Receipt) -> Effect:
+        """Apply what was kept under the provider's id that a receipt has for its message."""
+        effect = NO_EFFECT
+        for each in self._alike[receipt.provider_id, receipt.provider].copy():
+            tried = self._book.tried(each.receipt)
+            if tried is None or tried.message_id != message_id:
+                continue
+            if self._message_named(each.receipt) not in {None, message_id}:
+                continue
+            done = apply(self._book, tried, not_before(each.receipt, receipt.received_at), AT_REST)
+            if done is not None:
+                self._take_out(each, message_id)
+                effect |= done
+        return effect
+
+    def _take_out(self, kept: _KeptReceipt, message_id: int) -> None:
+        """A kept receipt is matched."""
+        self._alike[kept.receipt.provider_id, kept.receipt.provider].remove(kept)
+        if kept.seq is None:
+            self._new.append((message_id, kept.receipt))
+        else:
+            self._gone.append((kept.seq, message_id))
 
     def _is_repeated(self, receipt: Receipt, tried: Tried | None, alike: Sequence[_KeptReceipt]) -> bool:
         is_kept = any(receipt.reference in (None, each.receipt.reference) for each in alike)
@@ -473,14 +495,3 @@ def _plain(report: Receipt | ProgressReport) -> Receipt | ProgressReport:
     if (provider_id, status, reference) == (report.provider_id, report.status, report.reference):
         return report
     return report._replace(provider_id=provider_id or "", status=status or "", reference=reference)
-
-
-def _note_reports(db: Db, reports: Sequence[Reported], matched: Sequence[MatchedReceipt]) -> None:
-    """Note which providers with deadlines reported on a message of this journal."""
-    latest = {
-        report.provider: report.received_at
-        for report, match in zip(reports, matched, strict=True)
-        if isinstance(report, Receipt) and match.result != "unmatched"
-    }
-    if latest:
-        db.execute(_NOTE_REPORT, (list(latest), list(latest.values())))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import permutations
+
 import pytest
 
 from deliveryd.journal.orders import Action, Effect, ItemKind
@@ -22,6 +25,7 @@ from deliveryd.testing.journal_cases.samples import (
     outbox_bodies,
     receive_all,
     sample_entry,
+    sample_receipt,
     state_counts,
     tried,
     waiting_events,
@@ -192,3 +196,62 @@ class ReceiptKeyCases:
             await journal.change([Transition(entry, State.READY, State.WAITING, NOW + 2, NOW + ONE_SECOND)])
             assert await receive_all(journal, [echoed_receipt(reference, "s2")]) == ["recalled"]
             assert await waiting_events(journal) == [(7, "sent"), (7, "delivered")]
+
+    @pytest.mark.parametrize("names", ["KEY", "7", None], ids=["key", "message id", "provider's id"])
+    @pytest.mark.parametrize("order", list(permutations(["failed", "delivered", "outcome"])), ids=" ".join)
+    async def test_a_delivery_is_told_beside_a_failure_however_both_come_while_the_answer_is_lost(
+        self, open_journal: OpenJournal, order: Sequence[str], names: str | None
+    ) -> None:
+        """Also one by the provider's id alone, which nobody knows before the failure names it."""
+        async with open_journal() as journal:
+            await make_ready(journal, 7)
+            await begin_attempts(journal, attempt_on(7))
+            key = key_of(journal)
+            for each in order:
+                if each == "outcome":
+                    await journal.change([_lost_answer()])
+                elif each == "failed":
+                    await journal.receive([echoed_receipt(key, delivered=False)])
+                else:
+                    await journal.receive(
+                        [sample_receipt("q1")._replace(reference=key if names == "KEY" else names)]
+                    )
+            assert [status for _, status in await waiting_events(journal)][-1] == "delivered"
+            assert await state_counts(journal) == {}
+            assert (await journal.counts()).receipts_unmatched == 0
+
+    @pytest.mark.parametrize("first", ["failed", "delivered"])
+    async def test_a_delivery_by_the_providers_id_is_told_after_an_end_in_doubt_too(
+        self, open_journal: OpenJournal, first: str
+    ) -> None:
+        """The failure changes nothing there, but says which id the message has."""
+        async with open_journal() as journal:
+            await tried(journal, State.FAILED)
+            reports = [echoed_receipt(key_of(journal), delivered=False), sample_receipt("q1")]
+            for each in reports if first == "failed" else reversed(reports):
+                await journal.receive([each])
+            assert [status for _, status in await waiting_events(journal)] == ["sent", "delivered"]
+            assert (await journal.counts()).receipts_unmatched == 0
+
+    async def test_a_kept_delivery_is_told_among_many_reports_when_one_of_them_names_its_id(
+        self, open_journal: OpenJournal
+    ) -> None:
+        async with open_journal() as journal:
+            await make_ready(journal, 7)
+            await begin_attempts(journal, attempt_on(7))
+            await journal.change([_lost_answer()])
+            others = [sample_receipt(f"u{number}") for number in range(9)]
+            found = await journal.receive(
+                [sample_receipt("q1"), echoed_receipt(key_of(journal), delivered=False), *others]
+            )
+            assert [each.result for each in found][:2] == ["unmatched", "recalled"]
+            assert [status for _, status in await waiting_events(journal)][-1] == "delivered"
+            assert (await journal.counts()).receipts_unmatched == len(others)
+
+
+def _lost_answer() -> Transition:
+    """The step after the try of message 7 whose answer was lost: it will be repeated."""
+    entry = attempt_on(7)._replace(doubt=True)
+    return Transition(
+        entry, State.SENDING, State.WAITING, NOW + 1, NOW + ONE_SECOND, Outcome("in_doubt", None, "cut off")
+    )

@@ -1,0 +1,12 @@
+"""Deliberate breaks of what a report names: its message, and the provider's id for it."""
+
+from __future__ import annotations
+
+import pytest
+
+from deliveryd.journal.receipt_match import Matching
+
+
+def id_in_a_report_learnt_by_nobody(patch: pytest.MonkeyPatch) -> None:
+    """What was kept under the provider's id stays kept when another report names the message with it."""
+    patch.setattr(Matching, "_match", Matching._apply)

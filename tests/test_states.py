@@ -19,7 +19,7 @@ ROOT = Path(__file__).parent.parent
 LEGAL = {
     "TAKEN": {"READY", "SET_ASIDE"},
     "READY": {"WAITING", "SENDING", "IN_DOUBT", "SENT", "FAILED"},
-    "WAITING": {"READY", "IN_DOUBT", "SENT"},
+    "WAITING": {"READY", "WAITING", "IN_DOUBT", "SENT"},
     "SENDING": {"READY", "WAITING", "IN_DOUBT", "SENT", "FAILED"},
     "IN_DOUBT": {"WAITING", "SENT", "FAILED"},
     "SENT": {"WAITING", "DELIVERED", "FAILED"},

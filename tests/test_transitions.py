@@ -37,7 +37,13 @@ TABLE: Mapping[str, Mapping[str, str]] = {
         "UNDELIVERABLE": "FAILED",
         "EXPIRED": "FAILED",
     },
-    "WAITING": {"DUE": "READY", "CHANNEL_REMOVED": "IN_DOUBT", "RECEIPT_PROVES": "SENT"},
+    "WAITING": {
+        "DUE": "READY",
+        "RELEASED": "WAITING",
+        "PROVIDER_REMOVED": "WAITING",
+        "CHANNEL_REMOVED": "IN_DOUBT",
+        "RECEIPT_PROVES": "SENT",
+    },
     "SENDING": {
         "GIVEN_UP": "READY",
         "RETRY": "WAITING",
@@ -90,6 +96,8 @@ MADE: Mapping[tuple[State, Cause], Transition | ReceiptStep | Edge | None] = {
     (State.READY, Cause.UNDELIVERABLE): transitions.undeliverable(ENTRY, AT, "no content"),
     (State.READY, Cause.EXPIRED): transitions.expired(ENTRY, State.READY, AT, AT),
     (State.WAITING, Cause.DUE): transitions.DUE,
+    (State.WAITING, Cause.RELEASED): transitions.released(ENTRY, AT),
+    (State.WAITING, Cause.PROVIDER_REMOVED): transitions.left(ENTRY, AT),
     (State.WAITING, Cause.CHANNEL_REMOVED): transitions.CHANNEL_REMOVED,
     (State.WAITING, Cause.RECEIPT_PROVES): proved(State.WAITING),
     (State.SENDING, Cause.GIVEN_UP): transitions.given_up(ENTRY, AT, BUSY, "busy"),

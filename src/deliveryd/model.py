@@ -253,11 +253,16 @@ class Entry(NamedTuple):
         """The message after one more try that counts."""
         return _made(Entry, (*self[:5], self.tries + 1, *self[6:]))
 
+    def taken(self) -> Entry:
+        """The message after one more try, which its provider accepted: nothing of it is left to repeat."""
+        return _made(Entry, (*self[:5], self.tries + 1, *self[6:9], False, None, None, *self[12:]))
+
     def _unbound(self) -> Entry:
-        """The message without a provider; what it says next is rendered anew."""
+        """The message without a provider: its stay is over, and what it says next is rendered anew."""
+        stay = self.key + 1 if self.number else self.key  # a stay without a try isn't counted
         return self._replace(
-            provider=None, tries=0, key=self.key + 1, number=0, doubt=False, content=None, digest=None,
-            begun_at=0, via=None,
+            provider=None, tries=0, key=stay, number=0, doubt=False, content=None, digest=None, begun_at=0,
+            via=None,
         )  # fmt: skip
 
     def under_a_new_key(self) -> Entry:
@@ -266,19 +271,24 @@ class Entry(NamedTuple):
 
     def anew(self) -> Entry:
         """The message as an operator has it begin anew: its keys are new ones at every provider."""
-        stay = self.key + 1 if self.number else self.key  # a stay without a try isn't counted
-        return self._unbound()._replace(key=stay, beginning=self.beginning + 1)
+        return self._unbound()._replace(beginning=self.beginning + 1)
 
-    def moved_on(self, reason: str) -> Entry:
-        """The message after a try that its provider didn't take: another one of its channel takes it.
+    def released(self) -> Entry:
+        """The message that another provider may take; its stay goes on if none does (see `via`)."""
+        return self._replace(provider=None, tries=0, via=(self.provider or self.via) if self.number else None)
 
-        After an answer that isn't certain it doesn't come back, since it would have to say the same there.
+    def left(self, reason: str) -> Entry:
+        """The message after it left its provider, whoever has it leave, with all that belongs to its stay.
+
+        A provider that may have it is spent: when it came back, it would say something else under its key.
+        One that doesn't have it for sure, or wasn't tried, may take it again.
         """
         return self._unbound() if self.content is None else self.given_up(reason)
 
     def given_up(self, reason: str) -> Entry:
         """The message after its provider failed for good."""
-        return self._unbound()._replace(spent=(*self.spent, Spent(self.provider or "", reason)))
+        provider = self.provider or self.via or ""
+        return self._unbound()._replace(spent=(*self.spent, Spent(provider, reason)))
 
     def off_channel(self, reason: str) -> Entry:
         """The message after its channel failed for good, whichever provider sends."""

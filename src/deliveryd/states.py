@@ -48,6 +48,8 @@ class Cause(Enum):
     HELD = "held in doubt"  # on_in_doubt = "hold", or it would say something else now
     INTERRUPTED = "worker ended"
     CHANNEL_REMOVED = "channel removed"
+    PROVIDER_REMOVED = "provider removed"
+    RELEASED = "released"  # another provider may take it, while its own is down or paused
     ORDERED_RESEND = "ordered: resend"
     ORDERED_SENT = "ordered: settle as sent"
     ORDERED_FAILED = "ordered: settle as failed"
@@ -82,6 +84,8 @@ TRANSITIONS: dict[State, dict[Cause, State]] = {
     },
     State.WAITING: {
         Cause.DUE: State.READY,
+        Cause.RELEASED: State.WAITING,
+        Cause.PROVIDER_REMOVED: State.WAITING,
         Cause.CHANNEL_REMOVED: State.IN_DOUBT,
         Cause.RECEIPT_PROVES: State.SENT,
     },

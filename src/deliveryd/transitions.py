@@ -39,6 +39,9 @@ _UNFIT = (
     " or let it begin anew (resend --new-key)"
 )
 
+REMOVED = "the provider was removed"
+"""Why a message doesn't come back to a provider that may have it, and that was removed."""
+
 NOT_OUTLASTED = "not sent: the worker's lease of the journal could have ended before the attempt"
 """Why a message waits that had an intent: another worker could have adopted and repeated it meanwhile."""
 
@@ -62,6 +65,8 @@ _DEFERRED = edge(State.READY, Cause.DEFERRED)
 _PAUSED = edge(State.READY, Cause.PAUSED)
 _UNDELIVERABLE = edge(State.READY, Cause.UNDELIVERABLE)
 _HELD_BEFORE_A_TRY = edge(State.READY, Cause.HELD)
+_RELEASED = edge(State.WAITING, Cause.RELEASED)
+_LEFT = edge(State.WAITING, Cause.PROVIDER_REMOVED)
 _HELD = edge(State.SENDING, Cause.HELD)
 _RETRY = edge(State.SENDING, Cause.RETRY)
 _GIVEN_UP = edge(State.SENDING, Cause.GIVEN_UP)
@@ -140,9 +145,19 @@ def not_repeated(entry: Entry, before: State, at: int, reason: str) -> Transitio
     return Transition(entry, *edge(before, Cause.HELD), at, outcome=Outcome("in_doubt", None, reason))
 
 
-def held_without_provider(entry: Entry, at: int) -> Transition:
+def held_without_provider(entry: Entry, before: State, at: int) -> Transition:
     """Hold a message in doubt whose provider was removed from the configuration."""
-    return Transition(entry, *_HELD_BEFORE_A_TRY, at)
+    return Transition(entry, *(CHANNEL_REMOVED if before is State.WAITING else _HELD_BEFORE_A_TRY), at)
+
+
+def released(entry: Entry, at: int) -> Transition:
+    """A message that waits at a provider may go to another one; its stay goes on if it comes back."""
+    return Transition(entry.released(), *_RELEASED, at, due_at=at)
+
+
+def left(entry: Entry, at: int) -> Transition:
+    """A message leaves a provider that was removed, and is due at any other one."""
+    return Transition(entry.left(REMOVED), *_LEFT, at, due_at=at)
 
 
 def intent(entry: Entry, at: int, intermediate: Collection[str]) -> Transition:
@@ -167,7 +182,7 @@ def accepted(
         events = (StatusEvent(entry.id, "accepted", at), *events)
     outcome = Outcome("accepted", provider_id)
     return Transition(
-        entry.tried(), ACCEPTED.before, ACCEPTED.after, at, None, outcome, events, None, confirmation
+        entry.taken(), ACCEPTED.before, ACCEPTED.after, at, None, outcome, events, None, confirmation
     )
 
 
@@ -197,7 +212,7 @@ def unsent(entry: Entry, at: int, due_at: int, reason: str) -> Transition:
 
 def moved_on(entry: Entry, at: int, outcome: Outcome) -> Transition:
     """The provider doesn't have the message and keeps failing; another one of the channel takes it."""
-    return Transition(entry.moved_on(outcome.reason or ""), *_GIVEN_UP, at, outcome=outcome)
+    return Transition(entry.left(outcome.reason or ""), *_GIVEN_UP, at, outcome=outcome)
 
 
 def given_up(entry: Entry, at: int, outcome: Outcome, reason: str) -> Transition:

@@ -10,7 +10,7 @@ from deliveryd import model
 from deliveryd.delivery import attempts
 from deliveryd.delivery.choice import Choice, Sender
 from deliveryd.delivery.recorder import Recorder
-from deliveryd.journal import statements
+from deliveryd.journal import leaving
 from deliveryd.model import Entry, channel_of
 
 Patch = pytest.MonkeyPatch
@@ -40,9 +40,9 @@ def one_key_for_all_providers(patch: Patch) -> None:
 
 def new_key_on_the_way_back(patch: Patch) -> None:
     """A message that comes back to a provider is a new one there."""
-    moved_on = Entry.moved_on
+    left = Entry.left
     patch.setattr(
-        Entry, "moved_on", lambda self, reason: moved_on(self, reason)._replace(beginning=self.beginning + 1)
+        Entry, "left", lambda self, reason: left(self, reason)._replace(beginning=self.beginning + 1)
     )
 
 
@@ -63,8 +63,7 @@ def busy_answer_taken_for_a_doubt(patch: Patch) -> None:
     for name in ("has_other_for", "can_move"):
         whole = getattr(Choice, name)
         patch.setattr(Choice, name, _only_what_never_arrived(whole))
-    release = statements.RELEASE_FROM.replace("NOT doubt", "NOT doubt AND content IS NULL")
-    patch.setattr(statements, "RELEASE_FROM", release)
+    patch.setattr(leaving, "FREE", ())
 
 
 def _only_what_never_arrived(whole: Callable[..., bool]) -> Callable[..., bool]:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Collection, Sequence
+from typing import Any
 
 import pytest
 
 from deliveryd.delivery.dispatcher import Dispatcher
 from deliveryd.delivery.recorder import Recorder
 from deliveryd.delivery.routing import Router
-from deliveryd.journal import statements
+from deliveryd.journal import leaving
 from deliveryd.journal.base import Left
 from deliveryd.model import Entry
 from deliveryd.worker.handover import Handover
@@ -39,11 +41,15 @@ def waiting_messages_left_at_a_removed_provider(patch: Patch) -> None:
 
 def doubts_released_from_a_removed_provider(patch: Patch) -> None:
     """What is in doubt there goes to another one."""
-    everything = statements.RELEASE_AT_REMOVED.replace("NOT doubt", "1").replace(
-        "tries = 0", "tries = 0, doubt = 0, content = NULL"
-    )
-    patch.setattr(statements, "RELEASE_AT_REMOVED", everything)
-    patch.setattr(statements, "HOLD_AT_REMOVED", statements.HOLD_AT_REMOVED.replace("AND doubt", "AND 0"))
+    at = leaving._at
+
+    def nothing_in_doubt(
+        db: sqlite3.Connection, providers: Collection[str], keys: Any, doubt: int, limit: int
+    ) -> list[Entry]:
+        found = [] if doubt else [each for one in (0, 1) for each in at(db, providers, keys, one, limit)]
+        return [entry._replace(doubt=False, content=None) for entry in found]
+
+    patch.setattr(leaving, "_at", nothing_in_doubt)
 
 
 def routed_as_before_the_reload(patch: Patch) -> None:

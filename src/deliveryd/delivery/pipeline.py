@@ -129,7 +129,7 @@ class Pipeline:
             if message.entry.doubt and message.entry.provider not in self._dispatchers:
                 if message.entry.provider in self._recorder.pausing.elsewhere:  # it is repeated there
                     return transitions.deferred(message.entry, now, now, None)
-                return transitions.held_without_provider(message.entry, now)
+                return transitions.held_without_provider(message.entry, State.READY, now)
             if message.expired_at is not None:
                 return transitions.expired(message.entry, State.READY, now, message.expired_at)
             return transitions.undeliverable(message.entry, now, message.details)

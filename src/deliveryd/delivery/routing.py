@@ -16,7 +16,7 @@ from deliveryd.journal.pauses import Pause
 from deliveryd.model import Customer, Entry, Rendered, channel_of, first_of
 from deliveryd.rendering.content import Broken, CompiledBlock, CompiledSettings, Missing
 from deliveryd.rendering.language import candidates
-from deliveryd.transitions import expiry_details
+from deliveryd.transitions import REMOVED, expiry_details
 
 
 class Road(NamedTuple):
@@ -142,8 +142,10 @@ class Router:
         """Whether a message depends on its customer: on their language, an address, or their name."""
         if settings.expires_at is not None and is_expired(settings.expires_at, now):
             return False
-        if entry.content is not None and (name := self._repeats(entry)):
-            return self._leaves(entry, name)
+        if entry.content is not None:
+            entry = self._without_removed(entry)
+            if (name := self._repeats(entry)) is not None:
+                return self._leaves(entry, name)
         if entry.spent or entry.doubt:
             choice = self._choice(settings, self._order_for(entry))
         else:
@@ -163,7 +165,9 @@ class Router:
         if settings.expires_at is not None and is_expired(settings.expires_at, now):
             details = entry.ending(expiry_details(settings.expires_at))
             return Undeliverable(entry, details, settings.expires_at)
-        if entry.content is not None and (name := self._repeats(entry)):
+        if entry.content is not None:
+            entry = self._without_removed(entry)
+        if (name := self._repeats(entry)) is not None and entry.content is not None:
             elsewhere = self._elsewhere(entry, name, settings, customer)
             if elsewhere is not None:
                 return elsewhere
@@ -236,6 +240,11 @@ class Router:
                 return None
         return Routed(entry, provider, customer, rendered, settings.expires_at)
 
+    def _without_removed(self, entry: Entry) -> Entry:
+        """A message with content to repeat; it has left its provider if that was removed."""
+        is_there = (entry.provider or entry.via) in self._providers
+        return entry if is_there or entry.doubt else entry.left(REMOVED)
+
     def _repeats(self, entry: Entry) -> str | None:
         """The provider to which a message says again what may have arrived there, if it does so."""
         provider = entry.provider or entry.via
@@ -265,7 +274,7 @@ class Router:
         if not self._leaves(entry, provider):
             return None
         reason = WAS_PAUSED if self._pauses.of_provider(provider) is not None else DOWN
-        moved = entry.bound(provider).moved_on(reason)
+        moved = entry.bound(provider).left(reason)
         working = {name for name, road in self._roads.items() if not road.choice.is_given_up}
         for channels in (working, (channel_of(provider),)):
             found = self._first_usable(moved, settings, customer, channels)

@@ -11,7 +11,7 @@ from typing import Any
 
 from deliveryd import transitions
 from deliveryd.errors import IllegalTransition
-from deliveryd.journal import statements
+from deliveryd.journal import leaving, statements
 from deliveryd.journal.account import add_taken
 from deliveryd.journal.base import MOST_COUNTED, Due, OutboxRow, Recorded
 from deliveryd.journal.beginnings import beginnings_of
@@ -19,10 +19,17 @@ from deliveryd.journal.orders import Effect
 from deliveryd.journal.outbox import Outbox, settle_events
 from deliveryd.journal.receipt_match import Matching
 from deliveryd.journal.repeats import report_again
-from deliveryd.journal.rows import entry_of, progress_of, to_json, to_name, to_text, variables_json
+from deliveryd.journal.rows import (
+    entry_of,
+    progress_of,
+    spent_text,
+    to_json,
+    to_name,
+    to_text,
+    variables_json,
+)
 from deliveryd.journal.stopped import record_stops
 from deliveryd.model import Entry, Malformed, Outcome, QueuedMessage, Transition
-from deliveryd.runtime import waits
 from deliveryd.states import ENDED, State, check_transition
 
 _WITHIN_THE_ROW = frozenset({State.SENDING, State.SENT})
@@ -144,7 +151,7 @@ class Operations:
 
     def release(self, db: sqlite3.Connection, provider: str, at: int, limit: int) -> int:
         """Let messages be due at any provider that wait for this one."""
-        return db.execute(statements.RELEASE_FROM, (*_waits_for(provider), provider, limit, at)).rowcount
+        return leaving.release(db, provider, at, limit)
 
     # reporting
 
@@ -194,11 +201,6 @@ def _reopen(db: sqlite3.Connection, accepted: range) -> list[Entry]:
     ]
     db.executemany(statements.REOPEN, [(entry.id,) for entry in entries])
     return entries
-
-
-def _waits_for(provider: str) -> tuple[str, str, str]:
-    """What messages wait for that are bound to a provider, and that another one could take."""
-    return waits.room(provider), waits.repeat(provider), waits.recovery(provider)
 
 
 def _make_ready(db: sqlite3.Connection, rows: Iterable[Sequence[Any]]) -> list[Entry]:
@@ -254,7 +256,7 @@ def _move(db: sqlite3.Connection, steps: Sequence[Transition], sent_statement: s
         elif after is State.WAITING or before is State.WAITING:
             to_wait.append((*progress_of(transition), transition.waits_for, entry.id, before))
         elif after is State.SENDING:
-            begun.append((*_try_of(entry), transition.at, entry.id, before))
+            begun.append((*_try_of(entry), transition.at, spent_text(entry), entry.id, before))
         else:
             on_its_way.append((*progress_of(transition), entry.id, before))
     moved = sum(

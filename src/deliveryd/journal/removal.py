@@ -1,19 +1,16 @@
-"""Providers that are removed while the worker runs: what they would leave behind, and what becomes of it."""
+"""Providers that are removed while the worker runs: what they would leave behind, and what is held there."""
 
 from __future__ import annotations
 
 import sqlite3
 from collections.abc import Collection
 
-from deliveryd.journal import statements
-from deliveryd.journal.base import Doubtful, Left, Orphans
+from deliveryd.journal.base import Doubtful, Orphans
+from deliveryd.journal.leaving import KEYS, keys_of
 from deliveryd.journal.pauses import IS_PAUSED
 from deliveryd.journal.rows import ENTRY, entry_of, to_json
 from deliveryd.journal.upkeep import latest_doubt
-from deliveryd.runtime import waits
 from deliveryd.states import State
-
-_KEYS = (waits.room, waits.repeat, waits.recovery, waits.alone)
 
 _HELD = f"""
 SELECT {ENTRY} FROM message WHERE ended_at IS NULL AND due_at IS NULL AND state = {State.IN_DOUBT:d}
@@ -37,14 +34,6 @@ SELECT count(*) FROM message WHERE ended_at >= ? AND state = {State.SENT:d} AND 
 _DEADLINES = "SELECT count(*) FROM message WHERE provider = ? AND confirm_by IS NOT NULL"
 
 
-def leave(db: sqlite3.Connection, providers: Collection[str], at: int, limit: int) -> Left:
-    """Hold what is in doubt at removed providers, and let all else that waits there be due at any other."""
-    at_removed = to_json(_waits_for(providers)), to_json(list(providers)), limit
-    held = db.execute(statements.HOLD_AT_REMOVED, at_removed).rowcount
-    released = db.execute(statements.RELEASE_AT_REMOVED, (*at_removed, at)).rowcount
-    return Left(held, released)
-
-
 def held(db: sqlite3.Connection, providers: Collection[str], after: int, limit: int) -> list[Doubtful]:
     """Return messages held in doubt at these providers, with the reasons."""
     entries = map(entry_of, db.execute(_HELD, (to_json(list(providers)), after, limit)))
@@ -53,13 +42,8 @@ def held(db: sqlite3.Connection, providers: Collection[str], after: int, limit: 
 
 def count_orphans(provider: str, sent_since: int, db: sqlite3.Connection) -> Orphans:
     """Count what the removal of a provider would leave."""
-    waiting = dict(db.execute(_WAITING, (to_json(_waits_for([provider])), provider)))
+    waiting = dict(db.execute(_WAITING, (to_json(keys_of([provider], KEYS)), provider)))
     (in_doubt,) = db.execute(_IN_DOUBT, (provider,)).fetchone()
     (unconfirmed,) = db.execute(_UNCONFIRMED, (sent_since, provider)).fetchone()
     (deadlines,) = db.execute(_DEADLINES, (provider,)).fetchone()
     return Orphans(in_doubt + waiting.get(1, 0), waiting.get(0, 0), unconfirmed, deadlines)
-
-
-def _waits_for(providers: Collection[str]) -> list[str]:
-    """What messages wait for that are bound to a provider."""
-    return [key(provider) for provider in providers for key in _KEYS]

@@ -79,6 +79,11 @@ def spent_of(text: str) -> tuple[Spent, ...]:
     return tuple(Spent(*each) for each in json.loads(text))
 
 
+def spent_text(entry: Entry) -> str:
+    """What the column `spent` holds of an entry."""
+    return to_json([tuple(each) for each in entry.spent]) if entry.spent else "[]"
+
+
 def progress_of(transition: Transition) -> tuple[object, ...]:
     """What a step writes: the columns of the statements for it, from the state on."""
     entry = transition.entry
@@ -89,7 +94,7 @@ def progress_of(transition: Transition) -> tuple[object, ...]:
         entry.tries,
         entry.key,
         entry.number,
-        to_json([tuple(each) for each in entry.spent]) if entry.spent else "[]",
+        spent_text(entry),
         entry.doubt,
         None if entry.content is None else _content_text(entry.content),
         entry.digest,

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import anyio
 
 from deliveryd.errors import JournalError, JournalFull
-from deliveryd.journal import account, deadlines, overdue, pauses, removal, upkeep
+from deliveryd.journal import account, deadlines, leaving, overdue, pauses, removal, upkeep
 from deliveryd.journal.base import (
     Account,
     Allotment,
@@ -218,7 +218,7 @@ class SqliteJournal(GroupCommit[sqlite3.Connection]):
 
     async def leave(self, providers: Collection[str], at: int, limit: int) -> Left:
         """Hold or release what waits at removed providers."""
-        return await self._commit(lambda db: removal.leave(db, providers, at, limit))
+        return await self._commit(lambda db: leaving.leave(db, providers, at, limit))
 
     async def held(self, providers: Collection[str], after: int, limit: int) -> list[Doubtful]:
         """The messages held in doubt at these providers."""

@@ -26,8 +26,8 @@ UPDATE message SET state = ?, due_at = ?, provider = ?, tries = ?, key = ?, numb
 """
 RECORD_INTENT = f"""
 UPDATE message SET state = {of.INTENT.after:d}, provider = ?1, tries = ?2, key = ?3, number = ?4,
-    digest = ?5, started_at = ?6, content = iif(key = ?3, content, NULL)
-WHERE id = ?7 AND state = ?8
+    digest = ?5, started_at = ?6, spent = ?7, content = iif(key = ?3, content, NULL)
+WHERE id = ?8 AND state = ?9
 """
 # It leaves `due_at` alone, which decides what is in an index.
 ON_ITS_WAY = """
@@ -76,28 +76,6 @@ WAITING_FOR = (
 WAKE = """
 UPDATE message SET due_at = ?, waits_for = NULL WHERE id IN (SELECT id FROM message
     WHERE waits_for IN (SELECT value FROM json_each(?)) AND due_at IS NOT NULL LIMIT ?)
-"""
-RELEASE_FROM = f"""
-UPDATE message SET due_at = ?6, waits_for = NULL, provider = '', tries = 0 WHERE id IN (
-    SELECT id FROM message WHERE waits_for IN (?1, ?2, ?3) AND due_at IS NOT NULL AND NOT doubt
-    UNION ALL SELECT id FROM message
-        WHERE state = {of.DUE.before:d} AND waits_for IS NULL AND provider = ?4 AND NOT doubt
-    LIMIT ?5)
-"""
-_AT_REMOVED = f"""
-SELECT id FROM message WHERE waits_for IN (SELECT value FROM json_each(?1)) AND due_at IS NOT NULL
-    AND {{doubt}}
-UNION ALL SELECT id FROM message WHERE state = {of.CHANNEL_REMOVED.before:d} AND waits_for IS NULL
-    AND provider IN (SELECT value FROM json_each(?2)) AND {{doubt}}
-LIMIT ?3
-"""
-HOLD_AT_REMOVED = f"""
-UPDATE message SET state = {of.CHANNEL_REMOVED.after:d}, due_at = NULL, waits_for = NULL
-WHERE id IN ({_AT_REMOVED.format(doubt="doubt")})
-"""
-RELEASE_AT_REMOVED = f"""
-UPDATE message SET due_at = ?4, waits_for = NULL, provider = '', tries = 0
-WHERE id IN ({_AT_REMOVED.format(doubt="NOT doubt")})
 """
 MAKE_READY = f"UPDATE message SET state = {of.DUE.after:d}, due_at = NULL, waits_for = NULL WHERE id = ?"
 RETIME = f"""

@@ -11,6 +11,7 @@ from deliveryd import transitions
 from deliveryd.journal.account import add_pruned, open_states
 from deliveryd.journal.base import Counts, Doubtful, Recovery
 from deliveryd.journal.beginnings import keep_beginnings
+from deliveryd.journal.leaving import KEYS, keys_of, leave_all
 from deliveryd.journal.outbox import WATERMARK
 from deliveryd.journal.pauses import IS_PAUSED, count_paused, paused_in_doubt_elsewhere, pauses
 from deliveryd.journal.rows import ENTRY, entry_of, to_json
@@ -23,7 +24,10 @@ _MOVING = "ended_at IS NULL AND due_at IS NULL"
 _TIMED = f"state = {State.WAITING:d} AND waits_for IS NULL"  # literal: it has to match an index's condition
 _OPEN = f"SELECT {ENTRY} FROM message WHERE {_MOVING} AND state = ? ORDER BY id"  # noqa: S608  # constants
 
-_BOUND = f"state = {transitions.CHANNEL_REMOVED.before:d} AND waits_for IS NULL AND provider = ?"
+_INTERRUPTED = f"""
+UPDATE message SET state = {transitions.RUN_INTERRUPTED.after:d}, due_at = ?, waits_for = NULL
+WHERE {_MOVING} AND state = {transitions.RUN_INTERRUPTED.before:d}
+"""  # noqa: S608  # constants
 _DUE_NOW = (  # messages that wait for an answer: nobody has asked for it since the restart
     "UPDATE message SET due_at = ?, waits_for = NULL WHERE waits_for IS NOT NULL AND due_at IS NOT NULL"  # noqa: S608
     f" AND waits_for NOT IN (SELECT value FROM json_each(?)) AND NOT ({IS_PAUSED})"
@@ -97,22 +101,9 @@ def namespace_of(db: sqlite3.Connection) -> str:
 
 def recover(db: sqlite3.Connection, now: int, providers: Collection[str]) -> Recovery:
     """Bring the messages of an earlier run into states to continue from."""
-    db.execute(
-        f"UPDATE message SET state = ?, due_at = ?, waits_for = NULL WHERE {_MOVING} AND state = ?",  # noqa: S608
-        (transitions.RUN_INTERRUPTED.after, now, transitions.RUN_INTERRUPTED.before),
-    )
-    for_channels = [
-        key(provider)
-        for provider in providers
-        for key in (waits.room, waits.repeat, waits.recovery, waits.alone)
-    ]
-    db.execute(_DUE_NOW, (now, to_json(for_channels)))
-    for provider in _providers_of_waiting(db) - set(providers):
-        db.execute(
-            f"UPDATE message SET state = ?, due_at = NULL WHERE {_BOUND} AND doubt",  # noqa: S608  # constants
-            (transitions.CHANNEL_REMOVED.after, provider),
-        )
-        db.execute(f"UPDATE message SET provider = '', tries = 0 WHERE {_BOUND}", (provider,))  # noqa: S608
+    db.execute(_INTERRUPTED, (now,))
+    db.execute(_DUE_NOW, (now, to_json(keys_of(providers, KEYS))))
+    leave_all(db, _providers_of_waiting(db) - set(providers), now)
     db.executemany(_HOLD_PAUSED, [(id_,) for id_ in paused_in_doubt_elsewhere(db, providers)])
     taken = [entry_of(row) for row in db.execute(_OPEN, (State.TAKEN,))]
     doubtful = [

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import anyio
 from anyio.abc import TaskGroup
 
+from deliveryd import transitions
 from deliveryd.config import Config
 from deliveryd.delivery.dispatch_queue import KEPT
 from deliveryd.delivery.dispatcher import Dispatcher
@@ -245,8 +246,8 @@ class Handover:
 
 
 def _released(entry: Entry) -> Entry:
-    """A message that was queued at a removed provider: bound to none, unless a try there is in doubt."""
-    return entry if entry.doubt else entry._replace(provider=None, tries=0)
+    """A message that was queued at a removed provider: it has left it, unless a try there is in doubt."""
+    return entry if entry.doubt else entry.left(transitions.REMOVED)
 
 
 def _difference(before: Config, config: Config, old: Outside, new: Outside) -> _Difference:

@@ -16,7 +16,7 @@ from deliveryd.journal.postgresql.elsewhere import keep_providers
 from deliveryd.journal.postgresql.lease import ATTEMPTS_MAY_GO_ON, LEFT_OVER, RELEASED
 from deliveryd.journal.postgresql.schema import LOG_BITS
 from deliveryd.journal.postgresql.values import ENTRY
-from deliveryd.journal.postgresql.waiting import entries_of, hold_in_doubt, unbind
+from deliveryd.journal.postgresql.waiting import entries_of, hold_in_doubt, move_away
 from deliveryd.journal.rows import entry_of
 from deliveryd.states import State
 
@@ -188,9 +188,9 @@ def _leave_to_others(db: Db, log: int, foreign: Sequence[str]) -> None:
 def _settle_homeless(
     db: Db, interrupted: Sequence[tuple[int, str, bool]], known: Collection[str], now: int
 ) -> list[Doubtful]:
-    """Unbind waiting messages from providers that nobody has; those in doubt are held, and returned."""
+    """Have waiting messages leave providers that nobody has; those in doubt are held, and returned."""
     homeless = [(id_, doubt) for id_, provider, doubt in interrupted if provider and provider not in known]
-    unbind(db, [id_ for id_, doubt in homeless if not doubt], now)
+    move_away(db, [id_ for id_, doubt in homeless if not doubt], now, transitions.left)
     held = sorted(id_ for id_, doubt in homeless if doubt)
     hold_in_doubt(db, held)
     return [Doubtful(entry, State.IN_DOUBT) for entry in entries_of(db, held, State.IN_DOUBT)] if held else []

@@ -13,7 +13,7 @@ from deliveryd.journal.postgresql.days import ByDay, Days, by_day
 from deliveryd.journal.postgresql.schema import day_of
 from deliveryd.journal.postgresql.stopped import record_stops
 from deliveryd.journal.postgresql.values import LOCATED, arrays, indexable, plain
-from deliveryd.journal.rows import progress_of
+from deliveryd.journal.rows import progress_of, spent_text
 from deliveryd.model import SECOND, Outcome, Transition
 from deliveryd.states import ENDED, State, check_transition
 
@@ -44,9 +44,9 @@ RETURNING m.id, m.log
 _INTENT = _moving(
     f"""state = {transitions.INTENT.after:d}, provider = s.provider, tries = s.tries,
     key = s.key, number = s.number, digest = s.digest, started_at = s.at,
-    content = CASE WHEN m.key = s.key THEN m.content END""",
-    "text int4 int4 int4 bytea int8",
-    "provider, tries, key, number, digest, at",
+    spent = s.spent, content = CASE WHEN m.key = s.key THEN m.content END""",
+    "text int4 int4 int4 bytea int8 text",
+    "provider, tries, key, number, digest, at, spent",
 )
 _PROGRESS = _moving(
     """state = s.after, provider = s.provider, tries = s.tries, key = s.key, number = s.number,
@@ -193,7 +193,7 @@ class StepWriter:
         after = check_transition(before, step.after)
         if after is State.SENDING:
             progress = entry.provider or "", entry.tries, entry.key, entry.number, entry.digest, step.at
-            rows.begun.append((entry.id, before, *progress))
+            rows.begun.append((entry.id, before, *progress, spent_text(entry)))
         elif after is not State.SENT:
             rows.moved.append(self._progress(step))
             if after is State.WAITING:

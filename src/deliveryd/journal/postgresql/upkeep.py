@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from deliveryd import transitions
 from deliveryd.journal.base import Account, Counts, Open, Orphans, Recovery
 from deliveryd.journal.postgresql.adoption import adopt_all
 from deliveryd.journal.postgresql.connection import Db
@@ -15,7 +16,7 @@ from deliveryd.journal.postgresql.pauses import count_paused, pauses
 from deliveryd.journal.postgresql.schema import LOG_BITS
 from deliveryd.journal.postgresql.steps import IN_DOUBT
 from deliveryd.journal.postgresql.values import LOCATED, VISIBLE
-from deliveryd.journal.postgresql.waiting import IS_PAUSED, held, hold_in_doubt
+from deliveryd.journal.postgresql.waiting import IS_PAUSED, held, hold_in_doubt, move_away
 from deliveryd.journal.rows import to_json
 from deliveryd.model import parse_instant
 from deliveryd.runtime import waits
@@ -34,11 +35,9 @@ _DOUBT_ELSEWHERE = f"""
 SELECT id FROM waiting WHERE doubt AND provider <> ALL(%s::text[])
     AND (waits_for IS NULL OR {IS_PAUSED}) ORDER BY id FOR UPDATE
 """
-_UNBIND_ELSEWHERE = f"""
-WITH freed AS (UPDATE waiting SET provider = ''
-    WHERE waits_for IS NULL AND provider <> '' AND provider <> ALL(%s::text[]) RETURNING id)
-UPDATE message m SET provider = '', tries = 0 FROM freed JOIN seen ON seen.id = freed.id
-WHERE m.day = seen.day AND m.id = seen.id AND m.state = {State.WAITING:d}
+_ELSEWHERE = """
+SELECT id FROM waiting WHERE waits_for IS NULL AND provider <> '' AND provider <> ALL(%s::text[])
+ORDER BY id FOR UPDATE
 """
 _STATES = f"""
 SELECT state, count(*) FROM message WHERE owner IS NOT NULL GROUP BY state
@@ -125,7 +124,7 @@ def recover(
     )
     known = sorted(there.union(others))
     hold_in_doubt(db, [id_ for (id_,) in db.execute(_DOUBT_ELSEWHERE, (known,))])
-    db.execute(_UNBIND_ELSEWHERE, (known,))
+    move_away(db, [id_ for (id_,) in db.execute(_ELSEWHERE, (known,))], now, transitions.left)
     paused = count_paused(db)
     foreign = frozenset(others) - there
     in_doubt = [each for each in held(db, None, _LOWEST, _ALL) if each.entry.provider not in foreign]

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from deliveryd import transitions
 from deliveryd.journal.base import MOST_COUNTED, Doubtful, Due, Left
 from deliveryd.journal.postgresql.connection import Db
 from deliveryd.journal.postgresql.steps import IN_DOUBT
-from deliveryd.journal.postgresql.values import ENTRY, LOCATED
-from deliveryd.journal.rows import entry_of
-from deliveryd.model import Entry
+from deliveryd.journal.postgresql.values import ENTRY, LOCATED, arrays
+from deliveryd.journal.rows import entry_of, spent_text
+from deliveryd.model import Entry, Transition
 from deliveryd.runtime import waits
 from deliveryd.states import State
 
@@ -66,11 +66,13 @@ SELECT provider FROM found WHERE provider IS NOT NULL
 """
 """Finds by one step in the index for each provider, however many messages wait there."""
 
-_UNBIND = f"""
-UPDATE message m SET provider = '', tries = 0 FROM unnest(%s::int8[]) AS wanted (id)
-JOIN seen ON seen.id = wanted.id WHERE m.day = seen.day AND m.id = seen.id AND m.state = {State.WAITING:d}
+_LEAVE = f"""
+UPDATE message m SET provider = '', tries = 0, key = s.key, number = s.number, spent = s.spent,
+    content = CASE WHEN m.key = s.key THEN m.content END, digest = CASE WHEN m.key = s.key THEN m.digest END
+FROM unnest(%s::int8[], %s::int4[], %s::int4[], %s::text[]) AS s (id, key, number, spent)
+JOIN seen ON seen.id = s.id WHERE m.day = seen.day AND m.id = seen.id AND m.state = {State.WAITING:d}
 """
-_UNBIND_WAITING = "UPDATE waiting SET provider = '', due_at = %s, waits_for = NULL WHERE id = ANY(%s::int8[])"
+_LEAVE_WAITING = "UPDATE waiting SET provider = '', due_at = %s, waits_for = NULL WHERE id = ANY(%s::int8[])"
 _HOLD = f"""
 UPDATE message m SET state = {transitions.CHANNEL_REMOVED.after:d}, owner = {IN_DOUBT}
 FROM unnest(%s::int8[]) AS wanted (id) JOIN seen ON seen.id = wanted.id
@@ -143,7 +145,7 @@ def release(db: Db, provider: str, at: int, limit: int) -> int:
     """Let messages be due at any provider that wait for this one."""
     names = [waits.room(provider), waits.repeat(provider), waits.recovery(provider)]
     ids = _at_providers(db, "NOT doubt", names, [provider], limit)
-    unbind(db, ids, at)
+    move_away(db, ids, at, transitions.released)
     return len(ids)
 
 
@@ -157,7 +159,7 @@ def leave(db: Db, providers: Collection[str], at: int, limit: int) -> Left:
     doubtful = _at_providers(db, "doubt", names, providers, limit)
     hold_in_doubt(db, doubtful)
     free = _at_providers(db, "NOT doubt", names, providers, limit)
-    unbind(db, free, at)
+    move_away(db, free, at, transitions.left)
     return Left(len(doubtful), len(free))
 
 
@@ -166,11 +168,12 @@ def bound_to(db: Db) -> frozenset[str]:
     return frozenset(name for (name,) in db.execute(_BOUND))
 
 
-def unbind(db: Db, ids: Sequence[int], at: int) -> None:
-    """Let waiting messages be due at any provider."""
-    if ids:
-        db.execute(_UNBIND_WAITING, (at, list(ids)))
-        db.execute(_UNBIND, (list(ids),))
+def move_away(db: Db, ids: Sequence[int], at: int, step: Callable[[Entry, int], Transition]) -> None:
+    """Have waiting messages take the step by which they are due at any provider."""
+    left = [step(entry, at).entry for entry in entries_of(db, ids, State.WAITING)] if ids else []
+    if left:
+        db.execute(_LEAVE_WAITING, (at, [each.id for each in left]))
+        db.execute(_LEAVE, arrays([(each.id, each.key, each.number, spent_text(each)) for each in left]))
 
 
 def hold_in_doubt(db: Db, ids: Sequence[int]) -> None:

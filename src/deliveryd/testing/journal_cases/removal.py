@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from deliveryd.journal.base import Left, Orphans
-from deliveryd.model import Transition
+import pytest
+
+from deliveryd import transitions
+from deliveryd.journal.base import Journal, Left, Orphans
+from deliveryd.model import Content, Entry, Outcome, Rendered, Transition
 from deliveryd.runtime import waits
 from deliveryd.states import State
 from deliveryd.testing.journal_cases.protocol import OpenJournal
@@ -40,6 +43,34 @@ class RemovalCases:
             due = (await journal.due(NOW, {"": 10, "sms": 10, "email": 10})).entries
             assert [(entry.id, entry.provider) for entry in due] == [(1, None), (2, None)]
 
+    @pytest.mark.parametrize("way", ["reload", "restart", "released"])
+    @pytest.mark.parametrize("tries", ["none", "in vain", "may have arrived"])
+    async def test_a_message_leaves_its_provider_by_the_step_of_the_transitions(
+        self, open_journal: OpenJournal, tries: str, way: str
+    ) -> None:
+        """Nothing else is written: what the journal has afterwards is what the step says, in every column."""
+        async with open_journal() as journal:
+            entry = await _at_sms(journal, tries)
+            if way == "reload":
+                await journal.leave(["sms"], NOW + 2, 10)
+            elif way == "restart":
+                await journal.recover(NOW + 2, ["email"])
+            else:
+                assert await journal.release("sms", NOW + 2, 10) == 1
+            step = transitions.released if way == "released" else transitions.left
+            assert (await journal.due(NOW + 2, {"": 10})).entries == [step(entry, NOW + 2).entry]
+
+    async def test_a_message_leaves_only_what_it_was_tried_at_and_may_have_arrived_at(
+        self, open_journal: OpenJournal
+    ) -> None:
+        """It would say something else there under its key; one that wasn't tried there may come back."""
+        async with open_journal() as journal:
+            for tries, spent in (("none", ()), ("in vain", ()), ("may have arrived", ("sms",))):
+                entry = await _at_sms(journal, tries, id_=len(tries))
+                left = transitions.left(entry, NOW).entry
+                assert tuple(each.provider for each in left.spent) == spent
+                assert (left.content, left.digest, left.number) == (None, None, 0)
+
     async def test_what_is_in_doubt_at_a_removed_provider_is_held(self, open_journal: OpenJournal) -> None:
         """And listed as held there."""
         async with open_journal() as journal:
@@ -68,3 +99,18 @@ class RemovalCases:
             assert await journal.orphans("sms", 0) == Orphans(2, 1, 1, 0)
             assert await journal.orphans("sms", NOW + 99 * ONE_SECOND) == Orphans(2, 1, 0, 0)
             assert await journal.orphans("email", 0) == Orphans()
+
+
+async def _at_sms(journal: Journal, tries: str, id_: int = 1) -> Entry:
+    """A message that waits for the provider sms, after a try of a kind."""
+    later = NOW + 60 * ONE_SECOND
+    if tries == "none":
+        await bring_to_wait(journal, id_, later, "sms")
+        return sample_entry(id_, provider="sms")
+    await make_ready(journal, id_)
+    await begin_attempts(journal, attempt_on(id_))
+    content = Content(Rendered("sms", "en", {"text": "hello"}), {}) if tries == "may have arrived" else None
+    entry = attempt_on(id_).tried()._replace(content=content)
+    outcome = Outcome("try_again", None, "provider answered 503")
+    await journal.change([Transition(entry, State.SENDING, State.WAITING, NOW + 1, later, outcome)])
+    return entry

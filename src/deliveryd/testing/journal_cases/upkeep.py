@@ -97,7 +97,7 @@ class UpkeepCases:
     async def test_a_message_of_a_channel_that_is_gone_is_free_to_take_another(
         self, open_journal: OpenJournal
     ) -> None:
-        """Its tries there don't count for the next channel; if its own is back first, the key is the same."""
+        """Its stay there is over: its tries count no more, also if its channel is back first."""
         async with open_journal() as journal:
             await make_ready(journal, 1)
             await begin_attempts(journal, attempt_on(1, "pager"))
@@ -108,8 +108,8 @@ class UpkeepCases:
         async with open_journal() as journal:
             assert (await journal.recover(NOW, ["sms"])).waiting == 1
             (found,) = (await journal.due(NOW, {"": 10})).entries
-            assert found == entry._replace(provider=None, via="pager", tries=0)
-            assert (found.bound("sms").key, found.bound("pager").key) == (2, 1)
+            assert found == entry.left("removed")
+            assert (found.bound("sms").key, found.bound("pager").key, found.spent) == (2, 2, ())
 
     async def test_a_message_in_doubt_of_a_channel_that_is_gone_is_held(
         self, open_journal: OpenJournal

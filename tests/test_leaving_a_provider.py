@@ -1,0 +1,155 @@
+"""A message that leaves a provider leaves all of its stay there: no content of one goes out at another."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+import trio
+
+from deliveryd.channels.base import Accepted, Dispatch, InDoubt, TryAgain, Verdict
+from support.messages import message
+from support.virtual import CONFIG, VirtualWorld, live
+
+BUSY = TryAgain("provider answered 503", may_have_arrived=True)
+LOST = InDoubt("the connection broke")
+
+CHANNELS = json.dumps({"content": {"en": {"sms": {"text": "hello"}, "email": {"subject": "s", "body": "b"}}}})
+EMAIL = """
+[channels.email]
+adapter = "http"
+url = "http://provider/email"
+json = { text = "{content.body}" }
+"""
+BEFORE, _, SMS = CONFIG.partition("[channels.sms]")
+PROVIDER = """
+[channels.sms.providers.{name}]
+adapter = "http"
+url = "http://{name}/sms"
+json = {{ text = "{{content.text}}" }}
+"""
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> VirtualWorld:
+    """A world with settings 1 and one message."""
+    world = VirtualWorld(tmp_path)
+    world.service.settings[1] = CHANNELS
+    world.service.enqueue(message(1))
+    return world
+
+
+def providers(*names: str) -> str:
+    """The configuration with these providers of one channel."""
+    return BEFORE + "".join(PROVIDER.format(name=name) for name in names)
+
+
+def begin(world: VirtualWorld, seconds: float = 3.0) -> None:
+    """Run a worker that dies after so many seconds."""
+
+    async def run() -> None:
+        with trio.move_on_after(seconds):
+            await world.run_until_idle()
+
+    live(run)
+
+
+def contents(world: VirtualWorld) -> dict[str, set[str]]:
+    """What went out, by key."""
+    found: defaultdict[str, set[str]] = defaultdict(set)
+    for name, channel in world.channels.items():
+        for _, dispatch in channel.attempts:
+            found[f"{name} {dispatch.key}"].add(dispatch.rendered.block + str(dict(dispatch.rendered.fields)))
+    return dict(found)
+
+
+def lost_at_first(world: VirtualWorld, name: str) -> None:
+    """The answer to the first attempt at a provider is lost."""
+    channel = world.channels[name]
+    channel.verdict = lambda dispatch: Accepted(dispatch.key) if len(channel.attempts) > 1 else LOST
+
+
+def test_after_a_503_and_a_removal_the_next_channel_repeats_its_own_content(world: VirtualWorld) -> None:
+    """The worker is restarted without the channel, and the first answer of the next one is lost."""
+    world.channels["sms"].verdict = lambda _: BUSY
+    world.add(EMAIL)
+    begin(world)
+    world.write(BEFORE + EMAIL.lstrip())
+    lost_at_first(world, "email")
+    live(world.run_until_idle)
+    mail = [dispatch.rendered.block for _, dispatch in world.channels["email"].attempts]
+    assert mail == ["email", "email"]
+    assert world.service.statuses(1) == ["dequeued", "sent"]
+
+
+def test_no_key_has_two_contents_after_a_provider_of_the_channel_was_removed(world: VirtualWorld) -> None:
+    """Each provider's content is rendered anew; the settings were changed between the two runs."""
+    world.write(providers("a", "b"))
+    for name in ("sms/a", "sms/b"):
+        world.channels[name].verdict = lambda _: BUSY
+    begin(world)
+    first = next(name for name in ("a", "b") if world.channels[f"sms/{name}"].attempts)
+    other = "b" if first == "a" else "a"
+    world.channels[f"sms/{other}"].attempts.clear()
+    world.write(providers(other))
+    world.service.settings[1] = CHANNELS.replace("hello", "bye")
+    for file in (world.folder / "cache").iterdir():
+        file.unlink()
+    lost_at_first(world, f"sms/{other}")
+    live(world.run_until_idle)
+    assert all(len(said) == 1 for said in contents(world).values())
+    assert contents(world)[f"sms/{other} {world.channels[f'sms/{other}'].attempts[0][1].key}"] == {
+        "sms{'text': 'bye'}"
+    }
+
+
+def test_a_provider_that_is_back_does_not_get_its_old_key_with_new_content(world: VirtualWorld) -> None:
+    """It was removed after a 503: for this message it is spent, and the error says why."""
+    world.write(providers("a"))
+    world.channels["sms/a"].verdict = lambda _: BUSY
+    begin(world)
+    tries = len(world.channels["sms/a"].attempts)
+    world.channels["sms/b"].verdict = lambda _: TryAgain("busy", only_this=True)
+    world.write(providers("b"))
+    begin(world)
+    world.write(providers("a", "b"))
+    live(world.run_until_idle)
+    assert len(world.channels["sms/a"].attempts) == tries
+    (error,) = world.service.events_of(1, "error")
+    assert str(error["details"]).startswith("sms/a: the provider was removed; sms/b: busy (tried ")
+
+
+def test_a_message_that_was_only_tried_in_vain_comes_back_to_its_provider(world: VirtualWorld) -> None:
+    """No connection was made, so the provider has nothing of it and isn't spent."""
+    world.write(providers("a"))
+    world.channels["sms/a"].verdict = lambda _: TryAgain("no connection")
+    begin(world)
+    world.channels["sms/b"].verdict = lambda _: TryAgain("busy")
+    world.write(providers("b"))
+    begin(world)
+    world.channels["sms/a"].verdict = lambda dispatch: Accepted(dispatch.key)
+    world.write(providers("a"))
+    live(world.run_until_idle)
+    assert world.service.statuses(1) == ["dequeued", "sent"]
+
+
+def test_a_provider_that_was_left_while_it_was_down_stays_spent_after_a_crash(world: VirtualWorld) -> None:
+    """The worker dies in the first attempt at the other one: its intent says which one was left."""
+    world.write(providers("a", "b"))
+    world.service.enqueue(*(message(id_) for id_ in range(2, 41)))
+    world.channels["sms/a"].verdict = lambda _: BUSY
+
+    async def hang(dispatch: Dispatch) -> Verdict:  # as in the protocol
+        await trio.sleep_forever()
+        raise AssertionError
+
+    world.channels["sms/b"].send = hang  # type: ignore[method-assign]
+    begin(world, 600.0)
+    left = world.journal_rows(
+        "SELECT spent FROM message WHERE state = 4 AND provider = 'sms/b' AND EXISTS"
+        " (SELECT 1 FROM unaccepted WHERE message_id = id AND unaccepted.provider = 'sms/a')"
+    )
+    assert left
+    assert all(str(spent).startswith('[["sms/a",') for (spent,) in left)

@@ -1,0 +1,248 @@
+"""No statement writes a message's row beside what `transitions` says: every UPDATE is read and compared."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator, Mapping
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import NamedTuple
+
+import pytest
+
+import deliveryd.journal
+from deliveryd import transitions
+from deliveryd.journal.postgresql.days import ByDay
+from deliveryd.journal.rows import progress_of
+from deliveryd.model import Confirmation, Content, Entry, Outcome, Receipt, Rendered, Spent, Transition
+from deliveryd.states import ENDED, State
+
+HOUSE = Path(deliveryd.journal.__file__).parent
+INNERMOST = re.compile(r"(?<== )\((?:[^()])*\)|(?<=\w)\([^()]*\)|\(SELECT [^()]*\)|CASE [^()]*? END\b")
+"""A function's arguments, a query in parentheses, or a choice: no column is set in one."""
+
+UPDATE = re.compile(
+    r"UPDATE (?:message|\{message\}|message_of_day)(?: m)? SET (.*?)(?= FROM | WHERE |$)", re.DOTALL
+)
+
+PROGRESS = (
+    "state",
+    "due_at",
+    "provider",
+    "tries",
+    "key",
+    "number",
+    "spent",
+    "doubt",
+    "content",
+    "digest",
+    "beginning",
+)
+"""The columns that hold an entry, in the order of `rows.progress_of`; `sent_by` is written apart."""
+
+AT = 1
+CONTENT = Content(Rendered("sms", "en", {"text": "hello"}), {})
+NEW = Entry(1, 2, 3, {}, taken_at=AT)
+BEGUN = NEW.begun("sms", b"12345678", AT)
+TRIED = BEGUN.tried()
+BUSY = TRIED._replace(content=CONTENT)
+DOUBTFUL = BUSY._replace(doubt=True)
+SENT = TRIED._replace(digest=None)
+SPENT = NEW._replace(spent=(Spent("push", "busy"),), key=2)
+FAILED = Outcome("try_again", None, "busy")
+REPORT = Receipt("sms", "p1", False, "failed", AT, AT)
+
+
+def columns_of(before: Entry, step: Transition) -> frozenset[str]:
+    """The columns that a step changes: of the entry, and those that its other values stand in."""
+    earlier = Transition(before, step.before, step.before, AT)
+    changed = {
+        name
+        for name, one, other in zip(PROGRESS, progress_of(earlier), progress_of(step), strict=True)
+        if one != other
+    }
+    changed |= {"sent_by"} if before.sent_by != step.entry.sent_by else set()
+    changed |= {"ended_at"} if (step.before in ENDED) or (step.after in ENDED) else set()
+    changed |= {"waits_for", "due_at"} if State.WAITING in step[1:3] else set()
+    changed |= {"started_at"} if step.after is State.SENDING else set()
+    changed |= {"accepted_at", "provider_id", "reason"} if step.after is State.SENT else set()
+    changed |= {"confirm_by", "confirm_within", "failed_next"} if step.confirmation else set()
+    return frozenset(changed - {"state"} if step.before is step.after else changed)
+
+
+def changed_by(*steps: tuple[Entry, Transition]) -> frozenset[str]:
+    return frozenset().union(*(columns_of(before, step) for before, step in steps))
+
+
+INTENT = changed_by(
+    (NEW, transitions.intent(BEGUN, AT, ())),
+    (SPENT._replace(spent=()), transitions.intent(SPENT.begun("email", b"87654321", AT), AT, ())),
+    (BUSY, transitions.intent(BUSY.left("removed").begun("email", b"87654321", AT), AT, ())),
+    (BUSY, transitions.intent(BUSY.begun("sms", b"12345678", AT), AT, ())),
+    (NEW._replace(tries=1), transitions.intent(BEGUN, AT, ())),
+)
+"""What an intent may change."""
+
+ANY = frozenset(PROGRESS)
+ACCEPTED = frozenset({"started_at", "accepted_at", "provider_id", "reason"})
+"""What says which try was accepted."""
+AWAITED = frozenset({"confirm_by", "confirm_within", "failed_next"})
+"""What says by when that has to be confirmed."""
+EMPTIED = frozenset({"variables"})
+KEPT_APART = frozenset({"due_at", "waits_for", "confirm_by", "confirm_within", "failed_next"})
+"""What PostgreSQL keeps in tables of its own."""
+
+DUE = changed_by((NEW, Transition(NEW, *transitions.DUE, AT)))
+RELEASED = changed_by((TRIED, transitions.released(TRIED, AT)))
+LEFT = changed_by((BUSY, transitions.left(BUSY, AT)), (TRIED, transitions.left(TRIED, AT)))
+HELD = changed_by((DOUBTFUL, transitions.held_without_provider(DOUBTFUL, State.WAITING, AT)))
+TAKEN = changed_by(
+    (DOUBTFUL, transitions.accepted(DOUBTFUL, AT, "p1", ())),
+    (BUSY, transitions.accepted(BUSY, AT, "p1", ())),
+)
+WENT_ON = changed_by(
+    (SENT, transitions.unconfirmed(SENT, AT, 60.0)), (SENT, transitions.failed_to_next(SENT, REPORT))
+)
+PROVED = ANY - {"spent"} | {"sent_by", "ended_at"} | ACCEPTED | EMPTIED
+"""A receipt, or the lack of a later channel, makes the try that it is about the accepted one of the row."""
+
+ENDS = frozenset({"state", "ended_at"})
+
+
+class Rule(NamedTuple):
+    """What a statement has to set, and what it may set besides."""
+
+    must: frozenset[str]
+    may: frozenset[str] = frozenset()
+
+
+def sqlite_rules() -> Mapping[str, Rule]:
+    to_wait = changed_by(
+        (BUSY, transitions.left(BUSY, AT)), (BUSY, transitions.retry_later(BUSY, AT, 2, FAILED, None))
+    )
+    confirmed = transitions.accepted(DOUBTFUL, AT, "p1", (), Confirmation(1, 1, failed_next=True))
+    return {
+        "statements.BEGIN_AT": Rule(frozenset({"beginning"})),
+        "statements.RECORD_INTENT": Rule(INTENT),
+        "statements.ON_ITS_WAY": Rule(frozenset({"state", "provider", "key", "number"}), ANY - {"due_at"}),
+        "statements.TO_WAIT": Rule(to_wait, ANY | {"waits_for"}),
+        "statements.TO_AN_END": Rule(ENDS, ANY | ENDS),
+        "statements.SENT": Rule(TAKEN, EMPTIED),
+        "statements.SENT_TO_CONFIRM": Rule(changed_by((DOUBTFUL, confirmed))),
+        "statements.WAKE": Rule(DUE - {"state"}),
+        "statements.MAKE_READY": Rule(DUE),
+        "statements.RETIME": Rule(frozenset({"due_at"})),
+        "statements.HASTEN": Rule(frozenset({"due_at"})),
+        "statements.RELEASE": Rule(frozenset({"state"})),
+        "statements.REOPEN": Rule(ENDS),
+        "statements.SET_ASIDE": Rule(ENDS),
+        "upkeep._INTERRUPTED": Rule(DUE),
+        "upkeep._DUE_NOW": Rule(DUE - {"state"}),
+        "upkeep._HOLD_PAUSED": Rule(HELD),
+        "deadlines._RENEW": Rule(frozenset({"confirm_by"})),
+        "deadlines._DROP": Rule(AWAITED, EMPTIED),
+        "deadlines._GO_ON": Rule(WENT_ON - {"waits_for"}, ACCEPTED | AWAITED),
+        "deadlines._RESTORE": Rule(PROVED - {"tries"} - EMPTIED, PROVED | {"waits_for"}),
+        "receipt_match._SETTLE": Rule(ENDS | {"key", "number"} | ACCEPTED, PROVED),
+        "receipt_match._ENDED": Rule(ENDS),
+        "receipt_match._CONFIRM": Rule(ENDS | AWAITED, EMPTIED),
+        "receipt_bulk._CONFIRM": Rule(ENDS),
+        "anew._LEAVE": Rule(frozenset({"sent_by"}) | ACCEPTED, AWAITED),
+        "pauses._PARK": Rule(frozenset({"waits_for"})),
+    }  # fmt: skip
+
+
+def postgresql_rules() -> Mapping[str, Rule]:
+    owner = frozenset({"owner"})
+    return {
+        "steps._INTENT": Rule(INTENT),
+        "steps._PROGRESS": Rule(ANY - {"due_at"} | ENDS, owner),
+        "steps._SENT": Rule(TAKEN, owner | EMPTIED),
+        "waiting._MAKE_READY": Rule(DUE - KEPT_APART, owner),
+        "waiting._LEAVE": Rule((LEFT | RELEASED) - KEPT_APART),
+        "waiting._HOLD": Rule(HELD - KEPT_APART, owner),
+        "adoption._INTERRUPTED": Rule(DUE - KEPT_APART, owner),
+        "adoption._LEAVE": Rule(owner),
+        "reporting._RELEASE": Rule(frozenset({"state"})),
+        "reporting._REOPEN": Rule(ENDS, owner),
+        "reporting._SET_MESSAGE_ASIDE": Rule(ENDS, owner),
+        "deadlines._EMPTY": Rule(EMPTIED),
+        "deadlines._GO_ON": Rule(WENT_ON - KEPT_APART, ACCEPTED),
+        "decisions._GIVE_TO": Rule(owner),
+        "decisions._LEAVE": Rule(frozenset({"sent_by"}) | ACCEPTED),
+        "book._WRITE": Rule(PROVED - {"due_at"}, owner | {"spent"}),
+        "retention._CLAIM": Rule(frozenset({"state"})),
+        "outbox._NOTE_LOG": Rule(frozenset({"log"})),
+    }
+
+
+def modules(folder: Path) -> Iterator[ModuleType]:
+    package = "deliveryd.journal" + (".postgresql" if folder.name == "postgresql" else "")
+    for path in sorted(folder.glob("*.py")):
+        yield import_module(package if path.stem == "__init__" else f"{package}.{path.stem}")
+
+
+def set_by(text: str) -> frozenset[str] | None:
+    """The columns that an UPDATE of `message` sets; None: it is none."""
+    flat = " ".join(text.split())
+    while (plain := INNERMOST.sub("x", flat)) != flat:
+        flat = plain
+    found = UPDATE.search(flat)
+    if found is None:
+        return None
+    names = re.findall(r"(?:^|, )(?:\(([\w, ]+)\)|(\w+)) = ", found[1])
+    return frozenset(name for group, one in names for name in (group.split(", ") if group else [one]))
+
+
+def statements(folder: Path) -> Mapping[str, frozenset[str]]:
+    """What each UPDATE of a journal sets, by the name of its module and its own; fragments aside."""
+    found = {}
+    for module in modules(folder):
+        for name, value in vars(module).items():
+            text = value.of_any if isinstance(value, ByDay) else value
+            columns = (
+                set_by(text.replace("{emptied}", ", variables = NULL")) if isinstance(text, str) else None
+            )
+            if (
+                columns is not None
+                and f"{module.__name__}.{name}" != "deliveryd.journal.statements._PROGRESS"
+            ):
+                found[f"{module.__name__.rpartition('.')[2]}.{name}"] = columns
+    return found
+
+
+JOURNALS = {"sqlite": (HOUSE, sqlite_rules()), "postgresql": (HOUSE / "postgresql", postgresql_rules())}
+
+
+@pytest.mark.parametrize("journal", JOURNALS)
+def test_every_statement_sets_the_columns_that_its_step_changes_and_no_others(journal: str) -> None:
+    folder, rules = JOURNALS[journal]
+    found = statements(folder)
+    assert found.keys() == rules.keys()
+    wrong = {
+        name: {
+            "left out": sorted(rule.must - found[name]),
+            "besides": sorted(found[name] - rule.must - rule.may),
+        }
+        for name, rule in rules.items()
+        if not rule.must <= found[name] <= rule.must | rule.may
+    }
+    assert not wrong
+
+
+@pytest.mark.parametrize("journal", JOURNALS)
+def test_no_statement_about_messages_is_written_within_a_function(journal: str) -> None:
+    """The test above would not see it."""
+    folder, _ = JOURNALS[journal]
+    for path in folder.glob("*.py"):
+        for function in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef) and function.name != "_moving":
+                texts = (each.value for each in ast.walk(function) if isinstance(each, ast.Constant))
+                assert not any("UPDATE message" in text for text in texts if isinstance(text, str)), path
+
+
+def test_leaving_changes_all_that_belongs_to_the_stay() -> None:
+    assert {"provider", "tries", "key", "number", "spent", "content", "digest"} <= LEFT
+    assert not {"key", "number", "spent", "content", "digest"} & RELEASED

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from deliveryd.cli.outcome import CONFIGURATION, FAILED
+from deliveryd.cli.alive import CONFIGURATION, FAILED
 from support.ports import free_port
 from support.somebody import as_nobody
 from support.terminal import Answered, command

@@ -30,7 +30,7 @@ from deliveryd.receipts import reading
 from deliveryd.receipts.app import Receipts
 from deliveryd.receipts.inlet import open_inlet
 from deliveryd.receipts.pages import FETCHES_AT_ONCE, MOST_WAITING
-from deliveryd.receipts.reading import MOST_KEPT, SLICE
+from deliveryd.receipts.reading import MOST_UNREADABLE, READ_AT_ONCE
 from deliveryd.receipts.request import ReceiptRequest
 from deliveryd.testing.journal_cases.samples import accept_all, deliver_to_sent, waiting_events
 from support.postgres import new_database
@@ -167,7 +167,7 @@ async def test_a_long_list_is_read_slice_by_slice(tmp_path: Path, item: object) 
         )
         statuses, turns = await turns_beside(receipts, [long])
         assert statuses == [200]
-        assert turns >= 10_000 // SLICE
+        assert turns >= 10_000 // READ_AT_ONCE
 
 
 async def test_many_lists_are_read_one_at_a_time(tmp_path: Path) -> None:
@@ -177,7 +177,7 @@ async def test_many_lists_are_read_one_at_a_time(tmp_path: Path) -> None:
         requests = [ReceiptRequest("POST", "/receipts/sms", b"", [], body) for _ in range(40)]
         statuses, turns = await turns_beside(receipts, requests)
         assert statuses == [400] * 40
-        assert turns >= 39 * 1_250 // SLICE
+        assert turns >= 39 * 1_250 // READ_AT_ONCE
 
 
 @pytest.mark.parametrize("second", [{}, 1, {"ids": [8], "status": "delivered"}])
@@ -201,7 +201,7 @@ async def test_few_of_the_reports_that_cannot_be_read_are_kept(tmp_path: Path) -
     async with room(tmp_path, TABLE) as (receipts, _journal):
         unreadable: list[dict[str, object]] = [{"id": "p1"}] * 300
         reply = await receipts.take_in("sms", results({"id": "p1", "status": "delivered"}, *unreadable))
-        assert list(reply.results).count("unread") == MOST_KEPT
+        assert list(reply.results).count("unread") == MOST_UNREADABLE
 
 
 async def test_all_reports_of_a_long_list_are_recorded(tmp_path: Path) -> None:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from deliveryd.cli.alive import FAILED, USUAL_CONFIG
 from deliveryd.cli.configuration import load_journal_as_owner
-from deliveryd.cli.options import USUAL_CONFIG, AsData, ConfigOption, WhyOption
-from deliveryd.cli.outcome import FAILED
+from deliveryd.cli.options import AsData, ConfigOption, WhyOption
 from deliveryd.cli.output import print_errors, print_json, print_lines
 from deliveryd.cli.shared_journal import decided_by, present, workers_of
 from deliveryd.cli.workers import loss_data

@@ -15,8 +15,9 @@ from typer.core import TyperGroup
 from typer.exceptions import TyperException
 
 from deliveryd import __version__
+from deliveryd.cli.alive import FAILED
 from deliveryd.cli.command_group import CommandGroup
-from deliveryd.cli.outcome import FAILED, exit_status
+from deliveryd.cli.outcome import exit_status
 from deliveryd.cli.output import print_errors
 from deliveryd.cli.printable import printable
 from deliveryd.options.messages import plain_message

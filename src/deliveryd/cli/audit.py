@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 
 import typer
 
+from deliveryd.cli.alive import FAILED, USUAL_CONFIG
 from deliveryd.cli.configuration import load_journal_as_owner
-from deliveryd.cli.options import USUAL_CONFIG, AsData, ConfigOption
-from deliveryd.cli.outcome import FAILED
+from deliveryd.cli.options import AsData, ConfigOption
 from deliveryd.cli.output import print_json, print_lines
 from deliveryd.journal.opening import open_reader
 from deliveryd.journal.reconciliation import Audit, AuditFinding, LostBatches

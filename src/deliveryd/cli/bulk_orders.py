@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import typer
 
+from deliveryd.cli.alive import FAILED
 from deliveryd.cli.orders import carry_out, name_of
-from deliveryd.cli.outcome import FAILED
 from deliveryd.cli.output import print_json, print_lines
 from deliveryd.config import Config
 from deliveryd.control.protocol import MOST_KEYS

@@ -9,9 +9,10 @@ from typing import Annotated, NamedTuple
 import anyio
 import typer
 
+from deliveryd.cli.alive import USUAL_CONFIG
 from deliveryd.cli.command_group import CommandGroup
 from deliveryd.cli.configuration import load_journal_as_owner, socket_for
-from deliveryd.cli.options import USUAL_CONFIG, AsData, ConfigOption, identifier
+from deliveryd.cli.options import AsData, ConfigOption, identifier
 from deliveryd.cli.output import print_json, print_lines
 from deliveryd.config import Config
 from deliveryd.control.client import NoWorker, ask

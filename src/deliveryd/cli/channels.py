@@ -8,8 +8,9 @@ from typing import Annotated
 import typer
 
 from deliveryd.channels.preset_catalogue import Catalogue
+from deliveryd.cli.alive import USUAL_CONFIG
 from deliveryd.cli.command_group import CommandGroup
-from deliveryd.cli.options import USUAL_CONFIG, AsData, ConfigOption
+from deliveryd.cli.options import AsData, ConfigOption
 from deliveryd.cli.output import print_json, print_lines
 from deliveryd.cli.provider_options import (
     AtOption,

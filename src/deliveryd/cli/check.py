@@ -7,9 +7,9 @@ from typing import Annotated
 import anyio
 import typer
 
+from deliveryd.cli.alive import CONFIGURATION, FAILED, USUAL_CONFIG
 from deliveryd.cli.configuration import become_owner
-from deliveryd.cli.options import USUAL_CONFIG, AsData, ConfigOption
-from deliveryd.cli.outcome import CONFIGURATION, FAILED
+from deliveryd.cli.options import AsData, ConfigOption
 from deliveryd.cli.output import print_errors, print_json, print_lines
 from deliveryd.config import examine_to_run
 from deliveryd.inspection.check import check_all, check_examined, check_files

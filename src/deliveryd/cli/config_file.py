@@ -9,9 +9,10 @@ from typing import Annotated
 
 import typer
 
+from deliveryd.cli.alive import USUAL_CONFIG
 from deliveryd.cli.command_group import CommandGroup
 from deliveryd.cli.config_questions import write_answers
-from deliveryd.cli.options import USUAL_CONFIG, AsData, ConfigOption
+from deliveryd.cli.options import AsData, ConfigOption
 from deliveryd.cli.output import print_json, print_lines
 from deliveryd.cli.standard_output import standard_output
 from deliveryd.errors import ConfigError, DeliverydError

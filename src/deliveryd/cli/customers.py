@@ -11,11 +11,11 @@ from typing import Annotated, TextIO
 import anyio
 import typer
 
+from deliveryd.cli.alive import FAILED, USUAL_CONFIG
 from deliveryd.cli.command_group import CommandGroup
 from deliveryd.cli.configuration import load_as_owner
 from deliveryd.cli.customer_sheets import LinesSheet, ObjectSheet
-from deliveryd.cli.options import USUAL_CONFIG, ConfigOption, identifier
-from deliveryd.cli.outcome import FAILED
+from deliveryd.cli.options import ConfigOption, identifier
 from deliveryd.cli.output import json_text, print_errors
 from deliveryd.cli.progress import ProgressLine
 from deliveryd.cli.standard_output import standard_output

@@ -7,9 +7,10 @@ from typing import Annotated, NamedTuple
 
 import typer
 
+from deliveryd.cli.alive import USUAL_CONFIG
 from deliveryd.cli.command_group import CommandGroup
 from deliveryd.cli.configuration import load_journal_as_owner
-from deliveryd.cli.options import USUAL_CONFIG, AsData, ConfigOption, DryRun, Everything, WhyOption
+from deliveryd.cli.options import AsData, ConfigOption, DryRun, Everything, WhyOption
 from deliveryd.cli.orders import (
     carry_out,
     expected_reply,

@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
+from deliveryd.cli.alive import USUAL_CONFIG
 from deliveryd.cli.configuration import load_journal_as_owner
-from deliveryd.cli.options import USUAL_CONFIG, AsData, ConfigOption, identifier
+from deliveryd.cli.options import AsData, ConfigOption, identifier
 from deliveryd.cli.orders import parse_instant_option
 from deliveryd.cli.output import print_lines
 from deliveryd.cli.selecting import AsLines, insist_on_one_form, print_records, print_table

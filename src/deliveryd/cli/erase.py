@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
+from deliveryd.cli.alive import FAILED, USUAL_CONFIG
 from deliveryd.cli.configuration import load_journal_as_owner
-from deliveryd.cli.options import USUAL_CONFIG, AsData, ConfigOption, DryRun, WhyOption, identifier
+from deliveryd.cli.options import AsData, ConfigOption, DryRun, WhyOption, identifier
 from deliveryd.cli.orders import carry_out, name_of
-from deliveryd.cli.outcome import FAILED
 from deliveryd.cli.output import print_errors, print_json, print_lines
 from deliveryd.config import Config
 from deliveryd.control.protocol import MOST_KEYS, ControlReply

@@ -6,8 +6,9 @@ from typing import Annotated
 
 import typer
 
+from deliveryd.cli.alive import USUAL_CONFIG
 from deliveryd.cli.configuration import load_journal_as_owner
-from deliveryd.cli.options import USUAL_CONFIG, AsData, ConfigOption, integer
+from deliveryd.cli.options import AsData, ConfigOption, integer
 from deliveryd.cli.output import print_json, print_lines
 from deliveryd.errors import DeliverydError
 from deliveryd.inspection.explanation import life_data, life_lines

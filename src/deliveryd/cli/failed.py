@@ -9,18 +9,11 @@ from typing import Annotated, NamedTuple
 
 import typer
 
+from deliveryd.cli.alive import USUAL_CONFIG
 from deliveryd.cli.bulk_orders import order_all, preview_order, report_result
 from deliveryd.cli.command_group import CommandGroup
 from deliveryd.cli.configuration import load_journal_as_owner
-from deliveryd.cli.options import (
-    USUAL_CONFIG,
-    AsData,
-    ConfigOption,
-    DryRun,
-    Everything,
-    WhyOption,
-    message_number,
-)
+from deliveryd.cli.options import AsData, ConfigOption, DryRun, Everything, WhyOption, message_number
 from deliveryd.cli.orders import insist_on_a_choice
 from deliveryd.cli.output import print_errors, print_json, print_lines
 from deliveryd.cli.selecting import (

@@ -6,9 +6,10 @@ from typing import Annotated
 
 import typer
 
+from deliveryd.cli.alive import USUAL_CONFIG
 from deliveryd.cli.bulk_orders import order_all, preview_order, report_result
 from deliveryd.cli.configuration import load_journal_as_owner
-from deliveryd.cli.options import USUAL_CONFIG, AsData, ConfigOption, DryRun, WhyOption, message_number
+from deliveryd.cli.options import AsData, ConfigOption, DryRun, WhyOption, message_number
 from deliveryd.cli.output import print_errors
 from deliveryd.cli.selecting import AcceptDuplicates
 from deliveryd.journal.orders import Action

@@ -9,8 +9,8 @@ import typer
 
 from deliveryd.admin.health import check_health
 from deliveryd.cli.admin_url import checked_url
-from deliveryd.cli.alive import configured_url
-from deliveryd.cli.options import USUAL_CONFIG, AsData
+from deliveryd.cli.alive import USUAL_CONFIG, configured_url
+from deliveryd.cli.options import AsData
 from deliveryd.cli.output import print_errors, print_json, print_lines
 
 USUAL_URL = "http://127.0.0.1:9470"

@@ -11,10 +11,10 @@ import anyio
 import typer
 
 from deliveryd.channels.base import NotTaken, Taken
+from deliveryd.cli.alive import FAILED, USUAL_CONFIG
 from deliveryd.cli.command_group import CommandGroup
 from deliveryd.cli.configuration import load_journal_as_owner
 from deliveryd.cli.options import (
-    USUAL_CONFIG,
     AsData,
     ConfigOption,
     DryRun,
@@ -31,7 +31,6 @@ from deliveryd.cli.orders import (
     name_of,
     report_reply,
 )
-from deliveryd.cli.outcome import FAILED
 from deliveryd.cli.output import print_errors, print_json, print_lines
 from deliveryd.cli.shared_journal import known_channels
 from deliveryd.config import Config

@@ -11,8 +11,9 @@ from typing import Annotated, NamedTuple
 import anyio
 import typer
 
+from deliveryd.cli.alive import USUAL_CONFIG
 from deliveryd.cli.configuration import load_as_owner
-from deliveryd.cli.options import USUAL_CONFIG, AsData, identifier
+from deliveryd.cli.options import AsData, identifier
 from deliveryd.cli.output import print_errors, print_json, print_lines
 from deliveryd.config import Config, examine
 from deliveryd.errors import ConfigError, JournalError

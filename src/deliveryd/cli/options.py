@@ -14,8 +14,6 @@ from deliveryd.model import INT64, number_of
 from deliveryd.options.suggestion import suggestion
 from deliveryd.rendering.language import standard_tag
 
-USUAL_CONFIG = Path("/etc/deliveryd/config.toml")
-
 ConfigOption = Annotated[
     Path,
     typer.Option(

@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 import typer
 
-from deliveryd.cli.outcome import FAILED
+from deliveryd.cli.alive import FAILED
 from deliveryd.cli.output import print_json, print_lines
 from deliveryd.config import Config
 from deliveryd.control.client import ControlClient, order

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from deliveryd.cli.alive import CONFIGURATION, FAILED
 from deliveryd.cli.output import print_errors
 from deliveryd.errors import ConfigError, DeliverydError, JournalUnusable, UsageError
 from deliveryd.telemetry.log_events import Event, describe, log
 
-FAILED, USAGE, CONFIGURATION = 1, 2, 78
+USAGE = 2
 
 
 def exit_status(error: BaseException) -> int:

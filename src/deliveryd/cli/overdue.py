@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 
+from deliveryd.cli.alive import USUAL_CONFIG
 from deliveryd.cli.configuration import load_journal_as_owner
-from deliveryd.cli.options import USUAL_CONFIG, AsData, ConfigOption
+from deliveryd.cli.options import AsData, ConfigOption
 from deliveryd.cli.output import print_json, print_lines
 from deliveryd.inspection.explanation import moment
 from deliveryd.journal.attention import OverdueMessage

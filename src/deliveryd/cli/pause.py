@@ -7,9 +7,10 @@ from typing import Annotated
 
 import typer
 
+from deliveryd.cli.alive import USUAL_CONFIG
 from deliveryd.cli.command_group import CommandGroup
 from deliveryd.cli.configuration import load_journal_as_owner
-from deliveryd.cli.options import USUAL_CONFIG, AsData, ConfigOption, WhyOption, identifier, insist_on_known
+from deliveryd.cli.options import AsData, ConfigOption, WhyOption, identifier, insist_on_known
 from deliveryd.cli.orders import carry_out, report_reply
 from deliveryd.cli.output import print_errors
 from deliveryd.cli.shared_journal import known_channels, known_providers

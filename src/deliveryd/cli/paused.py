@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from deliveryd.cli.alive import USUAL_CONFIG
 from deliveryd.cli.configuration import load_journal_as_owner
-from deliveryd.cli.options import USUAL_CONFIG, AsData, ConfigOption
+from deliveryd.cli.options import AsData, ConfigOption
 from deliveryd.cli.output import print_json, print_lines
 from deliveryd.journal.opening import open_reader
 from deliveryd.journal.pauses import PausedMessages, PauseKind

@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
+from deliveryd.cli.alive import CONFIGURATION, USUAL_CONFIG
 from deliveryd.cli.configuration import become_owner, socket_for
-from deliveryd.cli.options import USUAL_CONFIG, AsData, ConfigOption
-from deliveryd.cli.outcome import CONFIGURATION
+from deliveryd.cli.options import AsData, ConfigOption
 from deliveryd.cli.output import print_errors, print_json, print_lines
 from deliveryd.config import examine
 from deliveryd.control.client import NoWorker, ask, caller

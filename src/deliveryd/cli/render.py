@@ -7,15 +7,9 @@ from typing import Annotated
 import anyio
 import typer
 
+from deliveryd.cli.alive import USUAL_CONFIG
 from deliveryd.cli.configuration import load_as_owner
-from deliveryd.cli.options import (
-    USUAL_CONFIG,
-    AsData,
-    ConfigOption,
-    identifier,
-    insist_on_a_channel,
-    language_tag,
-)
+from deliveryd.cli.options import AsData, ConfigOption, identifier, insist_on_a_channel, language_tag
 from deliveryd.cli.output import print_json, print_lines
 from deliveryd.inspection.offline import configured_provider, split_identity
 from deliveryd.inspection.preview import PreviewResult, Scope, preview, preview_data, preview_lines

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
+from deliveryd.cli.alive import USUAL_CONFIG
 from deliveryd.cli.command_group import CommandGroup
 from deliveryd.cli.configuration import load_journal_as_owner
-from deliveryd.cli.options import USUAL_CONFIG, AsData, ConfigOption, WhyOption
+from deliveryd.cli.options import AsData, ConfigOption, WhyOption
 from deliveryd.cli.orders import carry_out, report_reply
 from deliveryd.cli.pause import AnyMessageIds, ChannelNames, ProviderNames, SettingsIds
 from deliveryd.config import Config

@@ -14,8 +14,9 @@ from typing import Annotated
 import anyio
 import typer
 
+from deliveryd.cli.alive import USUAL_CONFIG
 from deliveryd.cli.configuration import become_owner
-from deliveryd.cli.options import USUAL_CONFIG, ConfigOption
+from deliveryd.cli.options import ConfigOption
 from deliveryd.cli.output import print_errors, print_json, print_lines
 from deliveryd.cli.shutdown import announce_shutdown
 from deliveryd.config import Config, examine_to_run

@@ -7,9 +7,9 @@ from typing import Annotated
 import anyio
 import typer
 
+from deliveryd.cli.alive import FAILED, USUAL_CONFIG
 from deliveryd.cli.configuration import load_as_owner
-from deliveryd.cli.options import USUAL_CONFIG, AsData, ConfigOption
-from deliveryd.cli.outcome import FAILED
+from deliveryd.cli.options import AsData, ConfigOption
 from deliveryd.cli.output import print_errors, print_json, print_lines
 from deliveryd.cli.provider_options import ProviderOption
 from deliveryd.inspection.offline import configured_provider

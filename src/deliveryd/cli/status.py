@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import typer
 
-from deliveryd.cli.options import USUAL_CONFIG, AsData, ConfigOption
-from deliveryd.cli.outcome import FAILED
+from deliveryd.cli.alive import FAILED, USUAL_CONFIG
+from deliveryd.cli.options import AsData, ConfigOption
 from deliveryd.cli.output import print_json
 from deliveryd.cli.text_output import print_texts, width_of
 from deliveryd.cli.watching import UrlOption, watched

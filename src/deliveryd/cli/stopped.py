@@ -11,9 +11,10 @@ import typer
 
 from deliveryd.channels.http_options import HttpChannelOptions
 from deliveryd.channels.phone_numbers import PhoneReader
+from deliveryd.cli.alive import USUAL_CONFIG
 from deliveryd.cli.command_group import CommandGroup
 from deliveryd.cli.configuration import load_journal_as_owner
-from deliveryd.cli.options import USUAL_CONFIG, AsData, ConfigOption, WhyOption, insist_on_a_channel
+from deliveryd.cli.options import AsData, ConfigOption, WhyOption, insist_on_a_channel
 from deliveryd.cli.orders import carry_out, report_reply
 from deliveryd.cli.output import print_json, print_lines
 from deliveryd.cli.shared_journal import known_channels

@@ -9,7 +9,8 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from deliveryd.cli.options import USUAL_CONFIG, ConfigOption, identifier
+from deliveryd.cli.alive import USUAL_CONFIG
+from deliveryd.cli.options import ConfigOption, identifier
 from deliveryd.cli.output import json_text, print_errors
 from deliveryd.cli.standard_output import standard_output
 from deliveryd.cli.text_output import print_texts, width_of

@@ -12,7 +12,8 @@ from typing import Annotated, Self
 import typer
 from rich.text import Text
 
-from deliveryd.cli.options import USUAL_CONFIG, ConfigOption
+from deliveryd.cli.alive import USUAL_CONFIG
+from deliveryd.cli.options import ConfigOption
 from deliveryd.cli.screen import Screen
 from deliveryd.cli.text_output import print_texts, width_of
 from deliveryd.cli.watching import UrlOption, watched

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from deliveryd.cli.alive import FAILED, USUAL_CONFIG
 from deliveryd.cli.command_group import CommandGroup
 from deliveryd.cli.configuration import load_journal_as_owner
-from deliveryd.cli.options import USUAL_CONFIG, AsData, ConfigOption, WhyOption
-from deliveryd.cli.outcome import FAILED
+from deliveryd.cli.options import AsData, ConfigOption, WhyOption
 from deliveryd.cli.output import print_errors, print_json, print_lines
 from deliveryd.cli.selecting import print_table
 from deliveryd.cli.shared_journal import decided_by, present, workers_of

@@ -23,7 +23,7 @@ from deliveryd.telemetry.log_events import Event, log
 MOST_IN_A_ROW = 20
 """Refusals of one settings id without an acceptance after which it waits."""
 
-ACCEPTING = 10.0
+JUST_NOW = 10.0
 """Seconds for which an acceptance shows that the provider takes messages."""
 
 WIDESPREAD = 3
@@ -111,7 +111,7 @@ class Refusals:
     @property
     def is_accepting(self) -> bool:
         """Whether it accepts messages now, of any settings id that doesn't wait."""
-        since = anyio.current_time() - ACCEPTING
+        since = anyio.current_time() - JUST_NOW
         return any(at > since and id_ not in self.waiting for id_, at in self._accepted.items())
 
     def rejects_alone(self, message_id: int) -> bool:

@@ -27,7 +27,7 @@ from deliveryd.receipts.batcher import ReceiptBatcher
 from deliveryd.receipts.endpoint import ELSEWHERE, NOTHING_HERE, STARTING, KnownProviders, ReceiptEndpoint
 from deliveryd.receipts.inlet import Inlet, ReceiptReply
 from deliveryd.receipts.pages import Pages, PageSource
-from deliveryd.receipts.reading import SLICE, ReadReports, Report, Slices
+from deliveryd.receipts.reading import READ_AT_ONCE, ReadReports, Report, Slices
 from deliveryd.receipts.request import ReceiptRequest, Unreadable
 from deliveryd.receipts.signatures.base import (
     CertificateMissing,
@@ -245,7 +245,7 @@ class Receipts:
                 return None
             for place, result in enumerate(recorded, 1):
                 self._log_result(result, provider)
-                if place % SLICE == 0:
+                if place % READ_AT_ONCE == 0:
                     await anyio.lowlevel.checkpoint()
             results += recorded
         return results

@@ -30,10 +30,10 @@ LONGEST_RAW = 4096
 MOST_REPORTS = 10_000
 """Reports that one request may have, with what can't be read of it."""
 
-SLICE = 25
+READ_AT_ONCE = 25
 """Reports that are read until others may have a turn."""
 
-MOST_KEPT = 20
+MOST_UNREADABLE = 20
 """Reports of a request that can't be read and are kept; the others are counted."""
 
 _CODE = re.compile(r"(?!.*[0-9]{9})[A-Za-z0-9_.:/-]{1,64}")
@@ -124,7 +124,7 @@ class _Unread:
         """Count a report, and keep it if it is one of the first."""
         self.count += 1
         self.reason = reason
-        if self.count <= MOST_KEPT:
+        if self.count <= MOST_UNREADABLE:
             self.kept.append(Unread(_raw(tree), reason))
 
 
@@ -196,7 +196,7 @@ class ReportReader:
                 raise
             except Unreadable as error:
                 unread.add(item.tree, str(error))
-            if number % SLICE == 0:
+            if number % READ_AT_ONCE == 0:
                 yield
         if unread.count and not reports:
             raise Unreadable(f"none of {unread.count} reports can be read: {unread.reason}")
@@ -208,7 +208,7 @@ class ReportReader:
             reports.append(report)
             if len(reports) > MOST_REPORTS:
                 raise _TooMany
-            if len(reports) % SLICE == 0:
+            if len(reports) % READ_AT_ONCE == 0:
                 yield
 
     def _without_items(self, document: Document, steps: Steps) -> ReadReports:

@@ -15,7 +15,7 @@ from functools import partial
 from threading import Lock, RLock
 from typing import NamedTuple, TextIO, cast
 
-MOST_KEPT = 1 << 20
+LARGEST_BACKLOG = 1 << 20
 """Bytes that wait for the reader; further lines are dropped."""
 
 _PIECE = select.PIPE_BUF
@@ -66,7 +66,7 @@ class Output(io.TextIOBase):
             if not self._kept:
                 if (written := self._written(data)) < len(data):
                     self._kept += data[written:]
-            elif self.dropped > self._told or len(self._kept) + len(data) > MOST_KEPT:
+            elif self.dropped > self._told or len(self._kept) + len(data) > LARGEST_BACKLOG:
                 self.dropped += data.count(b"\n")
             else:
                 self._kept += data

@@ -11,7 +11,7 @@ from deliveryd.http.unfinished import MOST
 from deliveryd.runtime.file_limit import OpenFiles, file_limit
 from deliveryd.telemetry.log_events import Event, log
 
-OWN = 128
+FILES_BESIDE = 128
 """Journal and caches with the threads that use them, the control socket and its clients, the service's queue
 and events, the log, the collector, files that are read anew, modules while they are loaded."""
 
@@ -25,7 +25,7 @@ def open_files(config: Config) -> OpenFiles:
     directory = getattr(config.customers.options, "concurrency", 0)
     listening = [config.admin.listen, config.receipts.listen if config.channels.reporting else ""]
     servers = OF_A_SERVER * sum(map(bool, listening))
-    return OpenFiles(attempts, OWN + MOST_FETCHES + directory + servers, file_limit())
+    return OpenFiles(attempts, FILES_BESIDE + MOST_FETCHES + directory + servers, file_limit())
 
 
 def within_file_limit(config: Config, policies: Mapping[str, DispatchPolicy]) -> Mapping[str, DispatchPolicy]:

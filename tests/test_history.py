@@ -14,7 +14,8 @@ import pytest
 from deliveryd.errors import JournalError
 from deliveryd.journal.history import read_life, without_values
 from deliveryd.journal.lock_owner import lock_owner
-from deliveryd.journal.read_transaction import JournalAbsent, check_readable
+from deliveryd.journal.read_transaction import JournalAbsent
+from deliveryd.journal.service_adoption import read_service
 from deliveryd.journal.sqlite import SqliteJournal, open_journal_file
 from deliveryd.model import (
     Entry,
@@ -167,7 +168,7 @@ def test_reading_creates_no_journal(path: Path) -> None:
 def test_an_empty_file_counts_as_no_journal(path: Path) -> None:
     path.touch()
     with pytest.raises(JournalAbsent):
-        check_readable(path)
+        read_service(path)
 
 
 def test_a_foreign_database_is_refused(path: Path) -> None:
@@ -175,7 +176,7 @@ def test_a_foreign_database_is_refused(path: Path) -> None:
         db.execute("CREATE TABLE guests (name TEXT)")
     db.close()
     with pytest.raises(JournalError, match="no journal of deliveryd"):
-        check_readable(path)
+        read_service(path)
 
 
 def test_a_file_that_is_no_database_is_refused_with_its_path(path: Path) -> None:

@@ -162,6 +162,11 @@ class ServiceOptions(ProxyOptions, Section):
     auth: OnUse[AuthOptions] = Field(AuthOptions.model_construct(), description="how requests authenticate")
     tls: OnUse[TlsOptions] = Field(TlsOptions.model_construct(), description="certificates")
 
+    @property
+    def address(self) -> str:
+        """Return `base_url` in the one spelling by which services are told apart."""
+        return str(target_of(self.base_url)).rstrip("/")
+
 
 class QueueOptions(Section):
     """How messages are taken from the queue."""

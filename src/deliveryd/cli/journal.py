@@ -1,7 +1,8 @@
-"""`deliveryd journal`: move the journal to another kind of place, and take that back."""
+"""`deliveryd journal`: move it to another kind of place, take that back, and name its service anew."""
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,13 +12,18 @@ import typer
 
 from deliveryd.cli.alive import USUAL_CONFIG
 from deliveryd.cli.command_group import CommandGroup
-from deliveryd.cli.options import AsData, ConfigOption
+from deliveryd.cli.configuration import load_as_owner
+from deliveryd.cli.options import AsData, ConfigOption, WhyOption
 from deliveryd.cli.output import print_errors, print_json, print_lines
 from deliveryd.cli.progress import ProgressLine
 from deliveryd.config import SQLITE, load_part
+from deliveryd.control.client import caller
 from deliveryd.errors import DeliverydError, JournalUnreachable, JournalUnusable
+from deliveryd.journal.orders import Action, ItemKind, Order
 from deliveryd.journal.place import NOT_INSTALLED, JournalDatabase, JournalFile, JournalPlace
+from deliveryd.journal.service_adoption import adopt_service as adopt
 from deliveryd.runtime.privileges import work_as_owner
+from deliveryd.runtime.rights import at_this_machine, user_name
 
 _POSTGRESQL = ("postgresql://", "postgres://")
 _OF_DATABASE = ("the journal's database can't be", "journal.password_file", "journal.url ")
@@ -25,7 +31,7 @@ _OF_DATABASE = ("the journal's database can't be", "journal.password_file", "jou
 
 journal = CommandGroup(
     no_args_is_help=True,
-    help="Move the journal between a SQLite file and a PostgreSQL database.\n\n"
+    help="Move the journal to another kind of place, or have it belong to a service that moved.\n\n"
     "A worker has to be stopped for that; see the documents for how.",
 )
 
@@ -141,6 +147,27 @@ def reopen(
     if not is_reopened:
         raise DeliverydError(f"the journal at {_url(place)} wasn't moved: workers can use it")
     print_lines(f"workers can use the journal at {_url(place)} again")
+
+
+@journal.command("adopt-service")
+def adopt_service(
+    *, config: ConfigOption = USUAL_CONFIG, why: WhyOption = None, as_data: AsData = False
+) -> None:
+    """Have the journal belong to the service at service.base_url, since that only moved to another address.
+
+    All ids have to be those of before: with another service's, messages would be lost or told of as sent.
+    A worker has to be stopped for that.
+    """
+    loaded = load_as_owner(config)
+    service = loaded.service.address
+    user = at_this_machine(user_name(os.geteuid()))
+    order = Order(Action.ADOPT, ItemKind.SERVICE, (service,), user, caller(), why)
+    before = adopt(loaded.journal.place, order, time.time_ns() // 1000)
+    if as_data:
+        print_json({"service": service, "before": before})
+    else:
+        was = "" if before is None else f", and belonged to the one at {before} before"
+        print_lines(f"the journal belongs to the service at {service} now{was}")
 
 
 def _place(url: str | None, option: str, password_file: Path | None) -> JournalPlace | None:

@@ -139,8 +139,8 @@ def _any_target(url: str) -> Target:
     port = default if parsed.port is None else parsed.port
     if not 0 < port < 65536:
         raise ValueError("the port of an address must be between 1 and 65535")
-    host = parsed.raw_host.decode("ascii")
-    return Target(parsed.scheme, host, port, parsed.netloc.decode("ascii"), parsed.raw_path)
+    host, authority = parsed.raw_host.decode("ascii"), parsed.netloc.decode("ascii")
+    return Target(parsed.scheme, host, port, authority.removesuffix(f":{default}"), parsed.raw_path)
 
 
 def build_client(

@@ -16,7 +16,9 @@ from deliveryd.inspection.findings import Finding, Level
 from deliveryd.journal.files import check_writable
 from deliveryd.journal.lock_owner import lock_owner
 from deliveryd.journal.place import NOT_INSTALLED, JournalDatabase, JournalFile
-from deliveryd.journal.read_transaction import JournalAbsent, check_readable
+from deliveryd.journal.read_transaction import JournalAbsent
+from deliveryd.journal.service import difference
+from deliveryd.journal.service_adoption import read_service
 from deliveryd.model import format_duration
 
 MOST_APART = 5.0
@@ -48,22 +50,31 @@ def check_folder(key: str, folder: Path, good: str | None = None) -> Finding:
 def check_journal_files(config: Config) -> list[Finding]:
     """Check what of the journal is on this machine: its file, or else the place of the worker's socket."""
     place = config.journal.place
-    return [_file(place.path) if isinstance(place, JournalFile) else _socket(config.control.socket)]
+    if isinstance(place, JournalFile):
+        return list(_file(place.path, config.service.address))
+    return [_socket(config.control.socket)]
 
 
-def _file(path: Path) -> Finding:
+def _file(path: Path, service: str) -> Iterator[Finding]:
     try:
-        check_readable(path)
+        kept = read_service(path)
         check_writable(path)
     except JournalAbsent:
-        return check_folder(_URL, path.parent, f"{path} will be created")
+        yield check_folder(_URL, path.parent, f"{path} will be created")
     except JournalUnusable as error:
-        return Finding(_URL, Level.ERROR, str(error))
+        yield Finding(_URL, Level.ERROR, str(error))
     except JournalError as error:
-        return Finding(_URL, Level.FAILED, str(error))
-    holder = lock_owner(path)
-    used = f", in use by process {holder}" if holder is not None else ""
-    return Finding(_URL, Level.OK, f"{path} is a journal{used}")
+        yield Finding(_URL, Level.FAILED, str(error))
+    else:
+        holder = lock_owner(path)
+        used = f", in use by process {holder}" if holder is not None else ""
+        yield Finding(_URL, Level.OK, f"{path} is a journal{used}")
+        yield from _other_service(kept, service)
+
+
+def _other_service(kept: str | None, service: str) -> Iterator[Finding]:
+    if (problem := difference(kept, service)) is not None:
+        yield Finding("service.base_url", Level.ERROR, problem)
 
 
 def _socket(path: Path) -> Finding:
@@ -82,10 +93,10 @@ async def check_database(config: Config, found: list[Finding]) -> None:
     """Connect to the journal's database, if it is one, and judge it."""
     place = config.journal.place
     if isinstance(place, JournalDatabase):
-        found += await anyio.to_thread.run_sync(_database, place)
+        found += await anyio.to_thread.run_sync(_database, place, config.service.address)
 
 
-def _database(place: JournalDatabase) -> list[Finding]:
+def _database(place: JournalDatabase, service: str) -> list[Finding]:
     try:
         from deliveryd.journal.postgresql.examination import examine_database  # noqa: PLC0415  # an extra
     except ImportError:
@@ -107,7 +118,8 @@ def _database(place: JournalDatabase) -> list[Finding]:
     state = "is a journal" if seen.exists else "is empty: the journal will be created"
     used = f", in use by {', '.join(seen.workers)}" if seen.workers else ""
     good = Finding(_URL, Level.OK, f"{seen.where} ({seen.server}) {state}{used}")
-    return [good, *_unsafe_settings(seen.synchronous, seen.fsync), *_clocks(seen.ahead)]
+    unsafe = _unsafe_settings(seen.synchronous, seen.fsync)
+    return [good, *_other_service(seen.service, service), *unsafe, *_clocks(seen.ahead)]
 
 
 def _unsafe_settings(synchronous: str, fsync: str) -> Iterator[Finding]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import fcntl
 import os
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 
 import anyio
@@ -38,6 +38,21 @@ def exclusive_worker(journal: Path) -> Iterator[None]:
         yield
     finally:
         lock.release()
+
+
+@contextmanager
+def exclusive_journal(journal: Path) -> Iterator[None]:
+    """Keep workers and commands from a journal's file. Raises JournalLocked, JournalError."""
+    lock = lock_of(journal)
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(exclusive_worker(journal))
+            lock.take()
+        except JournalLocked as error:
+            said = str(error).partition(";")[0]  # goes on with what a second worker needs
+            raise JournalLocked(f"{said}: stop the worker first") from None
+        stack.callback(lock.release)
+        yield
 
 
 @asynccontextmanager

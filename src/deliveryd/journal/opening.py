@@ -20,7 +20,8 @@ class JournalTerms(NamedTuple):
 
     `reserve`: free bytes on the disk below which nothing more is taken. `lock_timeout`: seconds until another
     process has to be done with the file. `lease`: seconds after which a worker that commits nothing is given
-    up by the others.
+    up by the others. `service`: the address of the service that the journal has to belong to; None: of a
+    command, which does what it does whatever that is.
     """
 
     details_field: str = "details"
@@ -28,6 +29,7 @@ class JournalTerms(NamedTuple):
     reserve: int = 0
     lock_timeout: float = 0.0
     lease: float = 20.0
+    service: str | None = None
 
 
 @asynccontextmanager
@@ -55,6 +57,7 @@ async def open_journal(
             reserve=terms.reserve,
             lock_timeout=terms.lock_timeout,
             keep_variables=terms.keep_variables,
+            service=terms.service,
         ) as file:
             yield file
         return
@@ -69,6 +72,7 @@ async def open_journal(
         blocking=blocking,
         keep_variables=terms.keep_variables,
         lease=terms.lease,
+        service=terms.service,
     ) as database:
         yield database
 

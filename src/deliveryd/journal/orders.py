@@ -23,6 +23,7 @@ class ItemKind(StrEnum):
     CHANNEL = "channel"
     PROVIDER = "provider"
     SETTINGS = "settings"
+    SERVICE = "service"  # the one that the journal belongs to, by its base address
     WORKER = "worker"  # one of a shared journal, by its name
     RECIPIENT = "recipient"  # one on a channel, "CHANNEL ADDRESS" or "CHANNEL digest:HEX"
 
@@ -45,6 +46,7 @@ class Action(StrEnum):
     FORGET_ANYWAY = "forget, duplicates accepted"  # the same, though it may arrive twice
     PAUSE = "pause"  # the intake, a channel, a provider, settings, a message
     RESUME = "resume"  # the same
+    ADOPT = "adopt"  # a service that has another address than the journal knew
     FENCE = "fence"  # a worker: it ends, and others take over what it has
     ACCEPT_LOSS = "accept loss"  # what a worker noticed: the database lost commits; the workers go on
 

@@ -22,12 +22,9 @@ class JournalAbsent(JournalError):
     """There is no journal yet; the first run creates it."""
 
 
-def check_readable(path: Path) -> None:
-    """Raise JournalAbsent, or JournalError when the file isn't a journal that the worker can open.
-
-    A journal of an earlier format passes: the worker upgrades it.
-    """
-    _open(path, partial(_verified, path, check_supported, lambda _: None))
+def examine(path: Path, query: Callable[[sqlite3.Connection], _T]) -> _T:
+    """Run a query as `read` does, also on a journal of an earlier format, which the worker upgrades."""
+    return _open(path, partial(_verified, path, check_supported, query))
 
 
 def read(path: Path, query: Callable[[sqlite3.Connection], _T]) -> _T:

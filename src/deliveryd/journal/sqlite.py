@@ -50,6 +50,7 @@ from deliveryd.journal.presence import Presence
 from deliveryd.journal.read_transaction import read
 from deliveryd.journal.receipt_match import Matching
 from deliveryd.journal.rows import EMPTIED
+from deliveryd.journal.service import belong_to
 from deliveryd.journal.sqlite_file import BUSY_TIMEOUT, checked, checkpoint_pages, open_database
 from deliveryd.journal.stopped import in_force, stop_key_of, stops_reported
 from deliveryd.journal.used_tokens import SignedToken, use_token
@@ -415,6 +416,7 @@ async def open_journal_file(
     reserve: int = 0,
     lock_timeout: float = 0.0,
     keep_variables: bool = False,
+    service: str | None = None,
 ) -> AsyncIterator[SqliteJournal]:
     """Open the journal for the one process that works on it, and close it when the block ends.
 
@@ -422,7 +424,8 @@ async def open_journal_file(
 
     `observe` is called after each commit with its seconds and how many operations shared it. With less than
     `reserve` bytes free on the disk, `has_room` is false. `keep_variables`: not emptied when a message was
-    sent. `blocking` None: the journal has a thread of its own.
+    sent. `blocking` None: the journal has a thread of its own. `service` is the address of the service that
+    it belongs to from now on, if to none so far.
     Raises JournalLocked when another process still has it open after `lock_timeout` seconds, JournalError
     when the file can't be used.
     """
@@ -436,6 +439,8 @@ async def open_journal_file(
         db.execute(f"PRAGMA wal_autocheckpoint = {checkpoint_pages(reserve)}")
         journal = None
         try:
+            if service is not None:
+                checked(path, partial(belong_to, db, service))
             left = checked(path, partial(written, db))
             checked(path, partial(sync_names, path))  # SQLite passes over a failure to do so
             outbox = Outbox(EventWriter(details_field), left)

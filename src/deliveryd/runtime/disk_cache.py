@@ -121,7 +121,8 @@ class Extent(NamedTuple):
 class DiskCache:
     """Bytes by name, in a folder that only this user may read.
 
-    Problems aren't raised, but passed to `on_problem` as sentences.
+    Problems aren't raised, but passed to `on_problem` as sentences. `below` is put before all names:
+    caches in one folder with different ones don't see each other's values.
     """
 
     def __init__(
@@ -130,12 +131,15 @@ class DiskCache:
         size_limit: int,
         on_problem: Callable[[str], None],
         blocking: Blocking = in_thread,
+        *,
+        below: str = "",
     ) -> None:
         self._folder = folder
         self._size_limit = size_limit
         self._on_problem = on_problem
         self._cache: Any = None
         self._blocking = blocking
+        self._below = f"{below}/" if below else ""
         self._one_at_a_time = anyio.Lock()  # no use during a rebuild
         self._told: set[str] = set()
 
@@ -146,20 +150,20 @@ class DiskCache:
 
     async def get(self, name: str) -> Cached | None:
         """Return the value stored under a name, or None."""
-        return await self._use(lambda cache: _found(*cache.get(name, expire_time=True)))
+        return await self._use(lambda cache: _found(*cache.get(self._below + name, expire_time=True)))
 
     async def set(self, name: str, value: bytes, ttl: float | None) -> None:
         """Store bytes under a name, for `ttl` seconds or until they are evicted."""
-        if await self._use(lambda cache: cache.set(name, value, expire=ttl)):
+        if await self._use(lambda cache: cache.set(self._below + name, value, expire=ttl)):
             self._told.clear()
 
     async def delete(self, name: str) -> None:
         """Remove a name."""
-        await self._use(lambda cache: cache.delete(name))
+        await self._use(lambda cache: cache.delete(self._below + name))
 
     async def names(self) -> list[str]:
         """Return the names of all values; none if they can't be read."""
-        return await self._use(_names) or []
+        return await self._use(lambda cache: _names(cache, self._below)) or []
 
     async def extent(self) -> Extent | None:
         """Return the size of the cache, or None if it can't be determined."""
@@ -258,8 +262,9 @@ class DiskCache:
                 self._on_problem(f"the broken cache can't be removed: {error.strerror}")
 
 
-def _names(cache: Any) -> list[str]:
-    return [name for name in cache if isinstance(name, str)]
+def _names(cache: Any, below: str) -> list[str]:
+    names = (name for name in cache if isinstance(name, str))
+    return [name.removeprefix(below) for name in names if name.startswith(below)]
 
 
 def _found(value: object, expires: object) -> Cached | None:

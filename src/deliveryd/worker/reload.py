@@ -17,6 +17,7 @@ from anyio.abc import TaskGroup
 from deliveryd.config import Config, Examined
 from deliveryd.errors import AddressInUse, ConfigError
 from deliveryd.journal.base import Orphans
+from deliveryd.journal.service import difference
 from deliveryd.model import SECOND, Clock
 from deliveryd.runtime.threads import Blocking, in_thread
 from deliveryd.telemetry import log_events
@@ -112,6 +113,8 @@ class Reloader:
         if kept := [each.key for each in found if needs_restart(each)]:
             text = "needs a restart: a reload can't change it, and has changed nothing"
             raise ConfigError([f"{examined.place_of(key)}: {text}" for key in kept])
+        if (problem := difference(self._config.service.address, config.service.address)) is not None:
+            raise ConfigError([f"{examined.place_of('service.base_url')}: {problem}"])
         if not accept_orphans and (problems := await self._orphaned(config, examined)):
             raise ConfigError(problems)
         if found:

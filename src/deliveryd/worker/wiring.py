@@ -146,6 +146,7 @@ async def assemble(
                     reserve=config.journal.reserve,
                     lock_timeout=COMMAND_TIMEOUT,
                     lease=config.journal.lease,
+                    service=config.service.address,
                 ),
                 observe=lambda seconds, _operations: metrics.committed(seconds),
                 blocking=blocking,
@@ -386,12 +387,13 @@ def open_cache(
     blocking: Blocking = in_thread,
     on_problem: Callable[[str], None] = log_cache_problem,
 ) -> DiskCache:
-    """The disk cache of settings; it opens its files when it is first used."""
+    """The disk cache of the service's settings; it opens its files when it is first used."""
     return DiskCache(
         config.settings.cache_dir,
         config.settings.size_limit,
         on_problem,
         blocking,
+        below=config.service.address,
     )
 
 

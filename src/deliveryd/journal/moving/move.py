@@ -13,7 +13,7 @@ import sqlite3
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import closing, contextmanager
 from typing import NamedTuple
 
 import psycopg
@@ -22,8 +22,8 @@ from deliveryd.errors import JournalError, JournalLocked, JournalUnreachable, Jo
 from deliveryd.journal import account as file_account
 from deliveryd.journal.base import Account
 from deliveryd.journal.damage import unusable
-from deliveryd.journal.files import check_writable, make_file, make_folder, sync_file
-from deliveryd.journal.lock import exclusive_worker, lock_of
+from deliveryd.journal.files import make_file, sync_file
+from deliveryd.journal.lock import exclusive_journal
 from deliveryd.journal.moving.progress import Watch
 from deliveryd.journal.moving.to_postgresql import fill_database
 from deliveryd.journal.moving.to_sqlite import fill_file
@@ -84,7 +84,7 @@ def reopen_journal(place: JournalPlace) -> bool:
     """Let workers use a journal again that was moved; return whether it was marked. Raises JournalError."""
     if isinstance(place, JournalFile):
         _insist_on_a_file(place)
-        with _exclusive_file(place):
+        with exclusive_journal(place.path):
             return checked(place.path, lambda: unmark_moved(place.path))
     with _database(place) as db, _translated(), db.transaction():
         tables.lock_schema(db)
@@ -93,7 +93,7 @@ def reopen_journal(place: JournalPlace) -> bool:
 
 def _to_database(source: JournalFile, target: JournalDatabase, now: int, watch: Watch) -> Account:
     _insist_on_a_file(source)
-    with _exclusive_file(source), _database(target) as db, _translated():
+    with exclusive_journal(source.path), _database(target) as db, _translated():
         db.execute("BEGIN")
         tables.lock_schema(db)
         token = move_marks.unfinished_move(db)
@@ -122,7 +122,7 @@ def _to_file(
 ) -> Account:
     found: list[Account] = []
     token = _new_token()
-    with _database(source) as db, _exclusive_file(target):
+    with _database(source) as db, exclusive_journal(target.path):
         if target.path.exists() and target.path.stat().st_size:
             return _finished(target, db)
         with _translated():
@@ -205,23 +205,6 @@ def _refuse_moved(source: JournalFile) -> None:
 def _insist_on_a_file(place: JournalFile) -> None:
     if not place.path.exists():
         raise JournalUnusable(f"there is no journal at {place.path}")
-
-
-@contextmanager
-def _exclusive_file(place: JournalFile) -> Iterator[None]:
-    """Keep workers and commands from a file. Raises JournalLocked, JournalError."""
-    checked(place.path, lambda: make_folder(place.path.parent))
-    check_writable(place.path)
-    lock = lock_of(place.path)
-    with ExitStack() as stack:
-        try:
-            stack.enter_context(exclusive_worker(place.path))
-            lock.take()
-        except JournalLocked as error:
-            said = str(error).partition(";")[0]  # goes on with what a second worker needs
-            raise JournalLocked(f"{said}: stop the worker first") from None
-        stack.callback(lock.release)
-        yield
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from deliveryd.journal.postgresql.connection import Db, connect_to_read
 from deliveryd.journal.postgresql.halt import losses
 from deliveryd.journal.postgresql.lease import live_workers
 from deliveryd.journal.postgresql.schema import writable_format
+from deliveryd.journal.postgresql.service import kept_service
 
 
 class ExaminedDatabase(NamedTuple):
@@ -24,7 +25,8 @@ class ExaminedDatabase(NamedTuple):
     `missing` says what this user may not do that a worker has to. `synchronous` and `fsync` are settings as
     the server has them for this user. `ahead`: seconds by which its clock is ahead of this machine's.
     `workers` are those whose leases aren't over. `halted`: the worker that noticed a loss of
-    commits, which no operator has accepted yet.
+    commits, which no operator has accepted yet. `service`: the address that it
+    belongs to; None: to none yet.
     """
 
     server: str
@@ -36,6 +38,7 @@ class ExaminedDatabase(NamedTuple):
     ahead: float
     workers: Sequence[str]
     halted: str | None
+    service: str | None
 
 
 _SETTINGS = """
@@ -65,6 +68,7 @@ def examine_database(source: JournalDatabase) -> ExaminedDatabase:
                 _ahead(db),
                 [each.name for each in live_workers(db)] if exists else [],
                 next((each.name for each in losses(db)), None) if exists else None,
+                kept_service(db) if exists else None,
             )
     except psycopg.Error as error:
         raise translated(error) from error

@@ -19,6 +19,7 @@ from deliveryd.journal.postgresql.database_clock import INSTANT, DatabaseClock, 
 from deliveryd.journal.postgresql.elsewhere import providers_elsewhere
 from deliveryd.journal.postgresql.halt import HALTED, CommitsLost, JournalHalted, check_not_halted, own_name
 from deliveryd.journal.postgresql.schema import FORMAT, LOG_BITS, lock_schema, writable_format
+from deliveryd.journal.postgresql.service import belong_to
 from deliveryd.model import SECOND
 
 _RENEW = f"""
@@ -281,17 +282,26 @@ def fence(db: Db, worker: LiveWorker) -> bool:
 
 
 def begin_work(
-    db: Db, lease: float, at: int, clock: Callable[[], float], database_clock: DatabaseClock
+    db: Db,
+    lease: float,
+    at: int,
+    clock: Callable[[], float],
+    database_clock: DatabaseClock,
+    *,
+    service: str | None = None,
 ) -> Lease:
     """Begin as a new worker, with a log of its own. What ended ones left is adopted later.
 
-    Raises JournalHalted, and JournalUnusable if the journal was moved or upgraded beyond this program.
+    Raises JournalHalted, and JournalUnusable if the journal was moved or upgraded beyond this program, or
+    belongs to another service than that at the address `service`.
     """
     began_at = clock()
     with db.transaction():
         lock_schema(db)
         writable_format(db)  # it may have been moved since it was opened
         check_not_halted(db)
+        if service is not None:
+            belong_to(db, service)
         row = own_name(), at, FORMAT, round(lease * SECOND), database_clock.given
         (id_,) = db.execute(_BEGIN, row).fetchone() or (0,)
         db.execute(_BEGIN_LOG, (id_,))

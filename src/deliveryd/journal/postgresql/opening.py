@@ -38,6 +38,7 @@ async def open_shared_journal(
     blocking: Blocking | None = None,
     keep_variables: bool = False,
     lease: float = LEASE,
+    service: str | None = None,
     clock: Clock | None = None,
     boot_time: Callable[[], float] = boot_time,
 ) -> AsyncIterator[PostgresqlJournal]:
@@ -56,7 +57,7 @@ async def open_shared_journal(
         try:
             await write(partial(_as_told, partial(prepare_schema, db)))
             at, database_clock = (clock or WallClock()).now(), DatabaseClock(clock)
-            begin = partial(begin_work, db, lease, at, boot_time, database_clock)
+            begin = partial(begin_work, db, lease, at, boot_time, database_clock, service=service)
             mine = await write(partial(_as_told, begin))
             log(
                 Event.JOURNAL_JOINED,

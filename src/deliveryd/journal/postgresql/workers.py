@@ -7,15 +7,17 @@ from typing import NamedTuple, TypeVar
 
 import psycopg
 
-from deliveryd.journal.orders import Action, ItemKind
+from deliveryd.errors import JournalLocked
+from deliveryd.journal.orders import Action, ItemKind, Order
 from deliveryd.journal.place import JournalDatabase
 from deliveryd.journal.postgresql.asking_anew import ask_anew
 from deliveryd.journal.postgresql.commits import translated
 from deliveryd.journal.postgresql.connection import Db, connect_to_read, connect_to_write
 from deliveryd.journal.postgresql.elsewhere import providers_elsewhere
 from deliveryd.journal.postgresql.halt import Loss, accept_losses, losses
-from deliveryd.journal.postgresql.lease import FOLDED, LEFT_OVER, ORDERED
+from deliveryd.journal.postgresql.lease import FOLDED, LEFT_OVER, ORDERED, live_workers
 from deliveryd.journal.postgresql.schema import LOG_BITS, check_readable, lock_schema
+from deliveryd.journal.postgresql.service import keep_service, kept_service
 from deliveryd.journal.postgresql.values import plain
 from deliveryd.model import SECOND
 from deliveryd.states import State
@@ -158,6 +160,26 @@ class Workers:
             return accept_losses(db, at)
 
         return self._run(_connect, accept)
+
+    def adopt_service(self, order: Order, at: int) -> str | None:
+        """See `service_adoption.adopt_service`."""
+        (service,) = order.keys
+
+        def adopt(db: Db) -> str | None:
+            lock_schema(db)
+            if workers := live_workers(db):
+                names = ", ".join(each.name for each in workers)
+                raise JournalLocked(
+                    f"the journal is in use by {names}: stop all workers of it first; of one that is"
+                    " gone, end the lease with deliveryd workers fence"
+                )
+            before = kept_service(db)
+            keep_service(db, service)
+            by = order.user, order.caller, order.reason
+            db.execute(_RECORD, (at, order.verb, order.kind, plain(service), *map(plain, by)))
+            return before
+
+        return self._run(_connect, adopt)
 
     def _run(self, connect: Callable[[JournalDatabase], Db], work: Callable[[Db], T]) -> T:
         try:

@@ -140,7 +140,7 @@ async def test_a_clock_that_was_set_back_makes_copies_old(kept: Kept) -> None:
 )  # fmt: skip
 async def test_a_copy_that_is_none_of_ours_is_asked_for_anew(kept: Kept, planted: bytes) -> None:
     """Whatever lies on the disk: nothing of it is believed, and no header made from it."""
-    await kept.cache.set(f"entities/{URL}", planted, None)
+    await kept.cache.set(f"entities/{URL}", planted)
     kept.answers = [answer()]
     assert await kept.room.get(URL) == {"id": 1}
     assert kept.asked == [None]

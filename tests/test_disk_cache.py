@@ -15,10 +15,15 @@ import anyio
 import pytest
 
 from deliveryd.runtime.disk_cache import Cached, DiskCache
+from support.world import PATIENCE
 
 pytestmark = pytest.mark.anyio
 
 SIZE = 16 << 20
+
+
+def value_of(found: Cached | None) -> bytes | None:
+    return None if found is None else found.value
 
 
 class Cache:
@@ -41,8 +46,8 @@ class Cache:
 
     async def works_again(self) -> bool:
         """Whether it takes and gives back, as if nothing had been."""
-        await self.disk.set("again", b"yes", None)
-        return await self.disk.get("again") == Cached(b"yes", None)
+        await self.disk.set("again", b"yes")
+        return value_of(await self.disk.get("again")) == b"yes"
 
 
 @pytest.fixture
@@ -56,12 +61,12 @@ async def test_what_is_stored_comes_back(cache: Cache) -> None:
     """Bytes by name, replaced, forgotten, and there after a restart."""
     everything = bytes(range(256)) * 100
     assert await cache.disk.get("a") is None
-    await cache.disk.set("a", b"old", None)
-    await cache.disk.set("a", everything, None)
-    await cache.disk.set("b", b"", None)
+    await cache.disk.set("a", b"old")
+    await cache.disk.set("a", everything)
+    await cache.disk.set("b", b"")
     reopened = await cache.reopened()
-    assert await reopened.get("a") == Cached(everything, None)
-    assert await reopened.get("b") == Cached(b"", None)
+    assert value_of(await reopened.get("a")) == everything
+    assert value_of(await reopened.get("b")) == b""
     await reopened.delete("a")
     await reopened.delete("never there")
     assert await reopened.get("a") is None
@@ -70,26 +75,44 @@ async def test_what_is_stored_comes_back(cache: Cache) -> None:
 
 async def test_large_values_stay_in_the_database(cache: Cache) -> None:
     """No value gets a file of its own, whatever its size: the folder holds the database and nothing else."""
-    await cache.disk.set("large", b"x" * (4 << 20), None)
+    await cache.disk.set("large", b"x" * (4 << 20))
     assert {path.name for path in cache.folder.iterdir()} <= {"cache.db", "cache.db-wal", "cache.db-shm"}
-    assert await cache.disk.get("large") == Cached(b"x" * (4 << 20), None)
+    assert value_of(await cache.disk.get("large")) == b"x" * (4 << 20)
 
 
-async def test_old_values_are_gone(cache: Cache) -> None:
-    """A value with an age says how long it is good for, and isn't given out beyond that, restarts or not."""
-    await cache.disk.set("a", b"1", 3600.0)
+async def test_a_value_tells_its_age_and_none_is_gone_by_a_clock_that_is_ahead(cache: Cache) -> None:
+    """Also after a restart; where the clock was put back behind the moment it was stored, nobody can tell."""
+    await cache.disk.set("a", b"1")
     found = await (await cache.reopened()).get("a")
     assert found is not None
-    assert found.seconds_left == pytest.approx(3600, abs=30)
-    cache.write("UPDATE Cache SET expire_time = expire_time - 3601")
-    assert await cache.disk.get("a") is None
+    assert found.age == pytest.approx(0, abs=PATIENCE)
+    cache.write("UPDATE Cache SET tag = tag - 8 * 86400")
+    await cache.disk.set("b", b"1")
+    found = await cache.disk.get("a")
+    assert found is not None
+    assert found.age == pytest.approx(8 * 86400, abs=PATIENCE)
+    cache.write("UPDATE Cache SET tag = tag + 16 * 86400 WHERE key LIKE '%a'")
+    assert await cache.disk.get("a") == Cached(b"1", None)
+
+
+async def test_caches_of_two_names_in_one_folder_are_apart(cache: Cache) -> None:
+    """Neither sees or lists what the other one keeps."""
+    ours, theirs = (DiskCache(cache.folder, 1 << 20, pytest.fail, below=name) for name in ("a", "b"))
+    await ours.set("x", b"1")
+    await theirs.set("y", b"2")
+    assert (await ours.names(), await theirs.names()) == (["x"], ["y"])
+    assert await ours.get("y") is None
+    await theirs.delete("x")
+    assert value_of(await ours.get("x")) == b"1"
+    await ours.aclose()
+    await theirs.aclose()
 
 
 async def test_the_size_is_bounded(tmp_path: Path, anyio_backend: object) -> None:
     """Beyond its size the cache lets the oldest values go."""
     small = DiskCache(tmp_path / "small", 1 << 20, pytest.fail)
     for number in range(300):
-        await small.set(str(number), bytes(10_000), None)
+        await small.set(str(number), bytes(10_000))
     assert await small.get("0") is None
     assert await small.get("299") is not None
     assert (tmp_path / "small" / "cache.db").stat().st_size < 2 << 20
@@ -98,22 +121,22 @@ async def test_the_size_is_bounded(tmp_path: Path, anyio_backend: object) -> Non
 
 async def test_only_we_may_read_the_folder(cache: Cache) -> None:
     """The folder is made with mode 0700, and brought back to it."""
-    await cache.disk.set("a", b"1", None)
+    await cache.disk.set("a", b"1")
     assert cache.folder.stat().st_mode & 0o777 == 0o700
     cache.folder.chmod(0o755)
-    assert await (await cache.reopened()).get("a") == Cached(b"1", None)
+    assert value_of(await (await cache.reopened()).get("a")) == b"1"
     assert cache.folder.stat().st_mode & 0o777 == 0o700
     assert cache.problems == []
 
 
 async def test_what_others_could_write_is_not_trusted(cache: Cache) -> None:
     """Where the folder was open to others, what lies there may be theirs: it is thrown away."""
-    await cache.disk.set("a", b"planted?", None)
+    await cache.disk.set("a", b"planted?")
     for mode in (0o770, 0o777, 0o702):
         cache.folder.chmod(mode)
         assert await (await cache.reopened()).get("a") is None
         assert cache.folder.stat().st_mode & 0o777 == 0o700
-        await cache.disk.set("a", b"planted?", None)
+        await cache.disk.set("a", b"planted?")
     assert len(cache.problems) == 3
     assert "other users could write" in cache.problems[0]
 
@@ -122,7 +145,7 @@ async def test_a_folder_of_somebody_else_is_bypassed(cache: Cache, monkeypatch: 
     """The folder's owner could change the mode back at any time, so that nothing is kept there."""
     cache.folder.mkdir(parents=True)
     monkeypatch.setattr(os, "geteuid", lambda: cache.folder.stat().st_uid + 1)
-    await cache.disk.set("a", b"1", None)
+    await cache.disk.set("a", b"1")
     assert await cache.disk.get("a") is None
     assert list(cache.folder.iterdir()) == []
     [problem] = set(cache.problems)
@@ -149,7 +172,7 @@ RAW, BINARY, TEXT, PICKLE = 1, 2, 3, 4
 async def test_a_planted_pickle_is_never_loaded(cache: Cache, tmp_path: Path, mode: object) -> None:
     """A value of any mode but ours is refused, whatever it holds, and the cache begins anew."""
     proof = tmp_path / "loaded"
-    await cache.disk.set("a", b"1", None)
+    await cache.disk.set("a", b"1")
     cache.write("UPDATE Cache SET mode = ?, value = ?", mode, pickle.dumps(Planted(proof)))
     assert await cache.disk.get("a") is None
     assert not proof.exists()
@@ -160,9 +183,9 @@ async def test_a_planted_pickle_is_never_loaded(cache: Cache, tmp_path: Path, mo
 async def test_a_pickle_in_our_own_mode_is_bytes(cache: Cache, tmp_path: Path) -> None:
     """In the mode of ours it comes back as the bytes that it is."""
     evil = pickle.dumps(Planted(tmp_path / "loaded"))
-    await cache.disk.set("a", b"1", None)
+    await cache.disk.set("a", b"1")
     cache.write("UPDATE Cache SET value = ?", evil)
-    assert await cache.disk.get("a") == Cached(evil, None)
+    assert value_of(await cache.disk.get("a")) == evil
     assert not (tmp_path / "loaded").exists()
 
 
@@ -170,7 +193,7 @@ async def test_a_pickle_in_our_own_mode_is_bytes(cache: Cache, tmp_path: Path) -
 async def test_a_planted_key_is_never_loaded(cache: Cache, tmp_path: Path, raw: int) -> None:
     """A key that is a pickle is no key of ours, and does nothing, not even when the cache is culled."""
     proof = tmp_path / "loaded"
-    await cache.disk.set("a", b"1", None)
+    await cache.disk.set("a", b"1")
     cache.write(
         "UPDATE Cache SET key = ?, raw = ?, expire_time = 1, store_time = 0",
         pickle.dumps(Planted(proof)),
@@ -186,7 +209,7 @@ async def test_a_planted_file_name_is_never_read(cache: Cache, tmp_path: Path, m
     """A row can't make us read a file, inside the folder or anywhere else."""
     secret = tmp_path / "secret"
     secret.write_bytes(b"s3cret")
-    await cache.disk.set("a", b"1", None)
+    await cache.disk.set("a", b"1")
     cache.write("UPDATE Cache SET mode = ?, filename = ?", mode, "../../secret")
     assert await cache.disk.get("a") is None
     assert await cache.works_again()
@@ -197,12 +220,12 @@ async def test_a_planted_file_name_is_never_removed(cache: Cache, tmp_path: Path
     """A row can't make us remove a file: not by being replaced, deleted, culled, or too old."""
     victim = tmp_path / "deep" / "victim"
     uses: list[Callable[[], Any]] = [
-        lambda: cache.disk.set("a", b"2", None),
+        lambda: cache.disk.set("a", b"2"),
         lambda: cache.disk.delete("a"),
-        lambda: cache.disk.set("b", b"2", None),
+        lambda: cache.disk.set("b", b"2"),
     ]
     for use in uses:
-        await cache.disk.set("a", b"1", None)
+        await cache.disk.set("a", b"1")
         victim.write_bytes(b"precious")
         cache.write("UPDATE Cache SET filename = ?, expire_time = 1, store_time = 0", "../victim")
         await use()
@@ -212,8 +235,8 @@ async def test_a_planted_file_name_is_never_removed(cache: Cache, tmp_path: Path
 
 async def test_a_planted_time_is_refused(cache: Cache) -> None:
     """An age that is no number is none of ours."""
-    await cache.disk.set("a", b"1", None)
-    cache.write("UPDATE Cache SET expire_time = 'tomorrow'")
+    await cache.disk.set("a", b"1")
+    cache.write("UPDATE Cache SET tag = 'tomorrow'")
     assert await cache.disk.get("a") is None
     assert await cache.works_again()
 
@@ -230,10 +253,10 @@ async def test_a_planted_time_is_refused(cache: Cache) -> None:
 )
 async def test_planted_settings_of_the_library_are_not_fatal(cache: Cache, key: str, value: object) -> None:
     """diskcache keeps settings of its own in the file; strange ones cost the cache at most."""
-    await cache.disk.set("a", b"1", None)
+    await cache.disk.set("a", b"1")
     cache.write("INSERT OR REPLACE INTO Settings VALUES (?, ?)", key, value)
     await (await cache.reopened()).get("a")
-    await cache.disk.set("b", b"1", None)
+    await cache.disk.set("b", b"1")
     assert await cache.works_again()
 
 
@@ -286,26 +309,26 @@ SPOILED: dict[str, Callable[[Path], object]] = {
 @pytest.mark.parametrize("case", SPOILED)
 async def test_a_spoiled_file_is_replaced(cache: Cache, case: str) -> None:
     """Whatever became of the file between two runs, the cache works again after one failure at most."""
-    await cache.disk.set("a", b"1" * 50_000, None)
+    await cache.disk.set("a", b"1" * 50_000)
     await cache.disk.aclose()
     SPOILED[case](cache.folder / "cache.db")
     reopened = await cache.reopened()
     await reopened.get("a")
     await reopened.get("a")
     assert await cache.works_again()
-    assert await (await cache.reopened()).get("again") == Cached(b"yes", None)
+    assert value_of(await (await cache.reopened()).get("again")) == b"yes"
 
 
 async def test_a_file_that_breaks_under_way_is_replaced(cache: Cache) -> None:
     """Damage in the middle of a run is met without ending it."""
     for number in range(50):
-        await cache.disk.set(str(number), os.urandom(2000), None)
+        await cache.disk.set(str(number), os.urandom(2000))
     await (await cache.reopened()).get("0")
     (cache.folder / "cache.db-wal").unlink(missing_ok=True)
     _damage(cache.folder / "cache.db")
     for number in range(50):
         await cache.disk.get(str(number))
-        await cache.disk.set(str(number), b"new", None)
+        await cache.disk.set(str(number), b"new")
     assert await cache.works_again()
 
 
@@ -316,7 +339,7 @@ async def test_a_file_in_the_folders_place_is_bypassed(tmp_path: Path, where: st
     problems: list[str] = []
     folder = tmp_path / "file" if where == "folder" else tmp_path / "file" / "cache"
     bypassed = DiskCache(folder, SIZE, problems.append)
-    await bypassed.set("a", b"1", None)
+    await bypassed.set("a", b"1")
     assert await bypassed.get("a") is None
     await bypassed.aclose()
     assert (tmp_path / "file").read_text() == "mine"
@@ -335,7 +358,7 @@ async def test_a_folder_that_can_not_be_used_is_bypassed(
 
     with monkeypatch.context() as broken:
         broken.setattr(os, "fchmod", fail)
-        await cache.disk.set("a", b"1", None)
+        await cache.disk.set("a", b"1")
         assert await cache.disk.get("a") is None
         await cache.disk.delete("a")
     assert cache.problems == [f"the cache is bypassed: {os.strerror(number)}"]
@@ -346,7 +369,7 @@ async def test_a_database_that_somebody_locked_is_bypassed_and_kept(
     cache: Cache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another process at work on the file is no reason to throw it away."""
-    await cache.disk.set("a", b"1", None)
+    await cache.disk.set("a", b"1")
 
     def busy(*_args: object, **_kwargs: object) -> None:
         error = sqlite3.OperationalError("database is locked")
@@ -357,24 +380,24 @@ async def test_a_database_that_somebody_locked_is_bypassed_and_kept(
         broken.setattr(type(cache.disk._cache), "get", busy)
         assert await cache.disk.get("a") is None
     assert cache.problems == ["the cache is bypassed: database is locked"]
-    assert await cache.disk.get("a") == Cached(b"1", None)
+    assert value_of(await cache.disk.get("a")) == b"1"
 
 
 async def test_many_at_once_while_it_breaks(cache: Cache) -> None:
     """Concurrent users of a cache that is being rebuilt get nothing, or the truth, and no exception."""
     for number in range(40):
-        await cache.disk.set(str(number), b"%d" % number, None)
+        await cache.disk.set(str(number), b"%d" % number)
     cache.write("UPDATE Cache SET mode = 4 WHERE key = '20'")
     found: dict[int, Cached | None] = {}
 
     async def use(number: int) -> None:
         found[number] = await cache.disk.get(str(number))
-        await cache.disk.set(str(number), b"%d" % number, None)
+        await cache.disk.set(str(number), b"%d" % number)
 
     async with anyio.create_task_group() as tasks:
         for number in range(40):
             tasks.start_soon(use, number)
-    assert all(value in (None, Cached(b"%d" % number, None)) for number, value in found.items())
+    assert all(value_of(each) in (None, b"%d" % number) for number, each in found.items())
     assert found[20] is None
     assert await cache.works_again()
 
@@ -382,7 +405,7 @@ async def test_many_at_once_while_it_breaks(cache: Cache) -> None:
 async def test_closing_twice_and_using_it_afterwards(cache: Cache) -> None:
     """The order in which the worker ends can't break the cache."""
     await cache.disk.aclose()
-    await cache.disk.set("a", b"1", None)
+    await cache.disk.set("a", b"1")
     await cache.disk.aclose()
     await cache.disk.aclose()
-    assert await cache.disk.get("a") == Cached(b"1", None)
+    assert value_of(await cache.disk.get("a")) == b"1"

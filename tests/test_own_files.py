@@ -171,7 +171,7 @@ async def test_a_link_in_place_of_the_caches_folder_is_not_followed(tmp_path: Pa
     tmp_path.joinpath("cache").symlink_to(elsewhere)
     problems: list[str] = []
     cache = DiskCache(tmp_path / "cache", 1 << 20, problems.append)
-    await cache.set("a", b"1", None)
+    await cache.set("a", b"1")
     assert await cache.get("a") is None
     assert stat.S_IMODE(elsewhere.stat().st_mode) == 0o755
     assert list(elsewhere.iterdir()) == []
@@ -189,7 +189,7 @@ async def test_a_second_name_of_another_file_is_no_cache(tmp_path: Path, victim:
     folder.joinpath("cache.db").hardlink_to(victim)
     problems: list[str] = []
     cache = DiskCache(folder, 1 << 20, problems.append)
-    await cache.set("a", b"1", None)
+    await cache.set("a", b"1")
     await cache.aclose()
     assert is_untouched(victim)
     assert "has 2 names" in problems[0]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 from collections.abc import AsyncIterator
+from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,7 @@ from deliveryd.model import Settings
 from deliveryd.rendering.content import CompiledSettings, compile_settings
 from deliveryd.runtime.disk_cache import DiskCache
 from deliveryd.service.client import ServiceClient
+from support.logs import log_lines
 
 pytestmark = pytest.mark.anyio
 
@@ -75,10 +78,19 @@ class Rooms:
         self.cache = DiskCache(folder, 16 << 20, self.problems.append)
         self.metrics = Metrics([], "1")
 
-    def open(self, ttl: float | None = None) -> SettingsCache:
-        room = SettingsCache(self.source, self.cache, compile_settings, self.metrics, Backlog(), ttl=ttl)
+    def open(self, ttl: float | None = None, stale_while_down: float = 86_400.0) -> SettingsCache:
+        room = SettingsCache(
+            self.source, self.cache, compile_settings, self.metrics, Backlog(),
+            ttl=ttl,
+            stale_while_down=stale_while_down,
+        )  # fmt: skip
         self.tasks.start_soon(room.run)
         return room
+
+    def grow_old(self, seconds: float) -> None:
+        """Let so much time pass for what is on the disk."""
+        with closing(sqlite3.connect(self.cache.folder / "cache.db")) as db, db:
+            db.execute("UPDATE Cache SET tag = tag - ?", (seconds,))
 
     def counted(self, line: str) -> float:
         """A number of the metrics."""
@@ -210,7 +222,6 @@ async def test_settings_of_an_age_are_fetched_anew(rooms: Rooms, monkeypatch: py
     await anyio.sleep(599)
     assert text_of(await room.get(1)) == "Hi"
     await anyio.sleep(2)
-    await rooms.cache.delete("settings/1")  # the disk's clock isn't the virtual one
     assert text_of(await room.get(1)) == "new"
     assert rooms.source.requests == [1, 1]
 
@@ -218,10 +229,10 @@ async def test_settings_of_an_age_are_fetched_anew(rooms: Rooms, monkeypatch: py
 @in_virtual_time
 async def test_a_restart_makes_nothing_younger(rooms: Rooms) -> None:
     """Settings that were half their age on the disk are good for the other half only."""
-    await rooms.cache.set("settings/1", body("half"), 300.0)
+    await rooms.cache.set("settings/1", body("half"))
+    rooms.grow_old(300)
     room = rooms.open(ttl=600.0)
     assert text_of(await room.get(1)) == "half"
-    await rooms.cache.delete("settings/1")
     await anyio.sleep(301)
     assert text_of(await room.get(1)) == "Hi"
     assert rooms.source.requests == [1]
@@ -285,24 +296,131 @@ async def test_settings_of_which_a_part_cannot_be_read_are_asked_for_again(rooms
     await anyio.sleep(FLAWED_SECONDS - 1)
     assert await room.get(1) is first
     await anyio.sleep(2)
-    await rooms.cache.delete("settings/1")  # the disk's clock isn't the virtual one
     assert text_of(await room.get(1)) == "corrected"
     await anyio.sleep(7 * 86_400)
     await room.get(1)
     assert rooms.source.requests == [1, 1]
 
 
+@in_virtual_time
 async def test_after_a_restart_they_are_kept_no_longer_than_before(rooms: Rooms) -> None:
     """The disk's copy has the same age; a shorter `settings.ttl` counts before it."""
     rooms.source.answers[1] = rooms.source.answers[2] = FLAWED
-    await rooms.open().get(1)
-    await rooms.open(ttl=5.0).get(2)
-    kept = [await rooms.cache.get(f"settings/{id_}") for id_ in (1, 2)]
-    left = [each.seconds_left for each in kept if each is not None]
-    assert FLAWED_SECONDS - 60 < (left[0] or 0.0) <= FLAWED_SECONDS
-    assert 0 < (left[1] or 0.0) <= 5
+    for settings_id in (1, 2):
+        await rooms.open().get(settings_id)
+    rooms.grow_old(FLAWED_SECONDS / 2)
     assert text_of(await rooms.open().get(1)) == "Hi"
-    assert rooms.source.requests == [1, 2]
+    await rooms.open(ttl=5.0).get(2)
+    assert rooms.source.requests == [1, 2, 2]
+    rooms.grow_old(FLAWED_SECONDS)
+    await rooms.open().get(1)
+    assert rooms.source.requests == [1, 2, 2, 1]
+
+
+@in_virtual_time
+async def test_an_old_copy_is_used_while_the_service_is_down(rooms: Rooms) -> None:
+    """Beyond their age nothing waits; it is said once in each outage, counted, and requests go on."""
+    room = rooms.open(ttl=600.0)
+    for settings_id in (1, 2):
+        await room.get(settings_id)
+    with log_lines("info") as lines:
+        for old, new in (("Hi", "new"), ("new", "newest")):
+            rooms.source.answers = dict.fromkeys((1, 2), ServiceUnavailable("down"))
+            await anyio.sleep(601)
+            rooms.source.requests.clear()
+            assert text_of(await room.get(1)) == old
+            for _ in range(100):
+                assert isinstance(room.at_hand(1), CompiledSettings)
+                assert isinstance(room.at_hand(2), CompiledSettings)
+                await anyio.sleep(10)
+            assert rooms.source.requests.count(1) > 10
+            rooms.source.answers = dict.fromkeys((1, 2), body(new))
+            await anyio.sleep(61)
+            room.at_hand(1)
+            await anyio.sleep(1)
+            assert text_of(await room.get(1)) == new
+        told = [line for line in lines() if line["event"] in {"settings.old", "settings.current"}]
+    assert [line["event"] for line in told] == ["settings.old", "settings.current"] * 2
+    assert rooms.counted('settings_cache_hits_total{cache="old"}') > 400
+
+
+@in_virtual_time
+async def test_an_old_copy_is_used_after_a_restart_too(rooms: Rooms) -> None:
+    """From the disk, after the one request that shows that the service is down."""
+    await rooms.open().get(1)
+    rooms.grow_old(3600)
+    rooms.source.answers[1] = ServiceUnavailable("down")
+    room = rooms.open(ttl=600.0)
+    assert text_of(await room.get(1)) == "Hi"
+    assert rooms.source.requests == [1, 1]
+
+
+@in_virtual_time
+async def test_an_old_copy_is_used_for_no_longer_than_configured(rooms: Rooms) -> None:
+    """Then its messages wait; and with an answer that there are none, at once, they end in an error."""
+    room = rooms.open(ttl=600.0, stale_while_down=3600.0)
+    await room.get(1)
+    rooms.source.answers[1] = ServiceUnavailable("down")
+    await anyio.sleep(4199)
+    assert text_of(await room.get(1)) == "Hi"
+    await anyio.sleep(2)
+    assert isinstance(await room.ask(1), ServiceUnavailable)
+    rooms.source.answers[1] = UNUSABLE["404"]
+    await anyio.sleep(61)
+    assert isinstance(await failure_of(room), SettingsUnusable)
+
+
+async def answered(room: SettingsCache) -> None:
+    """Wait until no message waits for the settings in the journal."""
+    while room.is_awaited(1):  # noqa: ASYNC110  # the disk is written in between, in real time
+        await anyio.sleep(0.1)
+
+
+@in_virtual_time
+async def test_what_was_waited_for_is_fetched_anew_at_its_age(rooms: Rooms) -> None:
+    """Settings that came after an outage are no younger than others; meanwhile those messages find them."""
+    room = rooms.open(ttl=5.0)
+    rooms.source.answers[1] = ServiceUnavailable("down")
+    await failure_of(room)
+    assert isinstance(await room.ask(1), ServiceUnavailable)
+    rooms.source.answers[1] = body("before")
+    await answered(room)
+    rooms.source.answers[1] = body("after")
+    await anyio.sleep(5)
+    found = room.at_hand(1)
+    assert isinstance(found, CompiledSettings)
+    assert text_of(found) == "before"
+    assert text_of(await room.get(1)) == "after"
+    assert rooms.source.requests == [1, 1, 1]
+
+
+@in_virtual_time
+async def test_messages_find_what_they_waited_for_however_short_its_age(rooms: Rooms) -> None:
+    """Where the age is over before they are back, and each request takes longer than they stay in memory."""
+    room, rooms.source.gate = rooms.open(ttl=0.05), anyio.Event()
+    assert isinstance(await room.ask(1), ServiceUnavailable)
+    await rooms.source.asked.wait()
+    gate, rooms.source.gate = rooms.source.gate, anyio.Event()
+    gate.set()
+    await answered(room)
+    await anyio.sleep(1)
+    assert isinstance(room.at_hand(1), CompiledSettings)
+
+
+@in_virtual_time
+async def test_a_changed_compiler_reads_old_copies_anew(rooms: Rooms) -> None:
+    """From the disk; `forget` leaves none."""
+    room = rooms.open(ttl=600.0)
+    await room.get(1)
+    rooms.source.answers[1] = ServiceUnavailable("down")
+    await anyio.sleep(700)
+    before = await room.get(1)
+    room.adopt(compile_settings, 600.0, 86_400.0)
+    after = await room.get(1)
+    assert (text_of(after), after is before) == ("Hi", False)
+    assert room.forget(1) == 1
+    await rooms.cache.delete("settings/1")
+    assert isinstance(await failure_of(room), ServiceUnavailable)
 
 
 @pytest.mark.slow
@@ -365,7 +483,7 @@ async def test_a_failure_carries_nothing_of_earlier_ones(rooms: Rooms) -> None:
 @pytest.mark.parametrize("row", [b"", b"\xff", b"{}", b'{"content": {"en": 5}}'])
 async def test_an_unreadable_row_of_the_cache_is_fetched_anew(rooms: Rooms, row: bytes) -> None:
     """What an earlier version left, or a disk spoiled, is replaced by what the service says."""
-    await rooms.cache.set("settings/1", row, None)
+    await rooms.cache.set("settings/1", row)
     assert text_of(await rooms.open().get(1)) == "Hi"
     assert text_of(await rooms.open().get(1)) == "Hi"
     assert rooms.source.requests == [1]

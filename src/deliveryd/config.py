@@ -214,6 +214,9 @@ class SettingsOptions(Section):
     cache_dir: FilePath = Field(Path("/var/cache/deliveryd/settings"), description="folder of the disk cache")
     size_limit: Size = Field(256 << 20, ge=1 << 20, description="size of the disk cache")
     ttl: Positive | None = Field(None, description="age at which settings are fetched again; left out: never")
+    stale_while_down: Duration = Field(
+        86400.0, description="how long beyond that they are used while the service can't be asked"
+    )
 
 
 class EntitiesOptions(ProxyOptions, Section):

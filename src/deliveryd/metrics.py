@@ -33,7 +33,7 @@ SettingsAnswer = Literal["found", "unusable", "unavailable"]
 BatchSize = Literal["full", "short", "empty"]
 """Whether the queue had as many messages as were asked for, fewer, or none."""
 
-CacheLayer = Literal["memory", "disk"]
+CacheLayer = Literal["memory", "disk", "old"]
 CustomerAnswer = Literal["found", "unknown", "unavailable"]
 ReceiptResult = Literal["accepted", "repeated", "unmatched", "forged", "malformed", "turned_away"]
 

@@ -19,7 +19,6 @@ from deliveryd.control.client import NoWorker, ask
 from deliveryd.control.protocol import ForgetSettingsRequest
 from deliveryd.errors import DeliverydError
 from deliveryd.journal.lock_owner import lock_owner
-from deliveryd.model import format_duration
 from deliveryd.options.units import format_size
 from deliveryd.runtime.disk_cache import DiskCache
 from deliveryd.worker.wiring import open_cache, open_entities_cache
@@ -183,11 +182,11 @@ async def _about(part: _CachePart, settings_id: int) -> _Report:
     part.check()
     if found is None:
         raise DeliverydError(f"settings {settings_id} aren't in the cache {part.folder}")
-    size, left = len(found.value), found.seconds_left
-    until = "until they are cleared or evicted" if left is None else f"for {format_duration(left // 1)}"
+    size, age = len(found.value), found.age
+    since = "fetched later than this clock shows" if age is None else f"fetched {age:,.0f} s ago"
     return _Report(
-        f"settings {settings_id}  {size:,} bytes, kept {until}",
-        _data(part, settings=settings_id, bytes=size, seconds_left=left),
+        f"settings {settings_id}  {size:,} bytes, {since}",
+        _data(part, settings=settings_id, bytes=size, age=age),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from heapq import heappop, heappush
 from typing import Protocol
@@ -13,6 +13,13 @@ from typing import Protocol
 import anyio
 
 from deliveryd.delivery.backlog import Backlog
+from deliveryd.delivery.known_settings import (
+    KnownSettings,
+    OpenRequest,
+    UnavailableSettings,
+    UnusableSettings,
+    UsableSettings,
+)
 from deliveryd.delivery.request_slots import RequestSlot, RequestSlots
 from deliveryd.errors import ServiceRefused, ServiceUnavailable, ServiceUnreadable, SettingsUnusable
 from deliveryd.metrics import Metrics
@@ -62,72 +69,10 @@ class SettingsSource(Protocol):
         """Read what was fetched."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Usable:
-    """The settings of an id, until `until` (None: for good)."""
-
-    until: float | None
-    compiled: CompiledSettings
-    size: int
-
-    def answer(self) -> CompiledSettings:
-        return self.compiled
-
-
-@dataclass(frozen=True, slots=True)
-class _Unusable:
-    """Why an id has no usable settings."""
-
-    until: float
-    reason: str
-    size: int = 0
-
-    def answer(self) -> SettingsUnusable:
-        return SettingsUnusable(self.reason)
-
-
-@dataclass(frozen=True, slots=True)
-class _Unavailable:
-    """Why the settings of an id can't be had before `until`, and how many failures in a row that makes."""
-
-    until: float
-    reason: str
-    failures: int
-    size: int = 0
-
-    def answer(self) -> ServiceUnavailable:
-        return ServiceUnavailable(self.reason, max(self.until - anyio.current_time(), 0.0))
-
-
-_Known = _Usable | _Unusable | _Unavailable
-
-
-@dataclass(slots=True)
-class _Open:
-    """An id that is asked for, or will be; `done` is set with the next result, which is `known` then.
-
-    `waited_for` is when a message last began to wait for it in the journal; None: none does. `repeat_at` is
-    when it is asked for once more; None: a request is under way, or waits for its slot.
-    """
-
-    since: float
-    done: anyio.Event = field(default_factory=anyio.Event)
-    known: _Known | None = None
-    waited_for: float | None = None
-    repeat_at: float | None = None
-
-    async def result(self) -> _Known:
-        """What the next request finds, or the one under way."""
-        known = None
-        while known is None:
-            await self.done.wait()
-            known = self.known
-        return known
-
-
 class SettingsCache:
     """Hands out compiled settings. `ttl` (seconds) is the age to fetch them anew at, None: never.
 
+    While they can't be fetched, those of before are used for so many seconds more, `stale_while_down`.
     `run` requests what is wanted, and repeats that for as long as messages wait for it in the journal.
     """
 
@@ -140,6 +85,7 @@ class SettingsCache:
         backlog: Backlog,
         *,
         ttl: float | None = None,
+        stale_while_down: float = 86400.0,
     ) -> None:
         self._source = source
         self._cache = cache
@@ -147,9 +93,12 @@ class SettingsCache:
         self._metrics = metrics
         self._backlog = backlog
         self._ttl = ttl
-        self._known: OrderedDict[int, _Known] = OrderedDict()
+        self._stale_while_down = stale_while_down
+        self._is_down = False  # whether the latest request brought no answer
+        self._uses_old = False  # whether old copies are used, since it is down
+        self._known: OrderedDict[int, KnownSettings] = OrderedDict()
         self._size = 0
-        self._open: dict[int, _Open] = {}
+        self._open: dict[int, OpenRequest] = {}
         self._begun: list[int] = []
         self._slots = RequestSlots(MOST_FETCHES)
         self._repeats: list[tuple[float, int]] = []  # a heap
@@ -157,21 +106,25 @@ class SettingsCache:
         self._wakeup = AutoResetEvent()
 
     def adopt(
-        self, compile_settings: Callable[[Settings], CompiledSettings] | None, ttl: float | None
+        self,
+        compile_settings: Callable[[Settings], CompiledSettings] | None,
+        ttl: float | None,
+        stale_while_down: float,
     ) -> None:
-        """Keep settings for another time from now on, and compile them by other options (None: the same)."""
+        """Keep settings for other times from now on, and compile them by other options (None: the same)."""
         self._ttl = ttl
+        self._stale_while_down = stale_while_down
         if compile_settings is None:
             return
         self._compile = compile_settings
-        for settings_id, known in list(self._known.items()):
-            if isinstance(known, _Usable):
+        for settings_id in list(self._known):
+            if self._copy_of(settings_id) is not None:
                 self._drop(settings_id)
 
     def ask_again(self) -> None:
         """Request at once what the service couldn't give, or had none of: it is another one."""
         for settings_id, known in list(self._known.items()):
-            if not isinstance(known, _Usable):
+            if not isinstance(known, UsableSettings):
                 self._drop(settings_id)
         self._left_alone.clear()
         for settings_id, wanted in self._open.items():
@@ -181,10 +134,18 @@ class SettingsCache:
     def forget(self, settings_id: int | None) -> int:
         """Look settings up anew when they are next needed (None: all); return how many were known."""
         chosen = list(self._known) if settings_id is None else [settings_id]
-        known = [each for each in chosen if isinstance(self._known.get(each), _Usable | _Unusable)]
-        for each in known:
-            self._drop(each)
+        known = [each for each in chosen if self._forget(each)]
         return len(known)
+
+    def _forget(self, settings_id: int) -> bool:
+        """Forget what is known of an id but that it failed, and return whether there was anything."""
+        known = self._known.get(settings_id)
+        if isinstance(known, UnavailableSettings):
+            self._put(settings_id, replace(known, copy=None))
+            return known.copy is not None
+        if known is not None:
+            self._drop(settings_id)
+        return known is not None
 
     def _drop(self, settings_id: int) -> None:
         self._size -= self._known.pop(settings_id).size
@@ -195,11 +156,13 @@ class SettingsCache:
         With ServiceUnavailable a message has to wait in the journal; it goes on when the settings are known.
         """
         known = self._recall(settings_id)
-        if isinstance(known, _Usable):
+        if isinstance(known, UsableSettings):
             self._metrics.settings_cached("memory")
             return known.compiled
-        if isinstance(known, _Unusable):
+        if isinstance(known, UnusableSettings):
             return known.answer()
+        if (old := self._old_copy(settings_id)) is not None:
+            return self._use_old(settings_id, old)
         if known is None and self._is_prompt(settings_id):
             return None
         self._wait_for(settings_id)
@@ -216,8 +179,10 @@ class SettingsCache:
                 self._wait_for(settings_id)
                 return error
         known = self._recall(settings_id)  # the answer may have come in the very moment that was waited for
-        if known is not None and not isinstance(known, _Unavailable):
+        if known is not None and not isinstance(known, UnavailableSettings):
             return known.answer()
+        if (old := self._old_copy(settings_id)) is not None:
+            return self._use_old(settings_id, old)
         self._wait_for(settings_id)
         return ServiceUnavailable(NO_ANSWER_YET)
 
@@ -231,8 +196,10 @@ class SettingsCache:
         is_first = known is None and wanted is None
         if known is None:
             known = await (wanted or self._begin(settings_id)).result()
-        if isinstance(known, _Usable) and not is_first:
+        if isinstance(known, UsableSettings) and not is_first:
             self._metrics.settings_cached("memory")
+        if isinstance(known, UnavailableSettings) and (old := self._old_copy(settings_id)) is not None:
+            return self._use_old(settings_id, old)
         answer = known.answer()
         if isinstance(answer, CompiledSettings):
             return answer
@@ -255,20 +222,52 @@ class SettingsCache:
                 for slot in self._slots.begin():
                     tasks.start_soon(self._request, slot)
 
-    def _recall(self, settings_id: int) -> _Known | None:
+    def _recall(self, settings_id: int) -> KnownSettings | None:
         known = self._known.get(settings_id)
         if known is None or (known.until is not None and known.until <= anyio.current_time()):
             return None
         self._known.move_to_end(settings_id)
         return known
 
+    def _copy_of(self, settings_id: int) -> UsableSettings | None:
+        known = self._known.get(settings_id)
+        return (
+            known.copy
+            if isinstance(known, UnavailableSettings)
+            else known
+            if isinstance(known, UsableSettings)
+            else None
+        )
+
+    def _old_copy(self, settings_id: int) -> UsableSettings | None:
+        """The old copy of an id, where it is used all the same: they can't be had, or it was waited for."""
+        copy, now = self._copy_of(settings_id), anyio.current_time()
+        if copy is None or copy.until is None:
+            return None
+        can_be_had = not self._is_down and self._known[settings_id] is copy
+        if now < copy.found_until or (not can_be_had and now < copy.until + self._stale_while_down):
+            return copy
+        return None
+
+    def _use_old(self, settings_id: int, old: UsableSettings) -> CompiledSettings:
+        """Have current settings requested, unless a pause lasts, and use the old ones meanwhile."""
+        if self._recall(settings_id) is None and settings_id not in self._open:
+            self._open[settings_id] = OpenRequest(anyio.current_time())
+            self._have_requested(settings_id)
+        if self._is_down and not self._uses_old:
+            self._uses_old = True
+            log(Event.SETTINGS_OLD, settings_id=settings_id, seconds=self._stale_while_down)
+        self._known.move_to_end(settings_id)
+        self._metrics.settings_cached("old")
+        return old.compiled
+
     def _is_prompt(self, settings_id: int) -> bool:
         """Whether an answer may come within a moment: no message has waited for long, or in the journal."""
         wanted = self._open.get(settings_id)
         return wanted is None or (wanted.waited_for is None and anyio.current_time() - wanted.since < PROMPT)
 
-    def _begin(self, settings_id: int) -> _Open:
-        wanted = self._open[settings_id] = _Open(anyio.current_time())
+    def _begin(self, settings_id: int) -> OpenRequest:
+        wanted = self._open[settings_id] = OpenRequest(anyio.current_time())
         self._begun.append(settings_id)
         self._wakeup.set()
         return wanted
@@ -279,14 +278,14 @@ class SettingsCache:
         if wanted is None:
             if len(self._open) >= MOST_KNOWN:
                 return
-            wanted = self._open[settings_id] = _Open(anyio.current_time())
+            wanted = self._open[settings_id] = OpenRequest(anyio.current_time())
             known = self._known.get(settings_id)
             self._repeat_at(
-                settings_id, wanted, known.until if isinstance(known, _Unavailable) else wanted.since
+                settings_id, wanted, known.until if isinstance(known, UnavailableSettings) else wanted.since
             )
         wanted.waited_for = anyio.current_time()
 
-    def _repeat_at(self, settings_id: int, wanted: _Open, at: float) -> None:
+    def _repeat_at(self, settings_id: int, wanted: OpenRequest, at: float) -> None:
         wanted.repeat_at = at
         heappush(self._repeats, (at, settings_id))
         self._wakeup.set()
@@ -315,9 +314,9 @@ class SettingsCache:
                 self._slots.add_repeat(settings_id)
 
     async def _look_up(self, settings_id: int) -> None:
-        """Find settings on the disk, or have the service asked for them."""
+        """Find settings on the disk, or have the service asked; what is known isn't newer there."""
         name = f"settings/{settings_id}"
-        cached = await self._cache.get(name)
+        cached = await self._cache.get(name) if self._copy_of(settings_id) is None else None
         if cached is not None:
             try:
                 compiled = await self._read(settings_id, cached.value)
@@ -325,11 +324,16 @@ class SettingsCache:
                 log(Event.CACHE_ROW_REFUSED, settings_id=settings_id)
                 await self._cache.delete(name)
             else:
-                self._metrics.settings_cached("disk")
-                known = self._usable(compiled, len(cached.value), self._shorter(cached.seconds_left))
-                self._settle(settings_id, known)
-                return
-        if isinstance(self._known.get(settings_id), _Unavailable):
+                known = self._usable(compiled, len(cached.value), cached.age)
+                if known.until is None or known.until > anyio.current_time():
+                    self._metrics.settings_cached("disk")
+                    self._settle(settings_id, known)
+                    return
+                self._put(settings_id, known)
+        self._have_requested(settings_id)
+
+    def _have_requested(self, settings_id: int) -> None:
+        if isinstance(self._known.get(settings_id), UnavailableSettings):
             self._slots.add_repeat(settings_id)
         else:
             self._slots.add(settings_id)
@@ -337,42 +341,37 @@ class SettingsCache:
 
     async def _request(self, slot: RequestSlot) -> None:
         began = anyio.current_time()
-        known: _Known | None = None
-        body, ttl = b"", self._ttl
+        known: KnownSettings | None = None
+        body = b""
         with slot.scope:
             try:
                 body = await self._source.fetch_settings(slot.id)
-                compiled = await self._read(slot.id, body)
-                ttl = self._ttl_of(compiled)
-                known = self._usable(compiled, len(body), ttl)
+                known = self._usable(await self._read(slot.id, body), len(body))
             except (ServiceUnavailable, ServiceRefused, SettingsUnusable) as error:
                 known = self._failed(slot.id, error)
         if known is None:
             known = self._unavailable(slot.id, ServiceUnavailable(GAVE_WAY))
-        if isinstance(known, _Usable):
+        if isinstance(known, UsableSettings):
             self._metrics.settings_requested("found")
             log(Event.SETTINGS_FETCHED, settings_id=slot.id, size=len(body))
+            if unreadable := known.compiled.unreadable:
+                log(Event.SETTINGS_FLAWED, settings_id=slot.id, reason="; ".join(first_of(unreadable)))
             compile_settings = self._compile
-            await self._cache.set(f"settings/{slot.id}", body, ttl)
+            await self._cache.set(f"settings/{slot.id}", body)
             if self._compile is not compile_settings:
-                known = self._usable(await self._read(slot.id, body), len(body), ttl)
+                known = self._usable(await self._read(slot.id, body), len(body))
+        elif isinstance(known, UnusableSettings):  # the copy of before is no more to be used
+            await self._cache.delete(f"settings/{slot.id}")
         self._slots.end(slot)
+        self._is_down = isinstance(known, UnavailableSettings)
         self._settle(slot.id, known)
-        if not isinstance(known, _Unavailable):
+        if not self._is_down:
             self._service_answers(began)
         self._wakeup.set()
 
-    def _ttl_of(self, compiled: CompiledSettings) -> float | None:
-        """The age at which to request again; sooner, with a log line, where a block can't be read."""
-        if not compiled.unreadable:
-            return self._ttl
-        reason = "; ".join(first_of(compiled.unreadable))
-        log(Event.SETTINGS_FLAWED, settings_id=compiled.id, reason=reason)
-        return self._shorter(FLAWED_SECONDS)
-
     def _failed(
         self, settings_id: int, error: ServiceUnavailable | ServiceRefused | SettingsUnusable
-    ) -> _Known:
+    ) -> KnownSettings:
         match error:
             case ServiceUnavailable():
                 return self._unavailable(settings_id, error)
@@ -383,16 +382,16 @@ class SettingsCache:
             case _:
                 return self._unusable(settings_id, str(error))
 
-    def _settle(self, settings_id: int, known: _Known) -> None:
+    def _settle(self, settings_id: int, known: KnownSettings) -> None:
         """Keep what is known now, and let the messages go on that wait for it."""
         wanted = self._open[settings_id]
         is_waited_for = wanted.waited_for is not None
-        if is_waited_for and isinstance(known, _Usable) and known.until is not None:
-            known = replace(known, until=max(known.until, anyio.current_time() + KEPT_FOR_WAITING))
+        if is_waited_for and isinstance(known, UsableSettings):
+            known = replace(known, found_until=anyio.current_time() + KEPT_FOR_WAITING)
         self._put(settings_id, known)
         wanted.known = known
         wanted.done.set()
-        if isinstance(known, _Unavailable) and is_waited_for:
+        if isinstance(known, UnavailableSettings) and is_waited_for and self._old_copy(settings_id) is None:
             wanted.done = anyio.Event()
             self._repeat_at(settings_id, wanted, known.until)
             return
@@ -405,11 +404,14 @@ class SettingsCache:
 
         A pause that the service asked for ends with its first answer; each id's own pause stays.
         """
+        if self._uses_old:
+            self._uses_old = False
+            log(Event.SETTINGS_CURRENT)
         over = [id_ for id_, (failed_at, _) in self._left_alone.items() if failed_at < began]
         for settings_id in over:
             _, until = self._left_alone.pop(settings_id)
             known = self._known.get(settings_id)
-            if isinstance(known, _Unavailable) and known.until > until:
+            if isinstance(known, UnavailableSettings) and known.until > until:
                 self._put(settings_id, replace(known, until=until))
                 wanted = self._open.get(settings_id)
                 if wanted is not None and wanted.repeat_at is not None:
@@ -431,23 +433,23 @@ class SettingsCache:
         except ServiceUnreadable as error:
             raise SettingsUnusable(str(error)) from None
 
-    def _shorter(self, seconds_left: float | None) -> float | None:
-        """Of this time, such as what is left of an earlier run's `ttl`, and today's: what ends first."""
-        limits = [limit for limit in (seconds_left, self._ttl) if limit is not None]
-        return min(limits, default=None)
-
-    def _usable(self, compiled: CompiledSettings, size: int, seconds: float | None) -> _Usable:
+    def _usable(self, compiled: CompiledSettings, size: int, age: float | None = 0.0) -> UsableSettings:
+        """Settings of an age (None: it can't be told). With an unreadable block they are current for less."""
+        limits = [] if self._ttl is None else [self._ttl]
+        if compiled.unreadable:
+            limits.append(FLAWED_SECONDS)
+        seconds = None if not limits else 0.0 if age is None else min(limits) - age
         until = None if seconds is None else anyio.current_time() + seconds
-        return _Usable(until, compiled, size + PIECE_BYTES * compiled.pieces)
+        return UsableSettings(until, compiled, size + PIECE_BYTES * compiled.pieces)
 
-    def _unusable(self, settings_id: int, reason: str) -> _Unusable:
+    def _unusable(self, settings_id: int, reason: str) -> UnusableSettings:
         self._metrics.settings_requested("unusable")
         log(Event.SETTINGS_UNUSABLE, settings_id=settings_id, reason=reason)
-        return _Unusable(anyio.current_time() + UNUSABLE_SECONDS, reason)
+        return UnusableSettings(anyio.current_time() + UNUSABLE_SECONDS, reason)
 
-    def _unavailable(self, settings_id: int, error: ServiceUnavailable) -> _Unavailable:
+    def _unavailable(self, settings_id: int, error: ServiceUnavailable) -> UnavailableSettings:
         before = self._known.get(settings_id)
-        failures = before.failures + 1 if isinstance(before, _Unavailable) else 1
+        failures = before.failures + 1 if isinstance(before, UnavailableSettings) else 1
         grown = backoff(1.0, LONGEST_SETTINGS_PAUSE, failures, least=0.7)
         asked = min(error.after or 0.0, LONGEST_ANSWER_WAIT)
         pause = max(asked, grown)
@@ -457,9 +459,9 @@ class SettingsCache:
             self._left_alone[settings_id] = now, now + grown
         self._metrics.settings_requested("unavailable")
         log(Event.SETTINGS_UNAVAILABLE, settings_id=settings_id, reason=str(error), delay=pause)
-        return _Unavailable(now + pause, str(error), failures)
+        return UnavailableSettings(now + pause, str(error), failures, self._copy_of(settings_id))
 
-    def _put(self, settings_id: int, known: _Known) -> None:
+    def _put(self, settings_id: int, known: KnownSettings) -> None:
         before = self._known.pop(settings_id, None)
         self._size += known.size - (before.size if before is not None else 0)
         self._known[settings_id] = known

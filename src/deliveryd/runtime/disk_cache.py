@@ -105,10 +105,10 @@ class OneConnection(diskcache.Cache):  # type: ignore[misc]  # diskcache ships n
 
 
 class Cached(NamedTuple):
-    """A stored value, and the seconds until it expires (None: never)."""
+    """A stored value, and the seconds since then; None: the clock was put back behind that."""
 
     value: bytes
-    seconds_left: float | None
+    age: float | None
 
 
 class Extent(NamedTuple):
@@ -150,11 +150,12 @@ class DiskCache:
 
     async def get(self, name: str) -> Cached | None:
         """Return the value stored under a name, or None."""
-        return await self._use(lambda cache: _found(*cache.get(self._below + name, expire_time=True)))
+        return await self._use(lambda cache: _found(*cache.get(self._below + name, tag=True)))
 
-    async def set(self, name: str, value: bytes, ttl: float | None) -> None:
-        """Store bytes under a name, for `ttl` seconds or until they are evicted."""
-        if await self._use(lambda cache: cache.set(self._below + name, value, expire=ttl)):
+    async def set(self, name: str, value: bytes) -> None:
+        """Store bytes under a name until they are evicted."""
+        # Rows that expire would be deleted by a clock that is ahead for a moment.
+        if await self._use(lambda cache: cache.set(self._below + name, value, tag=time.time())):
             self._told.clear()
 
     async def delete(self, name: str) -> None:
@@ -267,14 +268,13 @@ def _names(cache: Any, below: str) -> list[str]:
     return [name.removeprefix(below) for name in names if name.startswith(below)]
 
 
-def _found(value: object, expires: object) -> Cached | None:
+def _found(value: object, stored_at: object) -> Cached | None:
     if not isinstance(value, bytes):
         return None
-    if expires is None:
-        return Cached(value, None)
-    if not isinstance(expires, float):
+    if not isinstance(stored_at, float):
         raise RowRefused("a time that isn't one")
-    return Cached(value, max(expires - time.time(), 0.0))
+    age = time.time() - stored_at
+    return Cached(value, age if age >= 0 else None)
 
 
 def _reason(error: Exception) -> str:

@@ -140,7 +140,7 @@ class Configurations:
         if tag is not None and not _TAG.fullmatch(tag):
             tag = None
         copy = _Copy(self._now(), self._ttl if seconds is None else seconds, tag, body)
-        await self._cache.set(_name(url), copy.written(), None)
+        await self._cache.set(_name(url), copy.written())
 
 
 def read_configuration(body: bytes) -> dict[str, Any]:

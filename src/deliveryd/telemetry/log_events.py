@@ -106,7 +106,17 @@ class Event(StrEnum):
     SETTINGS_UNAVAILABLE = (
         "settings.unavailable",
         WARNING,
-        "settings can't be fetched; their messages wait",
+        "settings can't be fetched; their messages wait, or use an old copy",
+    )
+    SETTINGS_OLD = (
+        "settings.old",
+        WARNING,
+        "the service gives no settings; copies older than settings.ttl are used",
+    )
+    SETTINGS_CURRENT = (
+        "settings.current",
+        INFO,
+        "the service gives settings again; old copies are fetched anew",
     )
     SETTINGS_UNUSABLE = "settings.unusable", WARNING, "settings don't exist or can't be read"
     SETTINGS_FLAWED = "settings.flawed", WARNING, "blocks of the settings can't be read and are skipped"

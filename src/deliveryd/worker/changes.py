@@ -22,7 +22,7 @@ IN_PLACE = frozenset(
         "queue.batch_size", "queue.max_in_flight", "queue.max_paused", "queue.max_poll_interval",
         "queue.max_waiting", "queue.poll_interval",
         "receipts.max_body", "receipts.public_url",
-        "settings.ttl",
+        "settings.stale_while_down", "settings.ttl",
     }
 )  # fmt: skip
 """The tables and keys that a reload applies. Any other key needs a restart."""

@@ -78,7 +78,9 @@ class Handover:
         self._replace_outside(outside)
         self._stations.preparer.adopt(derived.router)
         self._parts.settings.adopt(
-            None if before.content == config.content else compiler(config), config.settings.ttl
+            None if before.content == config.content else compiler(config),
+            config.settings.ttl,
+            config.settings.stale_while_down,
         )
         self._replace_lanes(derived, difference)
         self._stations.availability.adopt(derived.choices, derived.limits)

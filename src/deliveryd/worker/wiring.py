@@ -163,8 +163,10 @@ async def assemble(
         common = Common(journal, recorder, clock, metrics, heartbeats, ListeningTime())
         service, directory = CurrentService(outside.service), CurrentDirectory(outside.directory)
         settings = SettingsCache(
-            service, cache, compiler(config), metrics, recorder.backlog, ttl=config.settings.ttl
-        )
+            service, cache, compiler(config), metrics, recorder.backlog,
+            ttl=config.settings.ttl,
+            stale_while_down=config.settings.stale_while_down,
+        )  # fmt: skip
         states = {
             name: Provider(name, policy_of(provider).breaker, recorder.backlog, recorder.pauses, clock)
             for name, provider in config.channels.providers.items()

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from deliveryd.journal.orders import Action, ItemKind
 from simulation.choosing import Choices, Drawn, Seeded
+from simulation.clocks_of_days import with_days
 from simulation.confirming import with_receipt_deadlines
 from simulation.contents import CONTENTS, MALFORMED, VARIABLES
 from simulation.looking_up import with_lookups
@@ -38,6 +39,7 @@ from simulation.plan import (
 )
 from simulation.scenes import ABOUT_DOUBTS, in_a_scene
 from simulation.several import with_several_providers
+from simulation.strangers import with_strangers
 
 ANY = (
     Trouble.NO_CONNECTION,
@@ -97,6 +99,8 @@ LAYERS: Mapping[str, Callable[[Choices, Plan], Plan]] = {
     "lookups": with_lookups,
     "beginnings": with_new_beginnings,
     "naming": with_both_words,
+    "days": with_days,
+    "strangers": with_strangers,
 }
 """What is added to some of the plans, one after the other. Each layer has choices of its own, so that a new
 one leaves the plans alone to which it adds nothing.

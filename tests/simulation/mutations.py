@@ -7,6 +7,7 @@ from types import ModuleType
 from typing import Any
 
 from simulation import (
+    breaks_of_ages,
     breaks_of_beginning,
     breaks_of_choice,
     breaks_of_confirming,
@@ -36,6 +37,7 @@ MUTATIONS: Mapping[str, Break] = {
     **breaks_in(breaks_of_naming),
     **breaks_in(breaks_of_beginning),
     **breaks_in(breaks_of_refusals),
+    **breaks_in(breaks_of_ages),
 }
 
 RELOADING: Mapping[str, Break] = {**breaks_in(breaks_of_reloading), **breaks_in(breaks_of_keeping)}

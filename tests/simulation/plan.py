@@ -330,5 +330,9 @@ class Plan:
     """What happens to the configuration of each life, one after the other."""
     rejections: Rejections | None = None
     """Nothing is wrong but these."""
+    strangers: tuple[int, ...] = ()
+    """Lives before which a worker is started that has this journal, and another service's address."""
+    moved: int | None = None
+    """The life before which the service moves to another address, and an operator says so; None: none."""
     has_spare: bool = False
     """Nothing is wrong but the outages, and each channel has a provider without one."""

@@ -153,7 +153,7 @@ class Reloads:
         for reload in world.plan.reloads:
             await anyio.sleep(reload.after)
             before = self._next
-            self._next = _tuned(configure(reload.to, world.plan, world.folder), reload)
+            self._next = _tuned(configure(reload.to, world.plan, world.folder, world.base_url), reload)
             with suppress(ConfigError):  # it is about to end
                 found = await reloader.reload(accept_orphans=True)
                 if found.changes:

@@ -158,8 +158,9 @@ def _set_aside_rightly(case: Case) -> Iterator[str]:
 def _receipts_told(case: Case) -> Iterator[str]:
     """What a provider reported, and heard that it was noted, becomes an event, whatever was told before."""
     # What fits nothing for as long as the journal keeps anything is forgotten; so is what ended before.
-    is_old = case.history.pruned or any(jump.seconds >= RETENTION for jump in case.history.plan.jumps)
-    is_old = is_old or case.history.forgets_soon
+    # A clock that is days ahead has only a shared journal forget.
+    days = any(jump.seconds >= RETENTION for jump in case.history.plan.jumps)
+    is_old = (case.history.is_shared and (case.history.pruned or days)) or case.history.forgets_soon
     if is_old or case.has_dropped_reports or case.state is None:
         return
     known = [*case.noted, *_known_by_provider_id(case)]

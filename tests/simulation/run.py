@@ -26,6 +26,7 @@ from simulation.providers import Providers
 from simulation.reports import Reports
 from simulation.service import Service, id_of
 from simulation.start import made_ready
+from simulation.strangers import come_to_another_service
 from simulation.worker import StandIns, Worker
 from simulation.world import RETENTION, World
 from support.endless import endless_loops_ended
@@ -107,6 +108,7 @@ async def _all_lives(world: World, others: StandIns) -> None:
     plan = world.plan
     is_idle = False
     for life in plan.lives:
+        await come_to_another_service(world, life, others)
         is_idle = await _one_life(world, life, others)
     last = replace(plan.lives[-1], end=None)
     to_come = {errand.life for errand in plan.errands}
@@ -114,6 +116,7 @@ async def _all_lives(world: World, others: StandIns) -> None:
         is_empty = not others.service.queue and not others.reports.waiting
         if is_idle and is_empty and number not in to_come and not _has_gone_on(world):
             return
+        await come_to_another_service(world, last, others)
         is_idle = await _one_life(world, last, others)
 
 
@@ -168,7 +171,7 @@ def hand_out_lost(world: World, service: Service, was_killed: bool) -> None:
     kept = world.kept
     known = {*kept.rows(), *kept.pruned(), *kept.forgotten()}
     raws = kept.malformed()
-    forgets = any(jump.seconds >= RETENTION for jump in world.plan.jumps)
+    forgets = kept.is_shared and any(jump.seconds >= RETENTION for jump in world.plan.jumps)
     lost = [
         raw
         for taken in world.ledger.taken.values()

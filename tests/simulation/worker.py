@@ -126,8 +126,8 @@ def whole_config() -> Config:
         return load(path, environ={})
 
 
-def configure(life: Life, plan: Plan, folder: Path) -> Config:
-    """The configuration of one life."""
+def configure(life: Life, plan: Plan, folder: Path, base_url: str = "http://service") -> Config:
+    """The configuration of one life, with the service at an address."""
     whole, tuning = whole_config(), plan.tuning
     channels = {}
     for name in life.channels:
@@ -147,7 +147,9 @@ def configure(life: Life, plan: Plan, folder: Path) -> Config:
     events = {"batch_size": tuning.post, "intermediate": tuning.intermediate}
     return whole.model_copy(
         update={
-            "service": whole.service.model_copy(update={"timeout": tuning.service_timeout}),
+            "service": whole.service.model_copy(
+                update={"timeout": tuning.service_timeout, "base_url": base_url}
+            ),
             "customers": whole.customers.model_copy(update={"cache_ttl": tuning.cache_ttl}),
             "queue": whole.queue.model_copy(update=queue),
             "events": whole.events.model_copy(update=events),
@@ -221,7 +223,7 @@ class Worker(Supervisor):
         world.stop = self.stop
 
     def _configured(self, life: Life) -> Config:
-        return configure(life, self._world.plan, self._world.folder)
+        return configure(life, self._world.plan, self._world.folder, self._world.base_url)
 
     def stop(self) -> None:
         """Begin to end, as SIGTERM does."""

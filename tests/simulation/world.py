@@ -84,6 +84,8 @@ class World:
         self._steps: Counter[Step] = Counter()
         self._requests: Counter[str] = Counter()
         self._lookups = 0
+        self.base_url = "http://service"
+        """Where the service is."""
         self.forgotten: list[int] = []
         """Messages that an operator had forgotten; the queue gives them again."""
         self.patience = trio.CancelScope()

@@ -21,7 +21,7 @@ from deliveryd.control.client import caller
 from deliveryd.errors import DeliverydError, JournalUnreachable, JournalUnusable
 from deliveryd.journal.orders import Action, ItemKind, Order
 from deliveryd.journal.place import NOT_INSTALLED, JournalDatabase, JournalFile, JournalPlace
-from deliveryd.journal.service_adoption import adopt_service as adopt
+from deliveryd.journal.service_adoption import adopt_service
 from deliveryd.runtime.privileges import work_as_owner
 from deliveryd.runtime.rights import at_this_machine, user_name
 
@@ -31,7 +31,7 @@ _OF_DATABASE = ("the journal's database can't be", "journal.password_file", "jou
 
 journal = CommandGroup(
     no_args_is_help=True,
-    help="Move the journal to another kind of place, or have it belong to a service that moved.\n\n"
+    help="Move the journal, or have it follow a service that moved.\n\n"
     "A worker has to be stopped for that; see the documents for how.",
 )
 
@@ -124,10 +124,10 @@ def reopen(
     password_file: PasswordOfUrl = None,
     accept_duplicates: OnceMore = False,
 ) -> None:
-    """Let workers use a journal again that was moved, as it was then.
+    """Let workers use a journal again that was moved.
 
-    It knows nothing of what happened at its new place since: never use both. To bring that back, move it
-    back instead.
+    It is as it was then, and knows nothing of what happened at its new place since: never use both. To bring
+    that back, move it back instead.
     """
     place = _place(url, "--url", password_file) or load_part(config, ("journal",)).config.journal.place
     if not accept_duplicates:
@@ -150,19 +150,19 @@ def reopen(
 
 
 @journal.command("adopt-service")
-def adopt_service(
+def take_over_service(
     *, config: ConfigOption = USUAL_CONFIG, why: WhyOption = None, as_data: AsData = False
 ) -> None:
-    """Have the journal belong to the service at service.base_url, since that only moved to another address.
+    """Let the journal go on with its service at service.base_url.
 
-    All ids have to be those of before: with another service's, messages would be lost or told of as sent.
-    A worker has to be stopped for that.
+    It must be the same service, with the same ids, at another address: messages of another one would be lost,
+    or told as sent. A worker has to be stopped for that.
     """
     loaded = load_as_owner(config)
     service = loaded.service.address
     user = at_this_machine(user_name(os.geteuid()))
     order = Order(Action.ADOPT, ItemKind.SERVICE, (service,), user, caller(), why)
-    before = adopt(loaded.journal.place, order, time.time_ns() // 1000)
+    before = adopt_service(loaded.journal.place, order, time.time_ns() // 1000)
     if as_data:
         print_json({"service": service, "before": before})
     else:

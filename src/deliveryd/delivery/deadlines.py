@@ -12,7 +12,7 @@ from deliveryd.delivery.listening import TICK, ListeningTime
 from deliveryd.delivery.recorder import Recorder
 from deliveryd.journal.base import Journal, PassedDeadlines
 from deliveryd.metrics import Metrics
-from deliveryd.model import SECOND, Clock, channel_of
+from deliveryd.model import channel_of
 from deliveryd.runtime.wakeup import HEARTBEAT_INTERVAL, Heartbeats
 from deliveryd.telemetry.log_events import Event, log
 
@@ -130,11 +130,11 @@ class OverdueReceipts:
     """Counts what was sent and never confirmed. `patience` is in seconds, by provider."""
 
     def __init__(
-        self, patience: Mapping[str, float], journal: Journal, clock: Clock, metrics: Metrics
+        self, patience: Mapping[str, float], journal: Journal, recorder: Recorder, metrics: Metrics
     ) -> None:
         self._patience = dict(patience)
         self._journal = journal
-        self._clock = clock
+        self._recorder = recorder
         self._metrics = metrics
         self._counted: dict[str, int] = {}
 
@@ -145,7 +145,7 @@ class OverdueReceipts:
     async def count(self) -> None:
         """Count the messages that became overdue since the last call."""
         for provider, seconds in list(self._patience.items()):
-            until = self._clock.now() - int(seconds * SECOND)
+            until = self._recorder.passed.before(seconds)
             since = None if self._journal.is_shared else self._counted.get(provider)  # others count as well
             count = await self._journal.count_overdue(provider, since, until)
             self._counted[provider] = until

@@ -121,7 +121,7 @@ class Pausing:
                 self._replace(await self._journal.end_pauses(self._clock.now()))
 
     async def follow_clock(self, back: int) -> None:
-        """Let no pause last longer from now on than it was ordered to; the clock was put back by so much."""
+        """Let each pause last as long as ordered; the clock was put back by so much (negative: forward)."""
         async with self._turn:
             self._replace(await self._journal.retime_pauses(back, self._clock.now()))
 

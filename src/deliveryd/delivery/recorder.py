@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -17,6 +17,7 @@ from deliveryd.delivery.backlog import Backlog
 from deliveryd.delivery.failures import Failures
 from deliveryd.delivery.in_flight import InFlightLimit
 from deliveryd.delivery.outbox_signals import OutboxSignals
+from deliveryd.delivery.passed_time import PassedTime
 from deliveryd.delivery.pausing import Pausing
 from deliveryd.delivery.stopped import StopCounts, StoppedRecipients
 from deliveryd.delivery.watching import Watcher
@@ -56,6 +57,9 @@ ALL = 1 << 62
 
 WAKE_BATCH = 1000
 """How many messages one commit wakes at most."""
+
+TOKEN_SECONDS = 3600.0
+"""How long a signature's token is kept after its end, by the time that passed."""
 
 DISK_FULL = "the journal's disk is nearly full (journal.reserve)"
 UNREACHABLE = "the journal's database can't be reached (journal.url)"
@@ -140,6 +144,16 @@ class Recorder:
     def unwatch(self, watcher: Watcher) -> None:
         """Tell a watcher nothing more."""
         self._watchers = tuple(each for each in self._watchers if each is not watcher)
+
+    @cached_property
+    def passed(self) -> PassedTime:
+        """How old records are."""
+        return PassedTime(self._clock, self._journal.kept_clock)
+
+    async def note_clock(self) -> None:
+        """Record what is known of the clock for the next run, if that is due."""
+        if (record := self.passed.record()) is not None:
+            await self._journal.keep_clock(record)
 
     @property
     def recovered(self) -> bool:
@@ -410,14 +424,14 @@ class Recorder:
             watcher.received(reports, results, self._clock.now())
         return results
 
-    async def use_token(self, token: SignedToken, at: int) -> bool:
+    async def use_token(self, token: SignedToken) -> bool:
         """Whether a signature's token wasn't used for another report before; it is kept with this one.
 
         Raises JournalFull as `receive` does.
         """
         if not self._journal.has_room():
             raise JournalFull(self.lack)
-        return await self._journal.use_token(token, at)
+        return await self._journal.use_token(token, self.passed.before(TOKEN_SECONDS))
 
     @property
     def takes_receipts(self) -> bool:
@@ -551,9 +565,9 @@ class Recorder:
         """Move due times by the microseconds that the clock was put back, and bound all of them."""
         if step:
             log(Event.CLOCK_STEPPED, seconds=step / SECOND)
-        back = max(-step, 0)
-        await self._journal.retime(back, self._clock.now(), self._longest_pause)
-        await self.pausing.follow_clock(back)
+        await self.note_clock()
+        await self._journal.retime(max(-step, 0), self._clock.now(), self._longest_pause)
+        await self.pausing.follow_clock(-step)
         self.backlog.expect_overdue(0.0)
 
 

@@ -268,6 +268,9 @@ class Journal(SharedLimits, Protocol):
     last_at: int
     """When an earlier run last wrote, by the clock of that time; 0: never."""
 
+    kept_clock: str
+    """What an earlier run gave `keep_clock`; "": nothing, or all go by the clock of a database."""
+
     @property
     def full(self) -> bool:
         """Whether something waits for room on the disk, or for a database that can't be reached.
@@ -379,7 +382,7 @@ class Journal(SharedLimits, Protocol):
         """
 
     async def retime_pauses(self, back: int, now: int) -> Sequence[Pause]:
-        """Bring pauses in line with a clock that was put back by so many microseconds (0: it wasn't).
+        """Bring pauses in line with a clock that was put back by so many microseconds (negative: forward).
 
         Each lasts no longer from `now` on than it was ordered to. Returns all pauses.
         """
@@ -515,6 +518,9 @@ class Journal(SharedLimits, Protocol):
 
         False while another connection reads the journal as of an earlier instant: try again later.
         """
+
+    async def keep_clock(self, record: str) -> None:
+        """Keep what is known of the clock for the next run."""
 
     async def prune(self, before: int, limit: int) -> int:
         """Delete ended messages whose end was before that instant and whose events are all accepted.

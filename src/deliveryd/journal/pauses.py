@@ -134,7 +134,7 @@ def ended_pauses(db: sqlite3.Connection, now: int) -> list[Pause]:
 
 
 def retime_pauses(db: sqlite3.Connection, back: int, now: int) -> None:
-    """Let pauses last as long as ordered after the clock was put back; none began later than now."""
+    """Let pauses last as long as ordered after the clock was set; none began later than now."""
     if back:
         db.execute(_SHIFT, (back,))
     db.execute(_BOUND, (now,))

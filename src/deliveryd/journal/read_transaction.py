@@ -22,7 +22,7 @@ class JournalAbsent(JournalError):
     """There is no journal yet; the first run creates it."""
 
 
-def examine(path: Path, query: Callable[[sqlite3.Connection], _T]) -> _T:
+def read_any_format(path: Path, query: Callable[[sqlite3.Connection], _T]) -> _T:
     """Run a query as `read` does, also on a journal of an earlier format, which the worker upgrades."""
     return _open(path, partial(_verified, path, check_supported, query))
 

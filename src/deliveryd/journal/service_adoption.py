@@ -10,7 +10,7 @@ from deliveryd.journal.decisions import RECORD
 from deliveryd.journal.lock import exclusive_journal
 from deliveryd.journal.orders import Order
 from deliveryd.journal.place import NOT_INSTALLED, JournalFile, JournalPlace
-from deliveryd.journal.read_transaction import examine
+from deliveryd.journal.read_transaction import read_any_format
 from deliveryd.journal.service import keep_service, kept_service
 from deliveryd.journal.sqlite_file import checked, open_database
 
@@ -20,7 +20,7 @@ def read_service(path: Path) -> str | None:
 
     Raises JournalAbsent if there is no journal, JournalError.
     """
-    return examine(path, kept_service)
+    return read_any_format(path, kept_service)
 
 
 def adopt_service(place: JournalPlace, order: Order, at: int) -> str | None:

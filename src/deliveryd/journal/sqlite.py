@@ -90,6 +90,7 @@ class SqliteJournal(GroupCommit[sqlite3.Connection]):
         self.namespace = namespace
         self.stop_key = stop_key
         self.last_at = last_at
+        self.kept_clock = upkeep.kept_clock(db)
         self._db = db
         self._emptied = emptied
         self._matching = Matching(outbox, namespace, emptied)
@@ -263,6 +264,10 @@ class SqliteJournal(GroupCommit[sqlite3.Connection]):
     async def decide(self, order: Order, at: int, providers: Collection[str]) -> Decided:
         """Carry out an operator's order."""
         return await self._try(lambda db: self._decisions.carry_out(db, order, at, providers))
+
+    async def keep_clock(self, record: str) -> None:
+        """Keep what is known of the clock for the next run."""
+        await self._commit(lambda db: upkeep.keep_clock(db, record))
 
     async def prune(self, before: int, limit: int) -> int:
         """Delete old ended messages."""

@@ -132,6 +132,17 @@ def _down_since(db: sqlite3.Connection) -> Mapping[str, int]:
     return {} if row is None else dict(json.loads(row[0]))
 
 
+def keep_clock(db: sqlite3.Connection, record: str) -> None:
+    """Keep what is known of the clock."""
+    db.execute("INSERT OR REPLACE INTO meta VALUES ('clock', ?)", (record,))
+
+
+def kept_clock(db: sqlite3.Connection) -> str:
+    """What an earlier run kept of its clock; "": nothing."""
+    row = db.execute("SELECT value FROM meta WHERE key = 'clock'").fetchone()
+    return "" if row is None else str(row[0])
+
+
 def latest_doubt(db: sqlite3.Connection, entry: Entry) -> str | None:
     """Return the reason of the latest try in doubt under a message's key."""
     row = db.execute(

@@ -154,7 +154,7 @@ class Receipts:
         try:
             verified = await self._verified(inlet, self._pages[provider], request, now)
             if isinstance(verified, ReceiptRequest) and verified.token is not None:
-                await self._use(verified.token, now)
+                await self._use(verified.token)
         except Forged:
             self._log_seldom("forged", Event.RECEIPT_FORGED, provider)
             return inlet.refusal
@@ -171,9 +171,9 @@ class Receipts:
             return ReceiptReply(400, str(error))
         return _LATER if results is None else inlet.reply._replace(results=results)
 
-    async def _use(self, token: SignedToken, now: int) -> None:
+    async def _use(self, token: SignedToken) -> None:
         """Note what a token was used for, durably. Raises Forged if that was another report."""
-        if not await self._recorder.use_token(token, now):
+        if not await self._recorder.use_token(token):
             raise Forged("the token was used for another report")
 
     async def _verified(

@@ -18,7 +18,7 @@ from deliveryd.config import Config, Examined
 from deliveryd.errors import AddressInUse, ConfigError
 from deliveryd.journal.base import Orphans
 from deliveryd.journal.service import difference
-from deliveryd.model import SECOND, Clock
+from deliveryd.model import Clock
 from deliveryd.runtime.threads import Blocking, in_thread
 from deliveryd.telemetry import log_events
 from deliveryd.telemetry.log_events import Event, describe, log
@@ -133,7 +133,7 @@ class Reloader:
         before = self._config.channels
         for name in before.providers.keys() - config.channels.providers.keys():
             overdue = before.overdue.get(name)
-            since = self._clock.now() - int((overdue or 0.0) * SECOND)
+            since = self._parts.recorder.passed.before(overdue or 0.0)
             with _as_problem("journal.url"):
                 found = await self._parts.journal.orphans(name, since)
             if overdue is None:

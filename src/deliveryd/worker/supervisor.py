@@ -37,7 +37,7 @@ from deliveryd.http.lazy_server import serve_when_asked
 from deliveryd.journal.base import Account, Counts, Journal
 from deliveryd.journal.opening import open_reader
 from deliveryd.journal.orders import Order
-from deliveryd.model import SECOND, Clock, WallClock
+from deliveryd.model import Clock, WallClock
 from deliveryd.network.plain_text import is_loopback
 from deliveryd.rendering.language import load_tags
 from deliveryd.runtime.progress import LoggedProgress
@@ -416,7 +416,8 @@ class Supervisor:
         health.refresh(counts, open_)
 
     async def _prune(self, parts: Parts) -> None:
-        before = self._clock.now() - int(self._config.journal.retention * SECOND)
+        await parts.recorder.note_clock()
+        before = parts.recorder.passed.before(self._config.journal.retention)
         progress = LoggedProgress(Event.JOURNAL_CLEANING, anyio.current_time)
         while pruned := await parts.journal.prune(before, PRUNE_BATCH):
             progress.add(pruned)

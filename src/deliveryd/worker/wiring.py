@@ -187,7 +187,7 @@ async def assemble(
         yield Parts(
             Pipeline(stations, journal, recorder, clock, heartbeats), stations, recorder, journal,
             open_receipts(config, common), metrics, heartbeats,
-            OverdueReceipts(config.channels.overdue, journal, clock, metrics),
+            OverdueReceipts(config.channels.overdue, journal, recorder, metrics),
             exporter,
             common, outside, service, directory, settings,
         )  # fmt: skip

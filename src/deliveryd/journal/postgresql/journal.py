@@ -120,6 +120,7 @@ class PostgresqlJournal(LeasedCommits):
         db, lease = work.db, work.lease
         left = written(db)
         self.last_at = left.last_at
+        self.kept_clock = ""
         self.namespace = upkeep.meta(db, "namespace") or ""
         self.stop_key = bytes.fromhex(upkeep.meta(db, "stop_key") or "")
         self._days = Days(db)
@@ -397,6 +398,9 @@ class PostgresqlJournal(LeasedCommits):
             return self._decisions.carry_out(db, order, at, known)
 
         return await self._try(decide)
+
+    async def keep_clock(self, record: str) -> None:
+        """The database's clock is everybody's."""
 
     async def prune(self, before: int, limit: int) -> int:
         """Forget messages of days that are over; make tomorrow's partitions ahead of its takes."""

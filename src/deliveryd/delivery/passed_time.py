@@ -1,0 +1,105 @@
+"""How old records are, by the time that passed: a clock that is put forward makes nothing old by itself.
+
+Records bear the time of day. What is forgotten by its age is therefore older than the lowest that the clock
+showed while that age passed, which the monotonic clock measures. While the machine is off or asleep, no time
+is known to pass: a clock that is wrong at a start ends nothing.
+"""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from pathlib import Path
+from typing import NamedTuple
+
+import anyio
+
+from deliveryd.model import SECOND, STEP, Clock
+
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+"""What tells one start of the machine, in which its monotonic clock runs on, from the next."""
+
+KEPT_EVERY = 3600 * SECOND
+"""Microseconds between two records of the passed time; as many may be lost when the machine goes down."""
+
+MOST_STEPS = 1000
+"""Steps of the clock that are remembered."""
+
+
+class ClockReading(NamedTuple):
+    """What the clock showed when so much time had passed; it went on from there until the next one."""
+
+    passed: int
+    shown: int
+
+
+class PassedTime:
+    """The time that passed since the journal began, in microseconds, and what the clock showed meanwhile.
+
+    `kept` is what `record` returned in an earlier run; "": there was none.
+    """
+
+    def __init__(self, clock: Clock, kept: str = "") -> None:
+        self._clock = clock
+        self._boot = _boot_id()
+        monotonic = _monotonic()
+        before = 0
+        self._readings = [ClockReading(0, clock.now())]
+        if kept:
+            record = json.loads(kept)
+            is_same_boot = record["boot"] == self._boot and record["monotonic"] <= monotonic
+            before = record["passed"] + (monotonic - record["monotonic"] if is_same_boot else 0)
+            self._readings = [ClockReading(*each) for each in record["readings"]]
+        self._began = monotonic - before
+        self._recorded = None if not kept else before - KEPT_EVERY
+        self._look()
+
+    def before(self, seconds: float) -> int:
+        """Return the instant before which all that was recorded is older than so many seconds."""
+        self._look()
+        since = self._passed - int(seconds * SECOND)
+        ends = [later.passed for _, later in pairwise(self._readings)] + [self._passed + 1]
+        lowest = [
+            shown + (since - passed if number == 0 else max(since - passed, 0))
+            for number, ((passed, shown), end) in enumerate(zip(self._readings, ends, strict=True))
+            if end > since
+        ]
+        return min(lowest)
+
+    def record(self) -> str | None:
+        """Return what is to be kept for the next run; None: what it has will do."""
+        self._look()
+        if self._recorded is not None and self._passed - self._recorded < KEPT_EVERY:
+            return None
+        self._recorded = self._passed
+        monotonic = self._began + self._passed
+        kept = {
+            "boot": self._boot,
+            "monotonic": monotonic,
+            "passed": self._passed,
+            "readings": self._readings,
+        }
+        return json.dumps(kept)
+
+    @property
+    def _passed(self) -> int:
+        return _monotonic() - self._began
+
+    def _look(self) -> None:
+        """Note what the clock shows, if it was set since the last look."""
+        passed, shown = self._passed, self._clock.now()
+        latest = self._readings[-1]
+        if abs(shown - latest.shown - (passed - latest.passed)) >= STEP:
+            self._readings = [*self._readings[-MOST_STEPS:], ClockReading(passed, shown)]
+            self._recorded = None
+
+
+def _monotonic() -> int:
+    return int(anyio.current_time() * SECOND)
+
+
+def _boot_id() -> str:
+    try:
+        return BOOT_ID.read_text(encoding="ascii").strip()
+    except OSError:
+        return ""

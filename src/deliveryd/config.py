@@ -412,7 +412,7 @@ class ConfigPart(NamedTuple):
 
 
 def load_part(path: Path, tables: Collection[str], environ: Mapping[str, str] = os.environ) -> ConfigPart:
-    """Read a configuration for what needs only some of its tables.
+    """Read a configuration for what needs only some of its tables, or single keys such as `service.base_url`.
 
     Raises ConfigError with the problems of these tables, or if the file can't be read at all.
     """
@@ -420,7 +420,8 @@ def load_part(path: Path, tables: Collection[str], environ: Mapping[str, str] = 
     starts = tuple(
         start
         for table in tables
-        for start in (f"{path}:{table}.", f"{path}:{table}:", f"{PREFIX}{table.upper()}__")
+        for name in (f"{PREFIX}{table.upper().replace('.', '__')}",)
+        for start in (f"{path}:{table}.", f"{path}:{table}:", f"{name}__", f"{name}:")
     )
     own = [problem for problem in examined.problems if problem.startswith(starts)]
     config = examined.config or examine(path, {**environ, **_ANY_SERVICE}).config

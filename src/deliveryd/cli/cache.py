@@ -81,7 +81,7 @@ def info(
     as_data: AsData = False,
 ) -> None:
     """Show the size of the caches or, with --settings, one cached entry."""
-    loaded = load_journal_as_owner(config, "settings")
+    loaded = load_journal_as_owner(config, "settings", "service.base_url")
 
     async def look() -> AsyncIterator[_Report]:
         if settings is not None:
@@ -104,7 +104,7 @@ def clear(
 
     A running worker removes the settings from its memory, too.
     """
-    loaded = load_journal_as_owner(config, "settings")
+    loaded = load_journal_as_owner(config, "settings", "service.base_url")
 
     async def forget() -> AsyncIterator[_Report]:
         there = settings is None

@@ -12,7 +12,7 @@ import typer
 
 from deliveryd.cli.alive import USUAL_CONFIG
 from deliveryd.cli.command_group import CommandGroup
-from deliveryd.cli.configuration import load_as_owner
+from deliveryd.cli.configuration import load_journal_as_owner
 from deliveryd.cli.options import AsData, ConfigOption, WhyOption
 from deliveryd.cli.output import print_errors, print_json, print_lines
 from deliveryd.cli.progress import ProgressLine
@@ -158,7 +158,7 @@ def take_over_service(
     It must be the same service, with the same ids, at another address: messages of another one would be lost,
     or told as sent. A worker has to be stopped for that.
     """
-    loaded = load_as_owner(config)
+    loaded = load_journal_as_owner(config, "service.base_url")
     service = loaded.service.address
     user = at_this_machine(user_name(os.geteuid()))
     order = Order(Action.ADOPT, ItemKind.SERVICE, (service,), user, caller(), why)

@@ -39,7 +39,7 @@ _UNFIT = (
     " or let it begin anew (resend --new-key)"
 )
 
-REMOVED = "the provider was removed"
+WAS_REMOVED = "the provider was removed"
 """Why a message doesn't come back to a provider that may have it, and that was removed."""
 
 NOT_OUTLASTED = "not sent: the worker's lease of the journal could have ended before the attempt"
@@ -157,7 +157,7 @@ def released(entry: Entry, at: int) -> Transition:
 
 def left(entry: Entry, at: int) -> Transition:
     """A message leaves a provider that was removed, and is due at any other one."""
-    return Transition(entry.left(REMOVED), *_LEFT, at, due_at=at)
+    return Transition(entry.left(WAS_REMOVED), *_LEFT, at, due_at=at)
 
 
 def intent(entry: Entry, at: int, intermediate: Collection[str]) -> Transition:

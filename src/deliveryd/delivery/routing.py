@@ -16,7 +16,7 @@ from deliveryd.journal.pauses import Pause
 from deliveryd.model import Customer, Entry, Rendered, channel_of, first_of
 from deliveryd.rendering.content import Broken, CompiledBlock, CompiledSettings, Missing
 from deliveryd.rendering.language import candidates
-from deliveryd.transitions import REMOVED, expiry_details
+from deliveryd.transitions import WAS_REMOVED, expiry_details
 
 
 class Road(NamedTuple):
@@ -243,7 +243,7 @@ class Router:
     def _without_removed(self, entry: Entry) -> Entry:
         """A message with content to repeat; it has left its provider if that was removed."""
         is_there = (entry.provider or entry.via) in self._providers
-        return entry if is_there or entry.doubt else entry.left(REMOVED)
+        return entry if is_there or entry.doubt else entry.left(WAS_REMOVED)
 
     def _repeats(self, entry: Entry) -> str | None:
         """The provider to which a message says again what may have arrived there, if it does so."""

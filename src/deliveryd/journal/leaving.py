@@ -16,10 +16,10 @@ from deliveryd.states import State
 FREE = (waits.room, waits.repeat, waits.recovery)
 """What messages wait for that are bound to a provider, and that another one could take."""
 
-KEYS = (*FREE, waits.alone)
+WAITING_KEYS = (*FREE, waits.alone)
 """What messages wait for that are bound to a provider."""
 
-PORTION = 1000
+LEFT_AT_ONCE = 1000
 """Messages that are read at a time."""
 
 _AT = f"""
@@ -40,15 +40,15 @@ def release(db: sqlite3.Connection, provider: str, at: int, limit: int) -> int:
 
 def leave(db: sqlite3.Connection, providers: Collection[str], at: int, limit: int) -> Left:
     """Hold what is in doubt at removed providers, and let all else that waits there leave them."""
-    doubtful = _at(db, providers, KEYS, 1, limit)
+    doubtful = _at(db, providers, WAITING_KEYS, 1, limit)
     held = _move(db, [transitions.held_without_provider(entry, State.WAITING, at) for entry in doubtful])
-    free = _at(db, providers, KEYS, 0, limit)
+    free = _at(db, providers, WAITING_KEYS, 0, limit)
     return Left(held, _move(db, [transitions.left(entry, at) for entry in free]))
 
 
 def leave_all(db: sqlite3.Connection, providers: Collection[str], at: int) -> None:
     """The same, however many messages wait there."""
-    while max(leave(db, providers, at, PORTION)) == PORTION:
+    while max(leave(db, providers, at, LEFT_AT_ONCE)) == LEFT_AT_ONCE:
         pass
 
 

@@ -6,7 +6,7 @@ import sqlite3
 from collections.abc import Collection
 
 from deliveryd.journal.base import Doubtful, Orphans
-from deliveryd.journal.leaving import KEYS, keys_of
+from deliveryd.journal.leaving import WAITING_KEYS, keys_of
 from deliveryd.journal.pauses import IS_PAUSED
 from deliveryd.journal.rows import ENTRY, entry_of, to_json
 from deliveryd.journal.upkeep import latest_doubt
@@ -42,7 +42,7 @@ def held(db: sqlite3.Connection, providers: Collection[str], after: int, limit: 
 
 def count_orphans(provider: str, sent_since: int, db: sqlite3.Connection) -> Orphans:
     """Count what the removal of a provider would leave."""
-    waiting = dict(db.execute(_WAITING, (to_json(keys_of([provider], KEYS)), provider)))
+    waiting = dict(db.execute(_WAITING, (to_json(keys_of([provider], WAITING_KEYS)), provider)))
     (in_doubt,) = db.execute(_IN_DOUBT, (provider,)).fetchone()
     (unconfirmed,) = db.execute(_UNCONFIRMED, (sent_since, provider)).fetchone()
     (deadlines,) = db.execute(_DEADLINES, (provider,)).fetchone()

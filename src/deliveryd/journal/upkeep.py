@@ -11,7 +11,7 @@ from deliveryd import transitions
 from deliveryd.journal.account import add_pruned, open_states
 from deliveryd.journal.base import Counts, Doubtful, Recovery
 from deliveryd.journal.beginnings import keep_beginnings
-from deliveryd.journal.leaving import KEYS, keys_of, leave_all
+from deliveryd.journal.leaving import WAITING_KEYS, keys_of, leave_all
 from deliveryd.journal.outbox import WATERMARK
 from deliveryd.journal.pauses import IS_PAUSED, count_paused, paused_in_doubt_elsewhere, pauses
 from deliveryd.journal.rows import ENTRY, entry_of, to_json
@@ -102,7 +102,7 @@ def namespace_of(db: sqlite3.Connection) -> str:
 def recover(db: sqlite3.Connection, now: int, providers: Collection[str]) -> Recovery:
     """Bring the messages of an earlier run into states to continue from."""
     db.execute(_INTERRUPTED, (now,))
-    db.execute(_DUE_NOW, (now, to_json(keys_of(providers, KEYS))))
+    db.execute(_DUE_NOW, (now, to_json(keys_of(providers, WAITING_KEYS))))
     leave_all(db, _providers_of_waiting(db) - set(providers), now)
     db.executemany(_HOLD_PAUSED, [(id_,) for id_ in paused_in_doubt_elsewhere(db, providers)])
     taken = [entry_of(row) for row in db.execute(_OPEN, (State.TAKEN,))]

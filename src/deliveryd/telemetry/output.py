@@ -162,7 +162,7 @@ class _Sink:
     debug = info = warning = error = critical = write
 
 
-class _Opened(NamedTuple):
+class _OwnDescriptor(NamedTuple):
     """A descriptor of our own, what writes to it without waiting, and what closes it."""
 
     descriptor: int
@@ -170,7 +170,7 @@ class _Opened(NamedTuple):
     close: Callable[[], None]
 
 
-def _open(descriptor: int) -> _Opened:
+def _open(descriptor: int) -> _OwnDescriptor:
     """Open an output for writing without waiting.
 
     The flag O_NONBLOCK belongs to the open file, which other processes share, the shell for instance: setting
@@ -180,16 +180,18 @@ def _open(descriptor: int) -> _Opened:
     mode = os.fstat(descriptor).st_mode
     if stat.S_ISSOCK(mode):
         connection = socket.socket(fileno=os.dup(descriptor))
-        return _Opened(
+        return _OwnDescriptor(
             connection.fileno(), lambda data: connection.send(data, socket.MSG_DONTWAIT), connection.close
         )
     may_block = stat.S_ISFIFO(mode) or stat.S_ISCHR(mode)
     if may_block:
         with suppress(OSError):
             own = os.open(f"/proc/self/fd/{descriptor}", os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY)
-            return _Opened(own, partial(os.write, own), partial(os.close, own))
+            return _OwnDescriptor(own, partial(os.write, own), partial(os.close, own))
     own = os.dup(descriptor)
-    return _Opened(own, partial(_write_if_ready if may_block else os.write, own), partial(os.close, own))
+    return _OwnDescriptor(
+        own, partial(_write_if_ready if may_block else os.write, own), partial(os.close, own)
+    )
 
 
 def _write_if_ready(descriptor: int, data: bytes | memoryview) -> int:

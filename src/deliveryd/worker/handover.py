@@ -249,7 +249,7 @@ class Handover:
 
 def _released(entry: Entry) -> Entry:
     """A message that was queued at a removed provider: it has left it, unless a try there is in doubt."""
-    return entry if entry.doubt else entry.left(transitions.REMOVED)
+    return entry if entry.doubt else entry.left(transitions.WAS_REMOVED)
 
 
 def _difference(before: Config, config: Config, old: Outside, new: Outside) -> _Difference:

@@ -402,7 +402,7 @@ def problems_of(options: dict[str, Any]) -> str:
         ({"json": SMS, "headers": {"X Y": "a"}}, "isn't a header name"),
         ({"json": SMS, "headers": {"X": "a", "x": "b"}}, "given twice"),
         ({"json": {"at": datetime(2024, 1, 1, tzinfo=UTC)}}, "must be a string in quotes"),
-        ({"json": SMS, "provider_id": "("}, "neither a JSON Pointer nor"),
+        ({"json": SMS, "provider_id": "("}, "no JSON Pointer, and not a regular expression"),
         ({"json": SMS, "proxy": "http://u:p@h"}, "without a user name"),
         ({"json": SMS, "proxy": "http://h:65536"}, "the port of an address must be between 1 and 65535"),
         ({"json": SMS, "tls": {"key_file": "k"}}, "key_file needs cert_file"),

@@ -6,7 +6,7 @@ import hmac
 from base64 import b64decode, b64encode
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs
+from urllib.parse import parse_qs, unquote
 
 import pytest
 from pydantic import ValidationError
@@ -338,3 +338,38 @@ def test_what_a_variant_sends_counts_with_the_rest(token: str) -> None:
     assert content == "variants.0.json.x: the block sms has no field 'image'"
     assert plain_text.startswith("url: the secret t would be sent to sms.example.com unencrypted: ")
     assert customer_fields(options.mapped()) == {"phone", "msisdn"}
+
+
+STEERING = [
+    "../admin/users", "..", ".", "...", "..;/admin", "a/b", "a\\b", "a%2fb", "%2e%2e", "a;jsessionid=1",
+    "a\nb", "a\x7fb", "\uff0e\uff0e", "\u2025", "a\uff0fadmin", "a\uff3cb", "\uff05" + "2e", ". .",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("handle", STEERING)
+@pytest.mark.parametrize("path", ["/users/{customer.handle}/messages", "/users/u-{customer.handle}"])
+async def test_a_customers_field_steers_no_request_to_another_address(path: str, handle: str) -> None:
+    """This customer can't be reached, which is known before any request, and none is made."""
+    customer = Customer(7, {"handle": handle})
+    async with open_gateway() as gateway:
+        options = {"url": gateway.url + path, "json": {"text": "{content.text}"}}
+        async with opened("http", options, block="sms") as channel:
+            assert not channel.reaches(customer)
+            assert channel.unreached(customer) == "a value can't be part of the address"
+            verdict = await channel.send(dispatch("sms", {"text": "Hi"}, customer=customer))
+    assert isinstance(verdict, Refused)
+    assert gateway.seen == []
+
+
+@pytest.mark.parametrize(
+    "handle", ["ann", "ann.lee", "+447700900101", "a@b.example", "J\u00fcrgen", "a b", "..a", "a:b"]
+)
+async def test_other_fields_are_one_segment_of_the_path(handle: str) -> None:
+    """As they are after the server decoded them once."""
+    customer = Customer(7, {"handle": handle})
+    async with open_gateway() as gateway:
+        options = {"url": f"{gateway.url}/users/{{customer.handle}}/x", "json": {"text": "{content.text}"}}
+        async with opened("http", options, block="sms") as channel:
+            assert channel.reaches(customer)
+            await channel.send(dispatch("sms", {"text": "Hi"}, customer=customer))
+        assert [unquote(part) for part in gateway.seen[0].target.split("/")] == ["", "users", handle, "x"]

@@ -101,8 +101,8 @@ def as_is(text: str) -> str:
 class TextTemplate:
     """A compiled string with placeholders: secrets and `{receipt.url}` are built in, others come per message.
 
-    `literal` encodes text of the configuration, `value` encodes values, secrets included; `prefix` is
-    prepended unencoded.
+    `literal` encodes text of the configuration, `value` encodes values, `constant` those that are built in
+    (None: like the others); `prefix` is prepended unencoded.
     """
 
     __slots__ = ("_pieces", "_value", "constant")
@@ -114,6 +114,7 @@ class TextTemplate:
         *,
         literal: Encode = as_is,
         value: Encode = as_is,
+        constant: Encode | None = None,
         prefix: str = "",
     ) -> None:
         self._value = value
@@ -121,8 +122,8 @@ class TextTemplate:
         for piece in split(text):
             if isinstance(piece, str):
                 self._add_literal(literal(piece))
-            elif (constant := context.constant(piece)) is not None:
-                self._add_literal(value(constant))
+            elif (built_in := context.constant(piece)) is not None:
+                self._add_literal((constant or value)(built_in))
             else:
                 self._pieces.append(getter(piece, context))
         self.constant = _only_text(self._pieces)

@@ -25,6 +25,7 @@ from deliveryd.channels.base import (
     Verdict,
 )
 from deliveryd.channels.filling import UNREADABLE_PHONE, MappingContext, Unfit, Validity
+from deliveryd.channels.http_address import UNFIT_FOR_PATH, customer_fields_in_path, fits_path
 from deliveryd.channels.http_answers import AnswerReader
 from deliveryd.channels.http_lookup import HttpLookup, LookupWriter
 from deliveryd.channels.http_options import HttpChannelOptions
@@ -127,6 +128,9 @@ class HttpChannel:
         self._recipient = Recipient(placeholder, context) if (placeholder := options.address()) else None
         self._needs_customer = bool(customer_fields(options.mapped()))
         self._phones = context.phones
+        self._path_fields = customer_fields_in_path(options.url).union(
+            *(customer_fields_in_path(variant.url) for variant in options.variants if variant.url)
+        )
         self._phone_fields = [name.field for name in options.phone_fields if name.root == "customer"]
         self._endpoint = endpoint_of(options.url, tls, options.proxy)
         self._account_probe, self._basic = options.probe, options.basic
@@ -134,20 +138,24 @@ class HttpChannel:
         self._reader = AnswerReader(options.answers, options.provider_id, host)
 
     def reaches(self, customer: Customer | None) -> bool:
-        """Whether every `{customer.FIELD}` of the mappings has a value, and phone numbers can be read."""
+        """Whether every `{customer.FIELD}` of the mappings has a value that fits where it stands."""
         if customer is None:
             return not self._needs_customer
         fields = customer.fields
         for name in self.customer_fields:
             if not fields.get(name):
                 return False
+        if not all(fits_path(fields[name]) for name in self._path_fields):
+            return False
         phones = self._phones
         return phones is None or all(phones.is_readable(fields[name]) for name in self._phone_fields)
 
     def unreached(self, customer: Customer | None) -> str:
-        """Return whether an address is missing, or can't be read as a phone number."""
+        """Return whether an address is missing, unfit for a path, or can't be read as a phone number."""
         if customer is None or not all(map(customer.fields.get, self.customer_fields)):
             return NO_ADDRESS
+        if not all(fits_path(customer.fields[name]) for name in self._path_fields):
+            return UNFIT_FOR_PATH
         return UNREADABLE_PHONE
 
     def recipient(self, customer: Customer) -> str | None:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import NamedTuple
+from unicodedata import normalize
 from urllib.parse import quote
 
 from deliveryd.channels.base import Dispatch
@@ -19,7 +20,35 @@ QueryPairs = Mapping[str, object]
 encode_component = partial(quote, safe="")
 
 _ADDRESS = re.compile(r"(https?://[^/?#{}\s]+)([^?#]*)(?:\?([^#]*))?")
-_NOT_A_SEGMENT = frozenset({"", ".", ".."})  # each would change the address
+_STEERING = re.compile(r"[/\\%;\x00-\x1f\x7f-\x9f]")
+"""What a server or a proxy on the way may take for more than text of a segment, also after it was decoded."""
+
+UNFIT_FOR_PATH = "a value can't be part of the address"
+
+
+def fits_path(value: str) -> bool:
+    """Whether a value may be a part of a path's segment, whatever reads and decodes it on the way.
+
+    It may hold no separators, escapes and controls, in no width, and not only dots.
+    """
+    forms = [value] if value.isascii() else [value, normalize("NFKC", value)]
+    return all(_STEERING.search(form) is None and form.strip(". ") for form in forms)
+
+
+def _encode_for_path(value: str) -> str:
+    if not fits_path(value):
+        raise Unfit(UNFIT_FOR_PATH)
+    return encode_component(value)
+
+
+def customer_fields_in_path(url: str) -> frozenset[str]:
+    """Return the customer's fields that stand in the path of an address as they are."""
+    path = url.partition("?")[0]
+    return frozenset(
+        piece.field
+        for piece in split(path)
+        if isinstance(piece, Name) and piece.root == "customer" and not piece.filters
+    ) - {"id"}
 
 
 def address_problem(url: str) -> str | None:
@@ -57,7 +86,10 @@ def compile_address(url: str, query: QueryPairs | None, context: MappingContext)
     match = _ADDRESS.fullmatch(url)
     if match is None:
         raise ValueError("not an address")
-    segments = [TextTemplate(segment, context, value=encode_component) for segment in match[2].split("/")]
+    segments = [
+        TextTemplate(segment, context, value=_encode_for_path, constant=encode_component)
+        for segment in match[2].split("/")
+    ]
     pairs = _compile_query(match[3] or "", query or {}, context)
     constants = [text.constant for text in (*segments, *pairs)]
     fill = partial(_fill_address, match[1], segments, pairs)
@@ -82,8 +114,8 @@ def _fill_segment(segment: TextTemplate, dispatch: Dispatch) -> str:
     if segment.constant is not None:
         return segment.constant
     filled = segment.fill(dispatch)
-    if filled is ABSENT or filled in _NOT_A_SEGMENT:
-        raise Unfit("a value can't be part of the address")
+    if filled is ABSENT or not filled.strip("."):  # parts that are dots together
+        raise Unfit(UNFIT_FOR_PATH)
     return filled
 
 

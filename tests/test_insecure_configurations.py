@@ -446,3 +446,14 @@ def test_a_limit_that_was_set_below_what_a_provider_sends_is_told(
         assert found == f"{limit} is less than what is accepted of providers that send more: {told}"
     config = load(world.config)
     assert largest_requests(config)["messenger"] == max(3 << 20, config.receipts.max_body)
+
+
+def test_a_batch_size_that_never_counts_is_pointed_at(world: World) -> None:
+    """With both numbers; it is no mistake."""
+    world.change("[queue]", "[queue]\nbatch_size = 500\nmax_in_flight = 200")
+    answered = check(world, "--offline", "--strict")
+    (found,) = [line for line in answered.out.splitlines() if " queue.batch_size " in line]
+    assert found.startswith("hint")
+    assert "500" in found
+    assert "200" in found
+    assert answered.status == 0

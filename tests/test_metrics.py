@@ -58,6 +58,7 @@ def test_what_happens_is_counted() -> None:
     for verdict in (Accepted("p-1"), Refused("no"), Stopped("blocked"), *others):
         counted.attempted("sms", verdict, 0.5)
     counted.accepted_after("sms", [90])
+    counted.events_posted(12)
     counted.events_accepted(10)
     counted.events_refused(1)
     counted.post_failed("unavailable")
@@ -87,6 +88,8 @@ def test_what_happens_is_counted() -> None:
         },
         "deliveryd_attempt_duration_seconds_count{channel=sms,provider=sms}": 6,
         "deliveryd_delivery_delay_seconds_count{channel=sms,provider=sms}": 1,
+        "deliveryd_event_posts_total": 1,
+        "deliveryd_events_posted_total": 12,
         "deliveryd_events_accepted_total": 10,
         "deliveryd_events_refused_total": 1,
         "deliveryd_events_post_failures_total{reason=unavailable}": 1,

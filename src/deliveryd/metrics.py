@@ -187,6 +187,8 @@ class Metrics:
         self._delay: dict[str, Durations] = {}
         self._delay_series = self._timed_at("delivery_delay", "From take to acceptance by a channel.")
 
+        self._posts = plain("event_posts", "Posts of status events, whatever the service answered.")
+        self._events_posted = plain("events_posted", "Status events in these posts.")
         self._events_accepted = plain("events_accepted", "Status events accepted by the service.")
         self._events_refused = plain("events_refused", "Status events refused for good and set aside.")
         self._post_failures = by(
@@ -293,6 +295,11 @@ class Metrics:
     def accepted_after(self, provider: str, delays: Sequence[float]) -> None:
         """Record the seconds from messages' takes to their acceptance by a provider."""
         self._delay[provider].observe_all(delays)
+
+    def events_posted(self, count: int) -> None:
+        """Count a post of so many status events."""
+        self._posts[_ALONE] += 1
+        self._events_posted[_ALONE] += count
 
     def events_accepted(self, count: int) -> None:
         """Count status events accepted by the service."""

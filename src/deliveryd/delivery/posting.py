@@ -117,6 +117,7 @@ class Posting:
         pauses = self._pauses
         self._heartbeats.beat("reporting")
         await self._journal.renew()  # first, so that a service that is replaced meanwhile isn't in use
+        self._metrics.events_posted(len(rows))
         try:
             await self._sink.report([row.body for row in rows], self._journal.renew)
         except ServiceError as error:

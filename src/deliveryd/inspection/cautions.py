@@ -32,6 +32,7 @@ def cautions(config: Config) -> list[Finding]:
     return [
         *_open_pages(config),
         *_unverified_receipts(config),
+        *_idle_sizes(config),
         *_small_limit(config),
         *_secrets_in_addresses(config),
         *_literal_secrets(config),
@@ -72,6 +73,14 @@ def _unverified_receipts(config: Config) -> Iterator[Finding]:
                 f" add [{provider.place}.receipt.signature]"
             )
             yield Finding(f"{provider.place}.receipt", Level.WARNING, text)
+
+
+def _idle_sizes(config: Config) -> Iterator[Finding]:
+    """Yield batch sizes that can't be reached."""
+    taken, slots = config.queue.batch_size, config.queue.max_in_flight
+    if taken > slots:
+        text = f"{taken:,} are never taken at once, since queue.max_in_flight leaves room for {slots:,}"
+        yield Finding("queue.batch_size", Level.HINT, text)
 
 
 def _small_limit(config: Config) -> Iterator[Finding]:

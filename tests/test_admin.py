@@ -32,6 +32,7 @@ from deliveryd.http.addresses import bind, parse_listen, url_of
 from deliveryd.metrics import Metrics
 from deliveryd.telemetry.overview import Failure, as_json
 from support.overviews import IDLE, Worker, provider
+from support.patience import PATIENCE
 
 
 @pytest.fixture(params=[False, True], ids=["asyncio", "uvloop"])
@@ -181,7 +182,7 @@ async def test_a_missing_or_doubled_host_is_refused(head: str) -> None:
         host, port = parse_listen(url.removeprefix("http://"))
         async with await anyio.connect_tcp(host, port) as client:
             await client.send(f"{head}\r\n".encode())
-            with anyio.fail_after(5):
+            with anyio.fail_after(PATIENCE):
                 answer = await _until_closed(client)
     assert b" 400 " in answer.splitlines()[0]
     assert b"one Host header" in answer
@@ -207,7 +208,7 @@ async def test_a_target_that_is_an_address_names_the_same_host(target: str, stat
             await client.send(
                 f"GET {target} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode()
             )
-            with anyio.fail_after(5):
+            with anyio.fail_after(PATIENCE):
                 answer = await _until_closed(client)
     assert status in answer.splitlines()[0]
 
@@ -322,7 +323,10 @@ async def test_a_client_that_stays_silent_is_sent_away(monkeypatch: pytest.Monke
             async with await anyio.connect_tcp(host, port) as client:
                 if beginning:
                     await client.send(beginning)
-                with anyio.fail_after(5), pytest.raises((anyio.EndOfStream, anyio.BrokenResourceError)):
+                with (
+                    anyio.fail_after(PATIENCE),
+                    pytest.raises((anyio.EndOfStream, anyio.BrokenResourceError)),
+                ):
                     await client.receive()
 
 
@@ -333,7 +337,7 @@ async def test_an_endless_head_is_cut_off() -> None:
         host, port = parse_listen(url.removeprefix("http://"))
         async with await anyio.connect_tcp(host, port) as client:
             await client.send(b"GET /livez HTTP/1.1\r\nX-Long: " + b"x" * 20_000)
-            with anyio.fail_after(5):
+            with anyio.fail_after(PATIENCE):
                 assert (await client.receive()).startswith(b"HTTP/1.1 400")
 
 
@@ -355,7 +359,7 @@ async def test_nothing_else_without_an_end_is_collected(beginning: bytes) -> Non
         async with await anyio.connect_tcp(host, port) as client:
             with contextlib.suppress(anyio.BrokenResourceError):
                 await client.send(beginning + b"x" * (1 << 20))
-            with anyio.fail_after(5):
+            with anyio.fail_after(PATIENCE):
                 assert (await _until_closed(client))[:12] in (b"HTTP/1.1 400", b"")
 
 
@@ -367,11 +371,11 @@ async def test_requests_sent_ahead_are_answered_in_turn_up_to_a_bound() -> None:
         host, port = parse_listen(url.removeprefix("http://"))
         async with await anyio.connect_tcp(host, port) as client:
             await client.send(request * 15 + request.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))
-            with anyio.fail_after(5):
+            with anyio.fail_after(PATIENCE):
                 assert (await _until_closed(client)).count(b"HTTP/1.1 200") == 16
         async with await anyio.connect_tcp(host, port) as client:
             await client.send(request * 1_000)
-            with anyio.fail_after(5):
+            with anyio.fail_after(PATIENCE):
                 assert b"HTTP/1.1 400" in await _until_closed(client)
 
 
@@ -389,7 +393,7 @@ async def test_a_server_that_ends_answers_the_next_request_of_a_connection_in_us
             stop.set()
             await _refused(host, port)
             await client.send(request)
-            with anyio.fail_after(5):
+            with anyio.fail_after(PATIENCE):
                 last = await _until_closed(client)
     assert b"HTTP/1.1 200" in last
     assert b"connection: close" in last.lower()
@@ -408,7 +412,7 @@ async def test_an_offer_of_another_protocol_is_passed_over(offer: str, packets: 
         async with await anyio.connect_tcp(host, port) as client:
             for packet in [head + "body" + following] if packets == 1 else [head, "body", following]:
                 await client.send(packet.encode())
-            with anyio.fail_after(5):
+            with anyio.fail_after(PATIENCE):
                 answer = await _until_closed(client)
             assert [answer.count(part) for part in (b"HTTP/1.1 200", b"\r\n\r\nbody")] == [2, 2]
 

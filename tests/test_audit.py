@@ -15,8 +15,9 @@ from deliveryd.journal.audit import audit_journal as reconcile
 from deliveryd.journal.reconciliation import SHOWN
 from deliveryd.sandbox.faults import ApplyThenHangUp, FaultAnswer
 from support.messages import message, sms_settings
+from support.patience import PATIENCE
 from support.terminal import Answered, command
-from support.world import PATIENCE, World, open_world
+from support.world import World, open_world
 
 pytestmark = pytest.mark.slow
 

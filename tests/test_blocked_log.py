@@ -23,8 +23,9 @@ from deliveryd.telemetry.log_events import Event, log
 from deliveryd.telemetry.output import Output
 from support.logs import log_text
 from support.messages import message, sms_settings
+from support.patience import PATIENCE
 from support.ports import free_port
-from support.world import PATIENCE, World, get, open_world
+from support.world import World, get, open_world
 
 MESSAGES = 300
 

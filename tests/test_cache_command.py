@@ -14,8 +14,9 @@ import pytest
 from deliveryd.journal.lock import Lock
 from deliveryd.runtime.disk_cache import DiskCache
 from support.messages import message, sms_settings
+from support.patience import PATIENCE
 from support.terminal import command
-from support.world import PATIENCE, World, open_world
+from support.world import World, open_world
 
 pytestmark = pytest.mark.slow
 

@@ -13,8 +13,9 @@ import pytest
 from deliveryd.http.reachability import connect_problem
 from deliveryd.http.tls import TlsFiles
 from support.check_command import check, line, warned
+from support.patience import PATIENCE
 from support.ports import free_port
-from support.world import PATIENCE, World, open_world
+from support.world import World, open_world
 
 
 @pytest.fixture
@@ -147,7 +148,7 @@ def test_mistakes_do_not_hide_what_else_is_wrong(world: World) -> None:
     port = free_port()
     world.change("[queue]", "[queue]\nbatch_sise = 5")
     world.change(f'url = "{world.sandbox.base_url}/sms"', f'url = "http://127.0.0.1:{port}/sms"')
-    world.change('timeout = "2s"', 'timeout = "2s"\nauth = { token_file = "absent" }')
+    world.change('timeout = "1m"', 'timeout = "1m"\nauth = { token_file = "absent" }')
     world.folder.joinpath("customers.jsonl").unlink()
     answered = check(world)
     assert (answered.status, answered.out) == (78, "")

@@ -34,7 +34,7 @@ def test_a_wrong_token_is_found_out_with_a_real_request(world: World, status: in
     secret = world.folder / "token"
     secret.touch(mode=0o600)
     secret.write_text("wrong")
-    world.change('timeout = "2s"', 'timeout = "2s"\nauth = { token_file = "token" }')
+    world.change('timeout = "1m"', 'timeout = "1m"\nauth = { token_file = "token" }')
     answered = check(world)
     assert answered.status == 1
     assert f"the service answered {status}: the secret of service.auth isn't accepted" in line(

@@ -16,8 +16,9 @@ import pytest
 
 from support.messages import message, sms_settings
 from support.ordering import ANN, audited, end, hold, order, running
+from support.patience import PATIENCE
 from support.terminal import command
-from support.world import PATIENCE, World, open_world
+from support.world import World, open_world
 
 pytestmark = pytest.mark.slow
 

@@ -16,7 +16,7 @@ from deliveryd.control import server
 from deliveryd.control.protocol import StatusRequest, TailRequest, write_request
 from deliveryd.control.server import ControlServer
 from support.logs import LogLines, log_lines
-from support.world import PATIENCE
+from support.patience import PATIENCE
 
 
 def test_readers_of_a_stream_who_leave_at_any_moment_do_no_harm(tmp_path: Path) -> None:

@@ -29,7 +29,8 @@ from support.directories import (
 )
 from support.logs import log_text
 from support.messages import message
-from support.world import PATIENCE, World, open_world
+from support.patience import PATIENCE
+from support.world import World, open_world
 
 pytestmark = pytest.mark.slow
 

@@ -22,10 +22,9 @@ from deliveryd.inspection.customer_export import Progress, Row
 from deliveryd.sandbox.faults import FaultAnswer, Hang, Pass
 from deliveryd.sandbox.state import CUSTOMER_GROUPS
 from deliveryd.service.customer_data import Entity
+from support.patience import PATIENCE
 from support.shops import CUSTOMER, fill, lines, shops
 from support.world import World, open_world
-
-PATIENCE = 60.0
 
 
 @pytest.fixture

@@ -21,6 +21,7 @@ from deliveryd.directory.sql_options import DRIVERS, SqlOptions, database_addres
 from deliveryd.errors import ConfigError, DirectoryUnavailable
 from deliveryd.model import Customer
 from support.directories import MANY, ONE, NoPostgres, Postgres, open_postgres, write_postgres, write_sqlite
+from support.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio
 
@@ -83,7 +84,7 @@ async def test_a_name_is_looked_up_in_no_pool_of_threads(
 
     monkeypatch.setattr(asyncio.BaseEventLoop, "getaddrinfo", full)
     async with opened(postgres.url.replace("127.0.0.1", "localhost"), ONE) as source:
-        with anyio.fail_after(5):
+        with anyio.fail_after(PATIENCE):
             assert await source.look_up([7]) == {7: Customer(7, PEOPLE[7])}
 
 

@@ -18,10 +18,10 @@ import pytest
 
 from deliveryd.sandbox.scenario import demo_scenario
 from support import terminal
+from support.patience import PATIENCE
 
 pytestmark = pytest.mark.slow
 
-PATIENCE = 60.0
 EXHIBITS = demo_scenario().exhibits
 
 REFUSED_EVENTS = {

@@ -19,8 +19,8 @@ from deliveryd.journal.reconciliation import Audit, LostBatches
 from deliveryd.states import State
 from support import terminal
 from support.directories import NoPostgres, open_postgres
+from support.patience import PATIENCE
 
-PATIENCE = 120.0
 FOLDERS = "/tmp"  # noqa: S108 - where the demo keeps its own
 
 

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from support.patience import PATIENCE
 from support.systemd_units import UNITS, unit_settings
-from support.world import PATIENCE
 
 ROOT = Path(__file__).parent.parent
 USER = 10001

@@ -15,7 +15,7 @@ import anyio
 import pytest
 
 from deliveryd.runtime.disk_cache import Cached, DiskCache
-from support.world import PATIENCE
+from support.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio
 

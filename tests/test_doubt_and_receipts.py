@@ -12,8 +12,9 @@ import pytest
 from deliveryd.sandbox.faults import ApplyThenDelay, ApplyThenHangUp
 from support.messages import message, sms_settings
 from support.ordering import ANN, audited, end, hold, order, running
+from support.patience import PATIENCE
 from support.terminal import command
-from support.world import PATIENCE, World, open_world
+from support.world import World, open_world
 
 pytestmark = pytest.mark.slow
 
@@ -96,7 +97,7 @@ def test_a_receipt_that_comes_while_the_answer_is_awaited_settles_the_doubt_as_i
     reporting: World,
 ) -> None:
     world = reporting
-    world.change('timeout = "3s"', 'timeout = "1s"')
+    world.change('timeout = "60s"', 'timeout = "1s"')
     world.state.fail("provider.sms", ApplyThenDelay(30.0))
     world.state.enqueue(message(1))
     worker = world.start("--until-idle", log="info")

@@ -13,7 +13,8 @@ import pytest
 
 from deliveryd.sandbox.faults import Hang
 from support.messages import message, sms_settings
-from support.world import PATIENCE, World, open_world
+from support.patience import PATIENCE
+from support.world import World, open_world
 
 pytestmark = pytest.mark.slow
 
@@ -36,7 +37,6 @@ def said(master: int, words: str) -> str:
 
 def test_ctrl_c_says_what_is_under_way_for_how_long_and_that_a_second_one_ends_at_once(world: World) -> None:
     """One message is with its provider, who doesn't answer; the second Ctrl-C doesn't wait for it."""
-    world.change('timeout = "3s"', 'timeout = "60s"')
     world.add('[run]\ndrain_timeout = "45s"\n')
     world.state.fail_until_healed("provider.sms", Hang())
     world.state.enqueue(message(1))

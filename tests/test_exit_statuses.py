@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from deliveryd.cli.alive import CONFIGURATION, FAILED
+from support.patience import PATIENCE
 from support.ports import free_port
 from support.somebody import as_nobody
 from support.terminal import Answered, command
@@ -32,7 +33,7 @@ def mistyped_key(world: World, _held: ExitStack) -> None:
 
 
 def no_secret(world: World, _held: ExitStack) -> None:
-    world.change('timeout = "2s"', 'timeout = "2s"\nauth = { token_file = "absent" }')
+    world.change('timeout = "1m"', 'timeout = "1m"\nauth = { token_file = "absent" }')
 
 
 def no_certificates(world: World, _held: ExitStack) -> None:
@@ -42,7 +43,7 @@ def no_certificates(world: World, _held: ExitStack) -> None:
 def plain_text(world: World, _held: ExitStack) -> None:
     world.folder.joinpath("token").touch(mode=0o600)
     world.folder.joinpath("token").write_text("s3cret")
-    world.change('timeout = "2s"', 'timeout = "2s"\nauth = { token_file = "token" }')
+    world.change('timeout = "1m"', 'timeout = "1m"\nauth = { token_file = "token" }')
     world.change(f'base_url = "{world.sandbox.base_url}"', 'base_url = "http://queue.example.com"')
 
 
@@ -165,7 +166,7 @@ def test_a_sandbox_whose_port_is_in_use_names_the_option(world: World) -> None:
             ],
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=PATIENCE,
             check=False,
         )
         assert (ended.returncode, ended.stdout) == (FAILED, "")

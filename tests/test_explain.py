@@ -13,9 +13,10 @@ import pytest
 from deliveryd.inspection.explanation import length, moment
 from deliveryd.sandbox.faults import ApplyThenHangUp, FaultAnswer
 from support.messages import message, sms_settings
+from support.patience import PATIENCE
 from support.ports import free_port
 from support.terminal import Answered, command
-from support.world import PATIENCE, World, open_world
+from support.world import World, open_world
 
 pytestmark = pytest.mark.slow
 
@@ -155,7 +156,7 @@ def test_a_message_that_waits_for_an_answer_says_for_which_one(world: World) -> 
 
 def test_an_attempt_in_doubt_that_is_held(world: World) -> None:
     """It is named with the key under which the provider may know it."""
-    world.change('timeout = "3s"', 'timeout = "200ms"\non_in_doubt = "hold"')
+    world.change('timeout = "60s"', 'timeout = "200ms"\non_in_doubt = "hold"')
     world.customers([{**ANN, "phone": "+15550102"}])
     world.state.enqueue(message(5))
     worker = world.start("--until-idle")
@@ -169,7 +170,7 @@ def test_an_attempt_in_doubt_that_is_held(world: World) -> None:
 
 def test_a_message_that_was_tried_again_under_its_key(world: World) -> None:
     """Its doubt stays in sight, with its reason, beside the try that was accepted."""
-    world.change('timeout = "3s"', 'timeout = "200ms"')
+    world.change('timeout = "60s"', 'timeout = "200ms"')
     world.customers([{**ANN, "phone": "+15550102"}])
     world.state.enqueue(message(5))
     world.run_until_idle()
@@ -188,7 +189,7 @@ def test_a_doubt_that_a_receipt_settled_stays_in_sight(world: World) -> None:
     """And that another receipt may follow is said only where the provider sends any."""
     port = free_port()
     world.change('[receipts]\nlisten = ""', f'[receipts]\nlisten = "127.0.0.1:{port}"')
-    world.change('timeout = "3s"', 'timeout = "3s"\non_in_doubt = "hold"')
+    world.change('timeout = "60s"', 'timeout = "60s"\non_in_doubt = "hold"')
     clockless = RECEIPT.replace(', \\\nreported_at = "/at"', "").replace(
         'reported_at = "/at" ', 'reference = "/ref" '
     )

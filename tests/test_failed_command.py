@@ -16,8 +16,9 @@ from deliveryd.journal.selection import FoundMessage
 from deliveryd.sandbox.faults import ApplyThenHangUp
 from deliveryd.states import State
 from support.messages import message, sms_settings
+from support.patience import PATIENCE
 from support.terminal import Answered, command
-from support.world import PATIENCE, World, open_world
+from support.world import World, open_world
 
 pytestmark = pytest.mark.slow
 

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from support.patience import PATIENCE
 from support.systemd_units import UNITS, unit_settings
-from support.world import PATIENCE, World, open_world
+from support.world import World, open_world
 
 pytestmark = pytest.mark.slow
 

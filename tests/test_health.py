@@ -13,9 +13,10 @@ import pytest
 import deliveryd
 from deliveryd.cli import health
 from deliveryd.sandbox.faults import FaultAnswer
+from support.patience import PATIENCE
 from support.ports import free_port
 from support.terminal import command
-from support.world import PATIENCE, World, open_world
+from support.world import World, open_world
 
 
 @pytest.fixture

@@ -24,6 +24,7 @@ from hostile.mail import MailHost
 from hostile.slowness import SEEDS, WORKS, grown
 from hostile.stage import Case, Stage, measure, open_stage, write_world
 from hostile.worker import Worker
+from support.patience import PATIENCE
 
 pytestmark = pytest.mark.slow
 
@@ -67,7 +68,7 @@ def test_after_all_that_the_worker_ends_well_and_its_account_is_balanced(
             measure(stage, CASES[name])
         assert stage.worker.stop() == 0
     command = [sys.executable, "-m", "deliveryd", "audit", "--config", str(folder / "config.toml")]
-    assert subprocess.run(command, capture_output=True, timeout=30, check=False).returncode == 0
+    assert subprocess.run(command, capture_output=True, timeout=PATIENCE, check=False).returncode == 0
 
 
 @pytest.mark.parametrize("work", WORKS)

@@ -23,6 +23,7 @@ from deliveryd.http.proxy import Proxy
 from deliveryd.http.tls import TlsFiles
 from deliveryd.runtime import renewal
 from deliveryd.testing.gateway import Reply, Stall, open_gateway
+from support.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio
 
@@ -309,7 +310,7 @@ async def test_a_replaced_client_certificate_is_shown_without_losing_a_request(
         building(tls=files) as client,
         anyio.create_task_group() as tasks,
     ):
-        with anyio.fail_after(5):
+        with anyio.fail_after(PATIENCE):
 
             async def ask_slowly() -> None:
                 answers.append((await client.send("GET", f"{there.url}slow")).body)

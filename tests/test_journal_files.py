@@ -20,7 +20,8 @@ from deliveryd.journal.lock import lock_of
 from deliveryd.journal.sqlite import open_journal_file
 from deliveryd.sandbox.faults import ApplyThenDelay
 from support.messages import message, sms_settings
-from support.world import PATIENCE, World, get, open_world
+from support.patience import PATIENCE
+from support.world import World, get, open_world
 
 pytestmark = pytest.mark.slow
 

@@ -66,6 +66,7 @@ from deliveryd.testing.journal_cases.samples import (
 from support import fake_databases
 from support.directories import NoPostgres, open_postgres
 from support.logs import log_lines
+from support.patience import PATIENCE
 from support.pg_proxy import Proxy, proxy_to
 from support.postgres import new_database
 
@@ -345,7 +346,7 @@ async def test_the_log_says_whenever_the_reason_of_an_outage_is_another_one(
     server = source.url.replace(f"/{name}?", "/postgres?")
     with log_lines("info") as lines:
         async with open_shared_journal(source) as journal:
-            with psycopg.connect(server, autocommit=True) as admin, anyio.fail_after(20):
+            with psycopg.connect(server, autocommit=True) as admin, anyio.fail_after(PATIENCE):
                 admin.execute(f"ALTER DATABASE {name} ALLOW_CONNECTIONS false")
                 admin.execute(
                     "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", (name,)
@@ -368,7 +369,7 @@ async def test_a_database_that_takes_too_long_counts_as_one_that_is_gone(
     """A COMMIT may wait for a standby for hours: no error tells of it, and a restart wouldn't help."""
     monkeypatch.setattr(commits, "STALLED", 0.1)
     async with open_shared_journal(source) as journal:
-        with psycopg.connect(source.url) as admin, anyio.fail_after(20):
+        with psycopg.connect(source.url) as admin, anyio.fail_after(PATIENCE):
             admin.execute("LOCK TABLE worker IN EXCLUSIVE MODE")
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(make_ready, journal, 1)

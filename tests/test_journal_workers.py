@@ -71,6 +71,7 @@ from deliveryd.testing.journal_cases.samples import (
 from memory_postgres import new_database as new_model
 from memory_postgres import standing_in
 from support.directories import NoPostgres, open_postgres
+from support.patience import PATIENCE
 from support.postgres import new_database, pass_time
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
@@ -919,7 +920,7 @@ async def test_a_lease_is_renewed_also_where_each_commit_takes_longer_than_a_sec
     async with worker(source, clock=clock) as journal:
         clock.now += 5.0
         monkeypatch.setattr(PostgresqlJournal, "_committed", slowly)
-        with anyio.fail_after(10):
+        with anyio.fail_after(PATIENCE):
             await journal.renew()
         assert commits == 1
         assert journal.outlasts(18.0)

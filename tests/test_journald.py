@@ -20,6 +20,7 @@ import structlog
 from deliveryd.telemetry import log_events
 from deliveryd.telemetry.journald import JournalSocket
 from deliveryd.telemetry.log_events import Event, log
+from support.patience import PATIENCE
 
 KEPT = (Path("/var/log/journal"), Path("/run/log/journal"))
 JOURNALD = Path("/lib/systemd/systemd-journald")
@@ -41,7 +42,7 @@ class Journal:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        self._socket.settimeout(10)
+        self._socket.settimeout(PATIENCE)
         self._socket.bind(str(path))
 
     def raw(self) -> bytes:
@@ -205,7 +206,7 @@ def journalctl(namespace: str, match: str) -> str:
 def wait_for_socket(path: Path) -> None:
     """Wait until somebody receives at the socket."""
     probe = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + PATIENCE
     while time.monotonic() < deadline and probe.connect_ex(str(path)) != 0:
         os.sched_yield()
     probe.close()

@@ -15,7 +15,8 @@ from urllib.parse import unquote_to_bytes
 import pytest
 
 from support.configurations import FILES
-from support.world import PATIENCE, World, open_world
+from support.patience import PATIENCE
+from support.world import World, open_world
 
 FAKESMSC = Path("/usr/lib/kannel/test/fakesmsc")
 COUNT = 200

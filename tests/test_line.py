@@ -15,7 +15,8 @@ import pytest
 from deliveryd.sandbox.faults import CutInHalf, FaultAnswer
 from deliveryd.sandbox.state import SandboxState
 from support.messages import message, sms_settings
-from support.world import PATIENCE, World, open_world
+from support.patience import PATIENCE
+from support.world import World, open_world
 
 pytestmark = pytest.mark.slow
 
@@ -295,7 +296,7 @@ def test_canary_words_appear_in_no_log_line_at_debug_level(world: World) -> None
     token.touch(mode=0o600)
     token.write_text("canarytoken")
     world.state.token = "canarytoken"
-    world.change('timeout = "2s"', f'timeout = "2s"\nauth = {{ token_file = "{token}" }}')
+    world.change('timeout = "1m"', f'timeout = "1m"\nauth = {{ token_file = "{token}" }}')
     world.add(EMAIL)
     world.customers(
         [

@@ -43,9 +43,10 @@ from deliveryd.testing.gateway import (
 from deliveryd.testing.samples import dispatch, opened
 from deliveryd.transitions import CHANGED
 from support.messages import message, sms_settings
+from support.patience import PATIENCE
 from support.terminal import command
 from support.virtual import START, VirtualWorld, live
-from support.world import PATIENCE, World, open_world
+from support.world import World, open_world
 
 SMS = {"to": "{customer.phone}", "text": "{content.text}", "ref": "{message.key}"}
 LOOKUP: dict[str, Any] = {

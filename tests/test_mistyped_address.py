@@ -12,7 +12,8 @@ import pytest
 
 from deliveryd.model import format_instant
 from support.messages import message, sms_settings
-from support.world import PATIENCE, World, open_world
+from support.patience import PATIENCE
+from support.world import World, open_world
 
 pytestmark = pytest.mark.slow
 
@@ -59,7 +60,7 @@ def test_once_the_path_is_mended_and_the_worker_restarted_what_waited_is_sent(wo
     worker = world.start()
     world.sandbox.wait_for(lambda state: len(state.events) >= 120, PATIENCE)  # all taken, and 20 refused
     worker.terminate()
-    assert worker.wait(20) == 0
+    assert worker.wait(PATIENCE) == 0
     world.change(bad, good)
     world.run_until_idle()
     ends = Counter(world.state.statuses(id_)[-1] for id_ in range(1, 101))

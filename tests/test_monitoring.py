@@ -19,6 +19,7 @@ from deliveryd.cli.app import COMMANDS
 from deliveryd.metrics import Levels, Metrics
 from deliveryd.sandbox.faults import ApplyThenHangUp, FaultAnswer
 from support.messages import message, sms_settings
+from support.patience import PATIENCE
 from support.prometheus import (
     DASHBOARD,
     MISSING,
@@ -31,7 +32,7 @@ from support.prometheus import (
     scraping,
 )
 from support.terminal import command
-from support.world import PATIENCE, World, get, open_world
+from support.world import World, get, open_world
 
 needs_prometheus = pytest.mark.skipif(PROMETHEUS is None or PROMTOOL is None, reason=MISSING)
 ALERTS = re.findall(r"^ *- alert: (\w+)$", RULES.read_text(encoding="utf-8"), re.MULTILINE)

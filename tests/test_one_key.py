@@ -10,7 +10,8 @@ import pytest
 
 from deliveryd.sandbox.faults import ApplyThenAnswer, ApplyThenHangUp
 from support.messages import message, sms_settings
-from support.world import PATIENCE, World, open_world
+from support.patience import PATIENCE
+from support.world import World, open_world
 
 pytestmark = pytest.mark.slow
 

@@ -24,6 +24,7 @@ from support.check_command import check, line, warned
 from support.collector import Collector, collecting, values_of
 from support.logs import log_lines
 from support.messages import message
+from support.patience import PATIENCE
 from support.ports import free_port
 from support.world import World, open_world
 
@@ -336,7 +337,7 @@ def test_a_reloaded_provider_is_traced(world: World, collector: Collector) -> No
     assert refused.returncode == 78
     assert "otlp.sample" in refused.stdout + refused.stderr
     worker.send_signal(signal.SIGTERM)
-    assert worker.wait(30) == 0
+    assert worker.wait(PATIENCE) == 0
     assert [span.name for span in collector.spans].count("request sms") == 2
     assert ["traceparent" in headers for headers in collector.headers["/sms"]] == [True, True]
 

@@ -16,7 +16,8 @@ import pytest
 from deliveryd.runtime.file_limit import OpenFiles
 from deliveryd.sandbox.faults import CutInHalf, Delay, FaultAnswer, Hang, HangUp
 from support.messages import message, sms_settings
-from support.world import PATIENCE, World, open_world
+from support.patience import PATIENCE
+from support.world import World, open_world
 
 
 @pytest.fixture
@@ -65,7 +66,7 @@ def soft_limit(worker: subprocess.Popen[bytes]) -> int:
 @pytest.mark.slow
 def test_check_says_that_concurrency_would_be_lowered(world: World) -> None:
     """By the limit that the command has."""
-    world.change('timeout = "3s"', 'timeout = "3s"\nconcurrency = 1000')
+    world.change('timeout = "60s"', 'timeout = "60s"\nconcurrency = 1000')
 
     def warnings(hard: int) -> str:
         arguments = [*limited(512, hard), "check", "--offline", "--config", str(world.config)]
@@ -83,7 +84,7 @@ def test_check_says_that_concurrency_would_be_lowered(world: World) -> None:
 @pytest.mark.slow
 def test_a_start_raises_the_soft_limit_and_lowers_what_does_not_fit(world: World) -> None:
     """A slow provider with more concurrency than files: nothing runs out, every message is sent once."""
-    world.change('timeout = "3s"', 'timeout = "60s"\nconcurrency = 2000')
+    world.change('timeout = "60s"', 'timeout = "60s"\nconcurrency = 2000')
     world.change('poll_interval = "50ms"', 'poll_interval = "50ms"\nbatch_size = 500\nmax_in_flight = 2000')
     world.state.fail_until_healed("provider.sms", Delay(PATIENCE))
     world.state.enqueue(*(message(id_) for id_ in range(1, 601)))

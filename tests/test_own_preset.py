@@ -16,12 +16,12 @@ from deliveryd.cli.sandbox_files import aim_receipts, write_files
 from deliveryd.sandbox.scenario import demo_scenario
 from deliveryd.sandbox.thread import SandboxThread
 from support.messages import message
+from support.patience import PATIENCE
 from support.ports import free_port
 from support.terminal import command
 
 PAGE = Path(__file__).parent.parent / "docs" / "how-to" / "use-a-provider.md"
 NAME = "whatsapp-template"
-PATIENCE = 60.0
 REST = """
 [service]
 base_url = "https://queue.example.com"

@@ -13,7 +13,8 @@ from deliveryd.errors import DeliverydError
 from deliveryd.journal.sqlite_reader import SqliteReader
 from deliveryd.worker import operator
 from support.messages import message, sms_settings
-from support.world import PAGE_TOKEN, PATIENCE, World, open_world
+from support.patience import PATIENCE
+from support.world import PAGE_TOKEN, World, open_world
 
 pytestmark = pytest.mark.slow
 

@@ -11,8 +11,9 @@ import httpx
 import pytest
 
 from support.check_command import check, warned
+from support.patience import PATIENCE
 from support.terminal import command
-from support.world import PAGE_TOKEN, PATIENCE, World, get, open_world
+from support.world import PAGE_TOKEN, World, get, open_world
 
 pytestmark = pytest.mark.slow
 

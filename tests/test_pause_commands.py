@@ -20,8 +20,9 @@ from deliveryd.model import SECOND, parse_instant
 from deliveryd.sandbox.faults import ApplyThenHangUp
 from deliveryd.worker.picture import MOST_PAUSED
 from support.messages import message, sms_settings
+from support.patience import PATIENCE
 from support.terminal import Answered, command
-from support.world import PATIENCE, World, open_world
+from support.world import World, open_world
 
 pytestmark = pytest.mark.slow
 

@@ -37,9 +37,10 @@ from deliveryd.states import State
 from deliveryd.testing.journal_cases.samples import deliver_to_sent
 from deliveryd.worker.supervisor import CUT_INTERVAL
 from support.messages import message, sms_settings
+from support.patience import PATIENCE
 from support.terminal import Answered, command
 from support.virtual import START, VirtualWorld, live
-from support.world import PATIENCE, World, open_world
+from support.world import World, open_world
 
 SENT, FAILED = "canary-of-what-was-sent", "canary-of-what-failed"
 NOW = START

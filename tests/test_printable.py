@@ -16,8 +16,9 @@ from deliveryd.sandbox.faults import ApplyThenHangUp, FaultAnswer
 from deliveryd.telemetry import log_events
 from deliveryd.telemetry.log_events import Event
 from support.messages import message, sms_settings
+from support.patience import PATIENCE
 from support.terminal import Answered, command
-from support.world import PATIENCE, World, open_world
+from support.world import World, open_world
 
 TITLE, CLEAR, C1, BIDI = "\x1b]0;owned\x07", "\x1b[2J\x1b[H", "\x9b2J\x85", "\u202ecba\u2066"
 HOSTILE = f"{TITLE}{CLEAR}{C1}{BIDI}\x7f\u2028line\nforged\r"

@@ -23,7 +23,8 @@ from deliveryd.receipts.verification import open_verifier
 from deliveryd.runtime import renewal
 from deliveryd.sandbox.faults import ApplyThenDelay
 from support.messages import message, sms_settings
-from support.world import PATIENCE, World, open_world
+from support.patience import PATIENCE
+from support.world import World, open_world
 
 pytestmark = pytest.mark.slow
 

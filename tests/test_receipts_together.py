@@ -24,7 +24,8 @@ from deliveryd.journal.sqlite import SqliteJournal, open_journal_file
 from deliveryd.metrics import Metrics
 from deliveryd.model import OptOut, Receipt, StopChange, WallClock, parse_instant
 from deliveryd.receipts.batcher import ReceiptBatcher
-from support.world import PATIENCE, World, open_world
+from support.patience import PATIENCE
+from support.world import World, open_world
 
 COUNT = 200
 SENDERS = 20

@@ -21,8 +21,9 @@ import pytest
 
 from deliveryd.sandbox.state import SandboxState
 from support.messages import message, sms_settings
+from support.patience import PATIENCE
 from support.terminal import Answered, command
-from support.world import PATIENCE, World, open_world
+from support.world import World, open_world
 
 pytestmark = pytest.mark.slow
 

@@ -15,7 +15,8 @@ from deliveryd.runtime.secret_file import SecretFile
 from deliveryd.sandbox.faults import FaultAnswer
 from support.logs import log_text
 from support.messages import message, sms_settings
-from support.world import PATIENCE, World, open_world
+from support.patience import PATIENCE
+from support.world import World, open_world
 
 
 @pytest.fixture

@@ -22,6 +22,7 @@ from deliveryd.network.resolver import (
     Resolver,
     ask_system,
 )
+from support.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio
 
@@ -75,7 +76,7 @@ async def test_a_name_that_is_met_with_silence_holds_up_no_other(names: NameServ
     async with anyio.create_task_group() as waiting:
         for number in range(100):
             waiting.start_soon(names.resolver.look_up, f"silent{number}.example")
-        with anyio.fail_after(5):
+        with anyio.fail_after(PATIENCE):
             assert await names.resolver.look_up("good.example") == OLD
         waiting.cancel_scope.cancel()
 
@@ -116,7 +117,7 @@ async def test_while_name_servers_are_silent_the_last_answer_is_used_for_hours(n
     await names.resolver.look_up("a.example")
     del names.answers["a.example"]
     names.now = FRESH_SECONDS + 1
-    with anyio.fail_after(5):
+    with anyio.fail_after(PATIENCE):
         for _ in range(20):
             assert await names.resolver.look_up("a.example") == OLD
             names.now += 1.0
@@ -246,7 +247,7 @@ def refusing(_host: str, _port: int) -> Iterator[None]:
 async def test_the_next_address_is_tried_when_one_is_silent_or_refuses(trouble: Trouble) -> None:
     """A host with a dead address is reached by its other one."""
     resolver = known_at("127.0.0.1", "127.0.0.2")
-    with listening("127.0.0.2") as port, trouble("127.0.0.1", port), anyio.fail_after(5):
+    with listening("127.0.0.2") as port, trouble("127.0.0.1", port), anyio.fail_after(PATIENCE):
         made = await connect(resolver, "a.example", port)
         assert made.getpeername()[0] == "127.0.0.2"
         made.close()

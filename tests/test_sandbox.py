@@ -36,6 +36,7 @@ from deliveryd.sandbox.server import Sandbox
 from deliveryd.sandbox.state import CUSTOMER_GROUPS, SandboxState
 from deliveryd.sandbox.thread import SandboxThread
 from support.messages import message
+from support.patience import PATIENCE
 
 AT = "2026-01-31T12:00:00.000001Z"
 
@@ -54,7 +55,7 @@ def sandbox(now: list[float]) -> Iterator[SandboxThread]:
 
 @pytest.fixture
 def client(sandbox: SandboxThread) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=sandbox.base_url, trust_env=False, timeout=5.0) as opened:
+    with httpx.Client(base_url=sandbox.base_url, trust_env=False, timeout=PATIENCE) as opened:
         yield opened
 
 

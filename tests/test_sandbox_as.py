@@ -21,10 +21,10 @@ from deliveryd.cli.sandbox_files import aim_receipts, write_files
 from deliveryd.sandbox.scenario import demo_scenario
 from deliveryd.sandbox.thread import SandboxThread
 from support.messages import message
+from support.patience import PATIENCE
 from support.ports import free_port
 from support.terminal import command
 
-PATIENCE = 60.0
 GOOD, REFUSED, FAILED, STOPPED, SILENT, TWICE = 7, 15550100, 15550103, 15550105, 15550106, 15550107
 NAMES = {REFUSED: "permerror", FAILED: "failed", STOPPED: "stopped", SILENT: "silent", TWICE: "twice"}
 CONTENT = {"sms": {"text": "Hi"}, "messenger": {"text": "Hi"}, "email": {"subject": "Hi", "body": "Hi"}}

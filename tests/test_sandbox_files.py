@@ -18,10 +18,10 @@ import pytest
 
 from deliveryd.cli.sandbox_files import configuration
 from deliveryd.sandbox.scenario import demo_scenario
+from support.patience import PATIENCE
 from support.ports import free_port
 from support.terminal import command
 
-PATIENCE = 60.0
 TUTORIAL = Path(__file__).parent.parent / "docs" / "tutorial" / "first-messages.md"
 QUICK = {
     f"DELIVERYD_CHANNELS__{channel}__RETRY__BASE": "50ms"

@@ -18,6 +18,7 @@ import trustme
 
 from deliveryd.sandbox.state import SandboxState
 from deliveryd.sandbox.thread import SandboxThread
+from support.patience import PATIENCE
 
 
 @pytest.fixture
@@ -34,7 +35,7 @@ def sandbox(now: list[float]) -> Iterator[SandboxThread]:
 
 @pytest.fixture
 def client(sandbox: SandboxThread) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=sandbox.base_url, trust_env=False, timeout=5.0) as opened:
+    with httpx.Client(base_url=sandbox.base_url, trust_env=False, timeout=PATIENCE) as opened:
         yield opened
 
 
@@ -157,7 +158,7 @@ def test_an_accepted_message_is_followed_by_a_signed_receipt(
     sandbox.state.receipt_delay = 0.01
     sandbox.state.receipt_secret = "hush"
     provider_id = client.post("/sms", json={"to": to, "text": "x"}).json()["id"]
-    body, signed = desk.inbox.get(timeout=5.0)
+    body, signed = desk.inbox.get(timeout=PATIENCE)
     receipt = json.loads(body)
     assert (receipt["id"], receipt["status"]) == (provider_id, status)
     assert receipt["at"].endswith("Z")
@@ -171,7 +172,7 @@ def test_a_receipt_that_meets_an_outage_is_sent_again(
     desk.answers = [503]
     sandbox.state.receipt_targets["inApp"] = f"http://127.0.0.1:{desk.server_port}/"
     client.post("/inApp", json={"to": "device"})
-    assert desk.inbox.get(timeout=5.0)[0] == desk.inbox.get(timeout=5.0)[0]
+    assert desk.inbox.get(timeout=PATIENCE)[0] == desk.inbox.get(timeout=PATIENCE)[0]
     sandbox.wait_for(lambda state: [each.answered for each in state.receipts] == [503, 200])
 
 
@@ -182,7 +183,7 @@ def test_a_duplicate_earns_no_second_receipt(
     for key in ("a", "a", "b"):
         client.post("/sms", json={"to": "+49123"}, headers={"idempotency-key": key})
     sandbox.wait_for(lambda state: len(state.receipts) == 2)
-    assert len({json.loads(desk.inbox.get(timeout=5.0)[0])["id"] for _ in range(2)}) == 2
+    assert len({json.loads(desk.inbox.get(timeout=PATIENCE)[0])["id"] for _ in range(2)}) == 2
 
 
 # -- mail

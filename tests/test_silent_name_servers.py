@@ -22,6 +22,7 @@ from deliveryd.testing.gateway import Gateway, open_gateway
 from deliveryd.testing.samples import dispatch, opened
 from support.directories import open_crm
 from support.mail_server import MailServer, open_mail_server
+from support.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio
 
@@ -162,5 +163,5 @@ anyio.run(main, backend="asyncio", backend_options={{"use_uvloop": sys.argv[1] =
 def test_a_process_ends_though_a_look_up_never_does(loop: str) -> None:
     """A worker that is told to stop doesn't wait for a name server."""
     command = [sys.executable, "-c", HANGING, loop]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=True)
     assert ended.stdout == f"no connection to {SILENT}:80 within 0.2 s\n"

@@ -16,6 +16,8 @@ from anyio.abc import Process, SocketAttribute, SocketStream
 from anyio.streams.buffered import BufferedByteReceiveStream
 from anyio.streams.text import TextReceiveStream
 
+from support.patience import PATIENCE
+
 pytestmark = pytest.mark.anyio
 
 REQUESTS = 60
@@ -125,7 +127,7 @@ async def test_answers_that_came_while_the_process_stood_still_are_read(asker: s
         async with await anyio.open_process(command, stderr=None, cwd=TESTS) as process:
             assert process.stdout is not None
             said = TextReceiveStream(process.stdout)
-            with anyio.fail_after(30):
+            with anyio.fail_after(PATIENCE):
                 await peer.all_wait.wait()
                 await stop(process)
                 peer.answer.set()

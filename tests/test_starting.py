@@ -26,7 +26,8 @@ from deliveryd.worker.health import WorkerHealth
 from deliveryd.worker.supervisor import Addresses, Supervisor
 from deliveryd.worker.wiring import Parts
 from support.messages import message, sms_settings
-from support.world import PATIENCE, World, open_world
+from support.patience import PATIENCE
+from support.world import World, open_world
 
 pytestmark = pytest.mark.anyio
 
@@ -88,7 +89,7 @@ def held(tmp_path: Path) -> Iterator[World]:
         tmp_path.joinpath("receipts-secret").touch(mode=0o600)
         tmp_path.joinpath("receipts-secret").write_text(SECRET)
         world.add(RECEIPT)
-        world.change('timeout = "3s"', 'timeout = "500ms"\non_in_doubt = "hold"')
+        world.change('timeout = "60s"', 'timeout = "500ms"\non_in_doubt = "hold"')
         for _ in HELD:
             world.state.fail("provider.sms", Hang())
         world.state.enqueue(*(message(id_) for id_ in HELD))

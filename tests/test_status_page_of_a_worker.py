@@ -14,7 +14,8 @@ import pytest
 from playwright.sync_api import expect, sync_playwright
 
 from support.messages import message
-from support.world import PAGE_TOKEN, PATIENCE, World, get, open_world
+from support.patience import PATIENCE
+from support.world import PAGE_TOKEN, World, get, open_world
 
 CHROMIUM = shutil.which("chromium")
 SMS = {"content": {"en": {"sms": {"text": "Hello"}}}}
@@ -81,7 +82,7 @@ def test_an_operator_pauses_a_channel_and_resumes_it_on_the_page(world: World) -
         browser.close()
     assert get(f"{url}/status").json()["paused"] == []
     worker.terminate()
-    assert worker.wait(30) == 0
+    assert worker.wait(PATIENCE) == 0
     decisions = world.rows("SELECT verb, kind, key, user, caller, reason FROM decision ORDER BY seq")
     assert decisions == [
         ("pause", "channel", "sms", None, "status page", "wrong price"),

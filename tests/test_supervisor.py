@@ -19,7 +19,8 @@ from deliveryd.journal.audit import audit_journal
 from deliveryd.sandbox.faults import ApplyThenDelay, FaultAnswer, Hang, HangUp, Pass
 from deliveryd.sandbox.state import SandboxState
 from support.messages import message, sms_settings
-from support.world import PATIENCE, World, get, open_world
+from support.patience import PATIENCE
+from support.world import World, get, open_world
 
 pytestmark = pytest.mark.slow
 
@@ -49,7 +50,6 @@ def keys(world: World) -> list[str]:
 
 def hanging(world: World, *options: str, log: str = "warning") -> Popen[bytes]:
     """A worker whose one message is at a provider that doesn't answer."""
-    world.change('timeout = "3s"', 'timeout = "60s"')
     world.state.fail("provider.sms", Hang())
     world.state.enqueue(message(1))
     worker = world.start(*options, log=log)
@@ -116,7 +116,6 @@ def test_the_watchdog_is_fed_while_the_end_takes_its_time(
 ) -> None:
     """systemd must not kill a worker that waits for its last attempt."""
     listener, address = manager
-    world.change('timeout = "3s"', 'timeout = "60s"')
     world.state.fail("provider.sms", ApplyThenDelay(2.0))
     world.state.enqueue(message(1))
     worker = world.start(NOTIFY_SOCKET=address, WATCHDOG_USEC="200000")
@@ -151,7 +150,7 @@ def test_a_second_signal_ends_at_once_and_the_next_start_repeats_the_attempt_und
     worker = hanging(world)
     worker.send_signal(signal.SIGTERM)
     worker.send_signal(signal.SIGINT)
-    assert worker.wait(15) == 1
+    assert worker.wait(PATIENCE) == 1
     world.run_until_idle()
     assert "the worker ended before the outcome was known" in world.log()
     assert len(keys(world)) == 2
@@ -164,7 +163,7 @@ def test_the_drain_timeout_cuts_off_what_hangs_and_the_next_start_sends_it_again
     world.add('[run]\ndrain_timeout = "300ms"\n')
     worker = hanging(world)
     worker.terminate()
-    assert worker.wait(30) == 0
+    assert worker.wait(PATIENCE) == 0
     assert re.search(r'"event": "worker.cut_off", "in_flight": 1, "seconds": 0.3', world.log())
     world.run_until_idle()
     assert len(keys(world)) == 2
@@ -174,15 +173,14 @@ def test_the_drain_timeout_cuts_off_what_hangs_and_the_next_start_sends_it_again
 
 def test_with_hold_the_next_start_leaves_it_and_until_idle_says_how_many_are_held(world: World) -> None:
     """Status 1, so that a script notices; the message isn't sent again, and the others are."""
-    world.change('timeout = "3s"', 'timeout = "3s"\non_in_doubt = "hold"')
-    world.change('timeout = "2s"', 'timeout = "2s"\n[run]\ndrain_timeout = "300ms"')
-    world.change('timeout = "3s"', 'timeout = "60s"')
+    world.change('timeout = "60s"', 'timeout = "60s"\non_in_doubt = "hold"')
+    world.change('timeout = "1m"', 'timeout = "1m"\n[run]\ndrain_timeout = "300ms"')
     world.state.fail("provider.sms", Hang())
     world.state.enqueue(message(1))
     worker = world.start()
     world.sandbox.wait_for(at_the_provider, PATIENCE)
     worker.terminate()
-    assert worker.wait(30) == 0
+    assert worker.wait(PATIENCE) == 0
     world.state.enqueue(message(2))
     assert world.start("--until-idle").wait(PATIENCE) == 1
     assert (
@@ -260,7 +258,6 @@ def test_a_take_under_way_reaches_the_journal_before_the_end(world: World) -> No
 def test_an_answer_of_the_queue_that_comes_after_the_drain_is_waited_for(world: World) -> None:
     """Fifty messages that the service handed out are recorded, and the next start sends them."""
     world.add('[run]\ndrain_timeout = "300ms"\n')
-    world.change('timeout = "2s"', 'timeout = "60s"')
     world.state.fail("queue", ApplyThenDelay(3.0))
     world.state.enqueue(*map(message, range(1, 51)))
     worker = world.start()
@@ -286,7 +283,6 @@ def test_an_answer_of_the_queue_that_never_comes_is_told_at_the_end(world: World
 
 def test_a_second_signal_tells_of_the_batch_that_it_costs(world: World) -> None:
     """The answer that was asked for isn't waited for: status 1, and the log says what it may have held."""
-    world.change('timeout = "2s"', 'timeout = "60s"')
     world.state.fail("queue", Hang())
     worker = world.start()
     world.sandbox.wait_for(taking, PATIENCE)
@@ -301,6 +297,7 @@ def test_a_service_that_is_down_does_not_keep_the_worker_from_ending(
     world: World, fault: HangUp | Hang
 ) -> None:
     """Within the drain's time and with status 0; the event stays in the journal for the next start."""
+    world.change('timeout = "1m"', 'timeout = "2s"')
     world.add('[run]\ndrain_timeout = "1s"\n')
     world.state.fail_until_healed("events", fault)
     world.state.enqueue(message(1))
@@ -308,7 +305,7 @@ def test_a_service_that_is_down_does_not_keep_the_worker_from_ending(
     world.sandbox.wait_for(lambda state: state.requests["events"] >= 1, PATIENCE)
     world.state.fail_until_healed("queue", fault)
     worker.terminate()
-    assert worker.wait(30) == 0
+    assert worker.wait(PATIENCE) == 0
     settled = "SELECT CAST(value AS INTEGER) FROM meta WHERE key = 'settled_seq'"
     assert world.rows(f"SELECT status FROM event WHERE seq > ({settled})") == [("dequeued",)]  # noqa: S608
     world.state.heal("events")

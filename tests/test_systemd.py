@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from deliveryd.worker.systemd import Notifier
+from support.patience import PATIENCE
 
 
 @pytest.fixture(params=["path", "abstract"])
@@ -18,7 +19,7 @@ def manager(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[so
     name = str(tmp_path / "notify") if by_path else f"@deliveryd-test-{secrets.token_hex(8)}"
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
         listener.bind(name if by_path else f"\0{name[1:]}")
-        listener.settimeout(5)
+        listener.settimeout(PATIENCE)
         yield listener, name
 
 

@@ -19,6 +19,7 @@ import pytest
 from deliveryd.sandbox.faults import FaultAnswer
 from deliveryd.sandbox.state import SandboxState
 from support.messages import message
+from support.patience import PATIENCE
 from support.ports import free_port
 from support.pty_screen import on_terminal
 from support.world import World, open_world
@@ -153,7 +154,7 @@ def test_a_worker_that_is_not_ready_is_shown_with_status_1(tmp_path: Path) -> No
         world.state.fail_until_healed("queue", FaultAnswer(500))
         world.start(log="warning")
         world_status = ["status", "--config", str(world.config)]
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + PATIENCE
         done = world.command(*world_status)
         while "queue gives no usable answer" not in done.stdout and time.monotonic() < deadline:
             done = world.command(*world_status)

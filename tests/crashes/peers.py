@@ -13,8 +13,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from support.patience import PATIENCE
+
 TESTS = Path(__file__).resolve().parent.parent
-PATIENCE = 60.0
 
 
 class Silence(Exception):

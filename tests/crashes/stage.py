@@ -15,10 +15,11 @@ from typing import Any, NamedTuple
 
 from crashes.failpoints import Failpoint
 from crashes.ledger import Began, Ended, LedgerWriter, Stood
-from crashes.peers import PATIENCE, Peer, Silence
+from crashes.peers import Peer, Silence
 from crashes.scenario import SETTINGS, Fate, Scenario
 from deliveryd.journal.audit import audit_journal
 from deliveryd.states import State
+from support.patience import PATIENCE
 from support.ports import free_port
 
 KILLED = -signal.SIGKILL

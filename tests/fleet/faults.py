@@ -7,12 +7,11 @@ import signal
 from collections.abc import Callable, Mapping
 
 from fleet.stage import Fleet, FleetWorker
+from support.patience import PATIENCE
 
 PROGRESS = 15
 """Messages that have to be accepted between two faults, so that each one meets work."""
 
-PATIENCE = 60.0
-"""Seconds within which the workers get on."""
 
 IS_OVER = "SELECT coalesce(bool_and(ended IS NOT NULL), true) FROM worker WHERE name = %s"
 """Whether the lease of a worker's process is over."""

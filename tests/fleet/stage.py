@@ -23,9 +23,9 @@ from fleet.line_to_database import DatabaseLine, line_to
 from fleet.oracle import WORKER
 from support.directories import Postgres
 from support.messages import message, sms_settings
+from support.patience import PATIENCE
 from support.ports import free_port
 
-PATIENCE = 120.0
 LEASE = 7.0
 """Seconds: the shortest for attempts of two seconds."""
 

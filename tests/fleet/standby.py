@@ -13,7 +13,8 @@ from typing import NamedTuple
 from fleet.faults import PROGRESS, progress
 from fleet.oracle import Lost
 from fleet.rest import Rest, come_to_rest
-from fleet.stage import PATIENCE, Fleet, open_fleet
+from fleet.stage import Fleet, open_fleet
+from support.patience import PATIENCE
 from support.postgres_cluster import PostgresCluster, Standby
 
 REFUSED_STARTS = 1

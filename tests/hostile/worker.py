@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from support.configurations import FILES, SMS_GATEWAY
+from support.patience import PATIENCE
 
 CONFIG = (
     """\
@@ -82,8 +83,6 @@ CHATTER = frozenset(
     | {"worker.draining", "worker.stopped"}
 )
 """Lines that any calm run has."""
-
-PATIENCE = 120.0
 
 
 class Worker:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from power.recording import Recording, Studio
 from power.tracing import Sent, Step, Synced, Wrote
 from support.messages import message
-from support.world import PATIENCE
+from support.patience import PATIENCE
 
 MESSAGES = range(1, 13)
 

@@ -21,7 +21,8 @@ from deliveryd.sandbox.thread import SandboxThread
 from power.claims import Outside, Told, claims_of
 from power.tracing import STRACE, Sent, Step, read_trace
 from support.messages import message, sms_settings
-from support.world import PATIENCE, World
+from support.patience import PATIENCE
+from support.world import World
 
 RECEIPT = """
 [channels.sms.receipt]

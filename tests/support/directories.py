@@ -24,6 +24,7 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from support.listening import Listening, ThreadedServer
+from support.patience import PATIENCE
 
 NOBODY = 65534
 
@@ -43,6 +44,7 @@ from pydantic import BaseModel, ConfigDict
 from deliveryd.directory.registry import SourceKind
 from deliveryd.errors import DirectoryUnavailable
 from deliveryd.model import Customer
+from support.patience import PATIENCE
 
 
 class Options(BaseModel):
@@ -272,7 +274,7 @@ class Postgres:
             done = subprocess.run(
                 [place, "-D", self._data, *arguments],
                 stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-                cwd=self.folder, timeout=60, check=False, user=account, group=account,
+                cwd=self.folder, timeout=PATIENCE, check=False, user=account, group=account,
                 extra_groups=None if account is None else [],
                 env=os.environ if locales is None else {**os.environ, "LOCPATH": locales.name},
             )  # fmt: skip

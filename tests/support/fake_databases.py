@@ -15,9 +15,10 @@ import anyio.to_thread
 from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
+from support.patience import PATIENCE
+
 SSL_REQUEST = struct.pack("!II", 8, 80877103)
 PASSWORD = "s3cret-password"
-PATIENCE = 20.0
 
 Talk = Callable[["Told"], None]
 

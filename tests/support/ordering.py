@@ -7,8 +7,9 @@ from subprocess import Popen
 
 from deliveryd.sandbox.faults import ApplyThenHangUp
 from support.messages import message
+from support.patience import PATIENCE
 from support.terminal import Answered, command
-from support.world import PATIENCE, World
+from support.world import World
 
 ANN = {"id": 1, "name": "Ann", "phone": "+447700900101"}
 

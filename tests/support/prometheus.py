@@ -14,6 +14,8 @@ from typing import Any
 
 import httpx
 
+from support.patience import PATIENCE
+
 ROOT = Path(__file__).parent.parent.parent
 RULES = ROOT / "deploy" / "prometheus" / "rules.yml"
 RULES_TEST = ROOT / "deploy" / "prometheus" / "rules_test.yml"
@@ -21,7 +23,6 @@ DASHBOARD = ROOT / "deploy" / "grafana" / "deliveryd.json"
 PROMTOOL = shutil.which("promtool")
 PROMETHEUS = shutil.which("prometheus")
 MISSING = "needs Debian's prometheus (apt-get install prometheus)"
-PATIENCE = 60.0
 SCRAPES = 0.5
 """Seconds between two scrapes."""
 

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 
 import pyte
 
-PATIENCE = 20.0
+from support.patience import PATIENCE
 
 
 class PtyScreen:

@@ -19,6 +19,7 @@ from deliveryd.http.asyncio_wire import AsyncioWire
 from deliveryd.http.client import target_of
 from deliveryd.http.httpx_wire import HttpxWire, open_transport
 from deliveryd.http.wire import Target, Wire, WireResponse
+from support.patience import PATIENCE
 
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
 
@@ -127,7 +128,7 @@ async def serving(serve: Serve) -> AsyncIterator[Server]:
 
     async with listener, anyio.create_task_group() as tasks:
         tasks.start_soon(listener.serve, handle)
-        with anyio.fail_after(20):
+        with anyio.fail_after(PATIENCE):
             yield server
         tasks.cancel_scope.cancel()
 

@@ -18,16 +18,16 @@ import psycopg
 from deliveryd.sandbox.state import SandboxState
 from deliveryd.sandbox.thread import SandboxThread
 from support.configurations import FILES, SMS_GATEWAY
+from support.patience import PATIENCE
 
 PAGE_TOKEN = "0123456789abcdef0123456789abcdef"
-PATIENCE = 60.0
 PROGRAM = ("-m", "deliveryd")
 
 CONFIG = (
     """\
 [service]
 base_url = "{base_url}"
-timeout = "2s"
+timeout = "1m"
 
 [queue]
 poll_interval = "50ms"
@@ -51,7 +51,7 @@ listen = ""
 """
     + SMS_GATEWAY
     + """\
-timeout = "3s"
+timeout = "60s"
 retry = {{ attempts = 5, base = "50ms", max = "200ms" }}
 """
 )

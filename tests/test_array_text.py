@@ -81,3 +81,10 @@ def test_eight_megabytes_of_anything_take_a_moment(text: bytes) -> None:
     with pytest.raises(NoArray):
         elements(text)
     assert time.process_time() - started < 4
+
+
+def test_an_element_of_very_many_brackets_hides_no_other() -> None:
+    """Its end is found however deep they are, so that it can be set aside with its id."""
+    deep = b'{"id": 1, "a": {"b": {"c": {"d": [' + b"[]," * 1_200_000 + b"[]]}}}}"
+    text = b"[" + deep + b', {"id": 2}]'
+    assert [text[begin:end] for begin, end in spans(text)] == [deep, b'{"id": 2}']

@@ -10,9 +10,6 @@ import re
 from collections.abc import Iterator
 from functools import cache
 
-MOST_MARKS = 1_000_000
-"""Most brackets and strings scanned to find the end of a deeply nested element."""
-
 MOST_JSON_MEMBERS = 1000
 """Most members of an object searched for a name."""
 
@@ -122,9 +119,7 @@ def _end_of_deep_value(text: bytes, at: int) -> int:
     if text[at] not in b"[{":
         raise NoArray(f"isn't JSON at byte {at}")
     depth = 0
-    for count, mark in enumerate(_MARK.finditer(text, at)):
-        if count == MOST_MARKS:
-            raise NoArray(f"has an element of more than {MOST_MARKS} brackets and texts")
+    for mark in _MARK.finditer(text, at):
         if mark["open"]:
             depth += len(mark["open"])
         elif mark["close"]:

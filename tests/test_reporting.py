@@ -448,6 +448,21 @@ async def test_a_size_that_is_too_large_is_learnt(
     assert {line["count"] > 1 for line in lines() if line["event"] == "events.too_large"} == {True}
 
 
+async def test_one_event_that_is_too_large_makes_no_other_post_smaller(tmp_path: Path) -> None:
+    """Its refusal says nothing of how many of the others go together."""
+    async with running(tmp_path) as station:
+        station.service.refuses, station.service.status = {7}, 413
+        await station.put(*range(8 * BATCH))
+        station.signals.expect_now(8 * BATCH)
+        await station.flushed(8 * BATCH)
+        assert [row.message_id for row in station.refused] == [7]
+        before = len(station.service.posts)
+        await station.put(*range(1000, 1000 + 4 * BATCH))
+        station.signals.expect_now(4 * BATCH)
+        await station.flushed(12 * BATCH)
+        assert list(map(len, station.service.posts[before:])) == [BATCH] * 4
+
+
 async def test_several_bad_events(tmp_path: Path) -> None:
     """Each of them is found; nothing good is lost with them, and nothing is reported twice."""
     async with running(tmp_path) as station:

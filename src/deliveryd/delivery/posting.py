@@ -135,7 +135,10 @@ class Posting:
         return refused
 
     def _learn(self, rows: Sequence[OutboxRow], error: ServiceRefused) -> None:
-        if error.status != TOO_LARGE or len(rows) == 1:
+        if error.status != TOO_LARGE:
+            return
+        if len(rows) == 1:  # it was this event, and not the number of them
+            self.forget_size()
             return
         most = sum(map(_size, rows)) // 2
         if self._most_bytes is None or most < self._most_bytes:

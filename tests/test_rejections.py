@@ -164,7 +164,7 @@ def test_with_a_second_provider_one_401_leaves_the_first_one_up(tmp_path: Path, 
 def test_credentials_that_are_withdrawn_cost_no_message_and_few_requests(
     world: VirtualWorld, lines: LogLines
 ) -> None:
-    """All is accepted for a minute, then nothing for a quarter of an hour: that is logged once, and no message ends."""
+    """After a minute nothing is accepted for a quarter of an hour: logged once, and no message ends."""
     world.write(world.path.read_text().replace(RETRIES, "retry = { attempts = 1 }\n"))
     channel = world.channels["sms"]
     channel.verdict = lambda one: UNAUTHORIZED if 60 < trio.current_time() < 960 else Accepted(one.key)

@@ -271,6 +271,7 @@ def test_an_answer_of_the_queue_that_comes_after_the_drain_is_waited_for(world: 
 
 def test_an_answer_of_the_queue_that_never_comes_is_told_at_the_end(world: World) -> None:
     """Nobody knows whether the service handed a batch out: the log and the journal's account say so."""
+    world.change('timeout = "1m"', 'timeout = "2s"')
     world.add('[run]\ndrain_timeout = "300ms"\n')
     world.state.fail("queue", Hang())
     worker = world.start()

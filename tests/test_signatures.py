@@ -14,6 +14,7 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ed25519
 from pydantic import ValidationError
+from standardwebhooks import Webhook
 
 from deliveryd.channels.signature_schemes import SCHEMES
 from deliveryd.model import SECOND
@@ -148,6 +149,32 @@ def test_standard_webhooks(prefix: str, listed: str, at: object, late: int, genu
         assert not genuine
     else:
         assert genuine
+
+
+@pytest.mark.parametrize(("others", "genuine", "hashed"), [(9, True, 1), (10, False, 0)])
+def test_a_body_is_hashed_once_however_many_signatures_are_listed(
+    others: int, genuine: bool, hashed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A header may list thousands, from anybody: each would cost a hash of the whole body."""
+    calls = []
+    sign = Webhook.sign
+
+    def counted(webhook: Webhook, *args: Any) -> str:
+        calls.append(args)
+        return sign(webhook, *args)
+
+    monkeypatch.setattr(Webhook, "sign", counted)
+    headers = {
+        "webhook-id": "msg_p5jXN8AQM9LWM0D4loKWxJek",
+        "webhook-timestamp": str(STANDARD_TIME),
+        "webhook-signature": "a " * others + STANDARD,
+    }
+    sent = request(b'{"test": 2432232314}', **headers)
+    scheme = open_scheme(options(secret_file="/unused", scheme="standard-webhooks"))
+    keys = read_keys(scheme, [STANDARD_KEY])
+    with nullcontext() if genuine else pytest.raises(Forged, match="more than 10"):
+        signed_content(scheme, sent, keys, STANDARD_TIME * SECOND)
+    assert len(calls) == hashed
 
 
 def test_standard_webhooks_with_a_public_key() -> None:

@@ -29,9 +29,11 @@ from deliveryd.receipts.signatures.base import (
 
 _PUBLIC = "whpk_"
 _SECONDS = re.compile(r"[0-9]{1,12}")
+_MOST_LISTED = 10
+"""Listed signatures: a provider has one for each of its keys."""
 
-Check = Callable[[str, str, str, str], bool]
-"""Whether one entry of the signatures' list, such as "v1,…", fits an id, a time and a body."""
+Check = Callable[[Sequence[str], str, str, str], bool]
+"""Whether one of the listed signatures, such as "v1,…", fits an id, a time and a body."""
 
 
 class Scheme:
@@ -55,11 +57,13 @@ class Scheme:
             raise Forged("the time of signing is unreadable")
         check_time(read_time(at), now, self._options.tolerance)
         listed = header(request, f"{prefix}signature").split()
+        if len(listed) > _MOST_LISTED:
+            raise Forged(f"more than {_MOST_LISTED} signatures are listed")
         try:
             body = request.body.decode()
         except UnicodeDecodeError:
             raise Forged("the body isn't UTF-8") from None
-        fits = [check(entry, id_, at, body) for entry in listed for check in keys]
+        fits = [check(listed, id_, at, body) for check in keys]
         if not any(fits):
             raise Forged("no listed signature fits")
         return Covered(request, body=True, query=False)
@@ -68,9 +72,9 @@ class Scheme:
 def _by_secret(secret: str) -> Check:
     webhook = Webhook(secret)
 
-    def check(entry: str, id_: str, at: str, body: str) -> bool:
-        expected = webhook.sign(id_, datetime.fromtimestamp(int(at), UTC), body)
-        return is_any(entry.encode("latin-1"), [expected.encode()])
+    def check(listed: Sequence[str], id_: str, at: str, body: str) -> bool:
+        expected = webhook.sign(id_, datetime.fromtimestamp(int(at), UTC), body).encode()
+        return is_any(expected, [entry.encode("latin-1") for entry in listed])
 
     return check
 
@@ -81,13 +85,17 @@ def _by_public_key(secret: str) -> Check:
 
     key = Ed25519PublicKey.from_public_bytes(base64.b64decode(secret.removeprefix(_PUBLIC), validate=True))
 
-    def check(entry: str, id_: str, at: str, body: str) -> bool:
+    def check(listed: Sequence[str], id_: str, at: str, body: str) -> bool:
+        signed = f"{id_}.{at}.{body}".encode()
+        return any(fits(entry, signed) for entry in listed)
+
+    def fits(entry: str, signed: bytes) -> bool:
         version, _, text = entry.partition(",")
         signature = decode(text, "base64")
         if version != "v1a" or signature is None:
             return False
         try:
-            key.verify(signature, f"{id_}.{at}.{body}".encode())
+            key.verify(signature, signed)
         except InvalidSignature:
             return False
         return True

@@ -256,6 +256,23 @@ def test_the_peer_is_read_from_what_proxies_wrote(values: list[bytes], peer: str
 
 @pytest.mark.slow
 @pytest.mark.anyio
+@pytest.mark.parametrize("before", [b"", HEAD + b"\r\nbody"], ids=["first", "pipelined"])
+@pytest.mark.parametrize("name", [b"a", b"a" * 40_000], ids=["value", "name"])
+async def test_a_long_head_is_refused_also_if_it_comes_at_once(before: bytes, name: bytes) -> None:
+    """Whatever is in it is worked through before the request is known to be genuine."""
+    head = HEAD + b"%b: %b\r\n" % (name, b"a" * (40_001 - len(name)))
+    async with serving(answer_whole) as running:
+        connection = await running.connect()
+        await connection.send(before + head + b"\r\nbody")
+        answers = b""
+        with contextlib.suppress(anyio.EndOfStream, anyio.BrokenResourceError):
+            while True:
+                answers += await connection.receive()
+    assert b"The head of the request is too long." in answers
+    assert answers.count(b"200 OK") <= bool(before)
+
+
+@pytest.mark.anyio
 async def test_beyond_so_many_connections_answers_end_theirs() -> None:
     """A provider that opens many is told to close them, before an idle one is closed with a request on it."""
     async with serving(answer_whole) as there:

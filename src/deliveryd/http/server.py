@@ -24,6 +24,7 @@ from deliveryd.http.peers import EVERYBODY, Peers
 from deliveryd.http.unfinished import Unfinished
 
 _LONGEST_HEAD = 16 * 1024
+_TOO_LONG = "The head of the request is too long."
 _MOST_AHEAD = 32
 _MOST_KEPT = unfinished.MOST // 2
 """Connections beyond which a response ends its own: one closed later, while idle, may carry a request."""
@@ -177,7 +178,7 @@ class _TimedProtocol(HttpToolsProtocol):
         self._collected += len(data)
         super().data_received(data)
         if self._collected > _LONGEST_HEAD and not self.transport.is_closing():
-            self.send_400_response("The head of the request is too long.")
+            self.send_400_response(_TOO_LONG)
         self._place()
 
     def on_message_begin(self) -> None:
@@ -192,10 +193,13 @@ class _TimedProtocol(HttpToolsProtocol):
         self._is_offer = self.parser.should_upgrade() and self.parser.get_method() != b"CONNECT"
         if self._is_offer:
             return
-        hosts, host = 0, b""
+        length, hosts, host = len(self.url), 0, b""
         for name, value in self.headers:
+            length += len(name) + len(value)
             if name == b"host":
                 hosts, host = hosts + 1, value
+        if length > _LONGEST_HEAD:  # one that comes at once is complete before what came is counted
+            raise self._wrong(_TOO_LONG)
         if hosts != 1 and (hosts > 1 or self.parser.get_http_version() == "1.1"):
             raise self._wrong("A request must have one Host header.")
         if self.url[:1] != b"/" and _names_another(self.url, host):

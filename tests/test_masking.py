@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from base64 import b64encode, urlsafe_b64encode
 from pathlib import Path
 from urllib.parse import quote
@@ -9,7 +10,7 @@ from urllib.parse import quote
 import pytest
 
 from deliveryd.channels.base import Refused
-from deliveryd.channels.masking import mask
+from deliveryd.channels.masking import MASK, mask
 from deliveryd.testing.gateway import Reply, open_gateway
 from deliveryd.testing.samples import dispatch, opened
 
@@ -48,6 +49,37 @@ def test_a_secret_is_masked_in_each_form(written: str) -> None:
     assert mask(f"key={written};", [SECRET]) == "key=***;"
 
 
+@pytest.mark.parametrize(
+    ("secret", "written"),
+    [
+        ("Fe12/Qx8+Yz34Kw7==", "password=Fe12%2FQx8%2BYz34Kw7%3D%3D"),
+        ("Fe12/Qx8+Yz34Kw7==", "password%3DFe12%252FQx8%252BYz34Kw7%253D%253D"),
+        ("Fe12/Qx8+Yz34Kw7==", "password=Fe12\\/Qx8+Yz34Kw7=="),
+        ("pa%41ss/word", "password=pa%41ss\\/word"),
+        ('a&amp;s"word', 'password=a&amp;s\\"word'),
+        ("a\\nb&c", "password=a\\nb&amp;c"),
+        ("pässword", "password=p%E4ssword"),
+    ],
+)
+def test_what_looks_like_an_escape_of_another_kind_is_the_secrets(secret: str, written: str) -> None:
+    """A key may begin with two hexadecimal digits behind "=", or have a part that is an escape elsewhere."""
+    masked = mask(f"{written};", [secret])
+    assert masked in ("password=***;", "password%3D***;")
+
+
+def test_a_secret_on_several_lines_is_masked() -> None:
+    """Base64 and quoted-printable are folded in mail."""
+    coded = b64encode(b"0123456789" + SECRET.encode()).decode()
+    assert mask(f"{coded[:20]}\n{coded[20:]}", [SECRET]) == f"{coded[:13]}***"
+    assert mask("key=3Ds3cr=22t=\r\n/p w;", [SECRET]) == "key=3D***;"
+
+
+def test_kinds_of_escapes_in_any_order_cost_a_bounded_number_of_readings() -> None:
+    """However many of them a text has: what isn't nested is found all the same."""
+    text = "%2525253D\\\\\\u0026&amp;amp;amp;#37;=3D3D3D=\n" * 20
+    assert mask(text + "s3cr%22t%2Fp%20w", [SECRET]) == text + MASK
+
+
 @pytest.mark.parametrize("user", ["a", "ab", "abc", "someone:"])
 def test_a_secret_within_what_was_encoded_is_masked(user: str) -> None:
     """Base64 of a login, at each of the three offsets: no digit is left that holds a bit of the secret."""
@@ -81,3 +113,32 @@ async def test_the_providers_words_are_kept_without_secrets(tmp_path: Path) -> N
             verdict = await channel.send(dispatch("sms", {"text": "Hi"}))
     assert isinstance(verdict, Refused)
     assert verdict.words == "key is *** or ***"
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        ("x" * 490 + f" {SECRET}", "x" * 490 + " ***"),
+        (" " * 8190 + SECRET, None),
+        (" " * 2000 + "x" * 8000 + SECRET, "x" * 500),
+    ],
+)
+async def test_a_secret_at_the_end_of_the_kept_words_is_masked_before_they_are_cut(
+    said: str, words: str | None, tmp_path: Path
+) -> None:
+    """Half of it would no longer be found."""
+    token = tmp_path / "token"
+    token.touch(mode=0o600)
+    token.write_text(SECRET)
+    options = {
+        "json": {"text": "{content.text}"},
+        "headers": {"X-Key": "{secret.token}"},
+        "secrets": {"token": str(token)},
+        "answers": [{"status": ["4xx"], "verdict": "refused", "reason": "/error"}],
+    }
+    async with open_gateway() as gateway:
+        gateway.script.append(Reply(400, json.dumps({"error": said}).encode()))
+        async with opened("http", {"url": f"{gateway.url}/sms", **options}, block="sms") as channel:
+            verdict = await channel.send(dispatch("sms", {"text": "Hi"}))
+    assert isinstance(verdict, Refused)
+    assert verdict.words == words

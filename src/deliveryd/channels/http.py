@@ -11,8 +11,6 @@ from urllib.parse import urlsplit
 
 from deliveryd.channels.base import (
     NO_ADDRESS,
-    Accepted,
-    Attempted,
     Dispatch,
     Expired,
     Found,
@@ -135,7 +133,7 @@ class HttpChannel:
         self._endpoint = endpoint_of(options.url, tls, options.proxy)
         self._account_probe, self._basic = options.probe, options.basic
         host = urlsplit(options.url).netloc.rpartition("@")[2]
-        self._reader = AnswerReader(options.answers, options.provider_id, host)
+        self._reader = AnswerReader(options.answers, options.provider_id, host, masked=self.masked)
 
     def reaches(self, customer: Customer | None) -> bool:
         """Whether every `{customer.FIELD}` of the mappings has a value that fits where it stands."""
@@ -180,14 +178,7 @@ class HttpChannel:
             return _not_sent(error)
         except OutcomeUnknown as error:
             return self._unknown(error)
-        verdict = self._reader.verdict(answer)
-        return verdict if isinstance(verdict, Accepted) else self._without_secrets(verdict)
-
-    def _without_secrets(self, verdict: Attempted) -> Attempted:
-        """Mask secrets in the provider's words, which are kept: some repeat a key that they refuse."""
-        if isinstance(verdict, Accepted) or verdict.words is None:
-            return verdict
-        return verdict._replace(words=self.masked(verdict.words))
+        return self._reader.verdict(answer)
 
     def masked(self, text: str) -> str:
         """Return what the provider said without the secrets, should it repeat one."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from deliveryd.channels.base import Accepted, Attempted, InDoubt, Misconfigured, Refused, Stopped, TryAgain
@@ -17,15 +17,31 @@ from deliveryd.http.wire import WireResponse
 LONGEST_WORDS = 500
 """Most characters of a provider's own words that are kept."""
 
+_LONGEST_TEXT = 8 * 1024
+"""Most characters of a text that words are taken from."""
+
+
+def _as_it_is(text: str) -> str:
+    return text
+
 
 class AnswerReader:
-    """Reads the answers of one provider, whose `host` is named with its refusals."""
+    """Reads the answers of one provider, whose `host` is named with its refusals.
+
+    `masked` returns a text without secrets: some providers repeat a key that they refuse.
+    """
 
     def __init__(
-        self, rows: Sequence[AnswerOptions], provider_id: str | None, host: str, now: Now = utc_now
+        self,
+        rows: Sequence[AnswerOptions],
+        provider_id: str | None,
+        host: str,
+        now: Now = utc_now,
+        masked: Callable[[str], str] = _as_it_is,
     ) -> None:
         self._host = host
         self._now = now
+        self._masked = masked
         self._provider_id = compile_finder(provider_id) if provider_id else None
         compiled = [_compile(position, row, now) for position, row in enumerate(rows)]
         self._tables = {
@@ -60,10 +76,10 @@ class AnswerReader:
 
     def _of_row(self, row: _Row, code: str | None, status: int, document: Document) -> Attempted:
         reason = f"provider answered {status}{'' if code is None else f' (code {code})'}"
-        words = _words(row.words, document) if row.words is not None else None
+        if row.verdict == "accepted":
+            return Accepted(self._id_in(document))
+        words = self._words_in(document, row.words) if row.words is not None else None
         match row.verdict:
-            case "accepted":
-                return Accepted(self._id_in(document))
             case "refused":
                 by = None if row.only_this else self._host
                 return Refused(reason, by, ends_channel=True, words=words)
@@ -79,12 +95,14 @@ class AnswerReader:
             reason = f"provider answered {status} without saying whether it accepted"
         return InDoubt(reason, row.pause(document), words, self._id_in(document))
 
-
-def _words(finder: Finder, document: Document) -> str | None:
-    """Return the provider's own words in one printable line."""
-    text = next(finder.texts(document), "")[: 2 * LONGEST_WORDS]
-    line = " ".join("".join(each if each.isprintable() else " " for each in text).split())
-    return line[:LONGEST_WORDS] or None
+    def _words_in(self, document: Document, finder: Finder) -> str | None:
+        """Return the provider's own words in one printable line, cut only once no secret is in them."""
+        whole = next(finder.texts(document), "")
+        text = self._masked(whole[:_LONGEST_TEXT])
+        line = " ".join("".join(each if each.isprintable() else " " for each in text).split())
+        if len(whole) > _LONGEST_TEXT and len(line) < _LONGEST_TEXT // 2:
+            return None  # it may end with half a secret
+        return line[:LONGEST_WORDS] or None
 
 
 class _Row(NamedTuple):

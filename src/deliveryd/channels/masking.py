@@ -6,7 +6,8 @@ import html
 import json
 import re
 from base64 import b64encode
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from itertools import product
 from typing import NamedTuple
 
 MASK = "***"
@@ -14,14 +15,12 @@ MASK = "***"
 _LEVELS = 4
 """How often escaped text may be escaped again, such as JSON in a form."""
 
+_MOST_READINGS = 64
+"""Texts that are searched: the orders in which kinds of escapes can be resolved are many."""
+
 _LEAST_CODED = 8
 """Digits of Base64 from which they can't be anything else."""
 
-_ESCAPES = re.compile(
-    r"(?:[%=][0-9A-Fa-f]{2})+"  # addresses, forms, quoted-printable
-    r"|\\u[Dd][89ABab][0-9A-Fa-f]{2}\\u[Dd][C-Fc-f][0-9A-Fa-f]{2}|\\u[0-9A-Fa-f]{4}|\\[^u]"  # JSON
-    r"|&#?[0-9A-Za-z]{1,32};?"  # HTML
-)
 _ONE_ALPHABET = str.maketrans("-_", "+/")
 
 
@@ -33,19 +32,36 @@ class _Read(NamedTuple):
 
 
 def mask(text: str, secrets: Iterable[str]) -> str:
-    """Return the text without the secrets, also as addresses, forms, JSON, HTML and headers have them."""
+    """Return the text without the secrets, also as addresses, forms, JSON, HTML, headers and mail have them.
+
+    Each kind of escapes is resolved by itself: what looks like another kind may belong to the secret.
+    """
     wanted = [secret for secret in {*secrets} if secret]
-    read = _Read(text, [(at, at + 1) for at in range(len(text))])
     hidden = bytearray(len(text))
-    for _ in range(_LEVELS):
+    for read in _readings(text):
         for start, end in _found(read.text, wanted):
             first, last = read.parts[start][0], read.parts[end - 1][1]
             hidden[first:last] = b"\1" * (last - first)
-        following = _unescaped(read)
-        if following.text == read.text:
-            break
-        read = following
     return re.sub("\1+", MASK, _marked(text, hidden)) if any(hidden) else text
+
+
+def _readings(text: str) -> Iterator[_Read]:
+    """Yield the text, then what it is without escapes: in each order of their kinds, short orders first."""
+    level = [_Read(text, [(at, at + 1) for at in range(len(text))])]
+    seen = {text}
+    yield level[0]
+    for _ in range(_LEVELS):
+        following = []
+        for read, kind in product(level, _KINDS):
+            resolved = _unescaped(read, kind)
+            if resolved is None or resolved.text in seen:
+                continue
+            if len(seen) == _MOST_READINGS:
+                return
+            seen.add(resolved.text)
+            following.append(resolved)
+            yield resolved
+        level = following
 
 
 def _marked(text: str, hidden: bytearray) -> str:
@@ -84,21 +100,23 @@ def _all(text: str, form: str) -> Iterator[tuple[int, int]]:
         at = text.find(form, at + 1)
 
 
-def _unescaped(read: _Read) -> _Read:
-    """Resolve one level of escapes."""
+def _unescaped(read: _Read, kind: _Kind) -> _Read | None:
+    """Resolve one level of one kind of escapes; None: there are none."""
     characters: list[str] = []
     parts: list[tuple[int, int]] = []
     done = 0
-    for found in _ESCAPES.finditer(read.text):
+    for found in kind.escapes.finditer(read.text):
         characters.append(read.text[done : found.start()])
         parts += read.parts[done : found.start()]
-        meant = _meant(found[0])
+        meant = kind.meant(found[0])
         characters.append(meant)
-        if len(meant) * 3 == len(found[0]) and found[0][0] in "%=":  # one escape for each character
+        if kind.meant is _octets and len(meant) * 3 == len(found[0]):  # one escape for each character
             parts += [_joined(read, at, at + 3) for at in range(found.start(), found.end(), 3)]
         else:
             parts += [_joined(read, found.start(), found.end())] * len(meant)
         done = found.end()
+    if not done:
+        return None
     characters.append(read.text[done:])
     parts += read.parts[done:]
     return _Read("".join(characters), parts)
@@ -108,17 +126,42 @@ def _joined(read: _Read, start: int, end: int) -> tuple[int, int]:
     return read.parts[start][0], read.parts[end - 1][1]
 
 
-def _meant(escape: str) -> str:
-    match escape[0]:
-        case "&":
-            return html.unescape(escape)
-        case "\\":
-            try:
-                return str(json.loads(f'"{escape}"'))
-            except ValueError:  # not one of JSON's
-                return escape[1:]
-        case _:
-            return bytes.fromhex(re.sub("[%=]", "", escape)).decode(errors="replace")
+def _octets(escapes: str) -> str:
+    octets = bytes.fromhex(re.sub("[%=]", "", escapes))
+    try:
+        return octets.decode()
+    except UnicodeDecodeError:
+        return octets.decode("latin-1")
+
+
+def _json(escape: str) -> str:
+    try:
+        return str(json.loads(f'"{escape}"'))
+    except ValueError:  # not one of JSON's
+        return escape[1:]
+
+
+def _nothing(_fold: str) -> str:
+    return ""
+
+
+class _Kind(NamedTuple):
+    """One way to escape: what its escapes look like, and what one of them means."""
+
+    escapes: re.Pattern[str]
+    meant: Callable[[str], str]
+
+
+_KINDS = (
+    _Kind(re.compile("(?:%[0-9A-Fa-f]{2})+"), _octets),  # addresses and forms
+    _Kind(
+        re.compile(r"\\u[Dd][89ABab][0-9A-Fa-f]{2}\\u[Dd][C-Fc-f][0-9A-Fa-f]{2}|\\u[0-9A-Fa-f]{4}|\\[^u]"),
+        _json,
+    ),
+    _Kind(re.compile("&#?[0-9A-Za-z]{1,32};?"), html.unescape),
+    _Kind(re.compile("(?:=[0-9A-Fa-f]{2})+"), _octets),  # quoted-printable
+    _Kind(re.compile("=?\r?\n"), _nothing),  # lines folded in mail and in Base64
+)
 
 
 def basic_login(username: str, password: str) -> str:

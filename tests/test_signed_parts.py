@@ -220,7 +220,10 @@ def test_vonages_parameters_cover_no_list() -> None:
     assert [is_genuine({"scheme": "vonage"}, KEY, each) for each in sent] == [True, False, False, False]
 
 
-# The query beside a body
+# The query and headers beside a body
+
+
+PLACES = ["provider_id", "reference", "status", "code", "recipient", "reported_at"]
 
 
 @pytest.mark.parametrize(
@@ -237,20 +240,55 @@ def test_vonages_parameters_cover_no_list() -> None:
         (None, True),
     ],
 )
-@pytest.mark.parametrize("key", ["provider_id", "reference", "status", "code", "recipient", "reported_at"])
+@pytest.mark.parametrize("key", PLACES)
 def test_a_place_in_the_query_needs_a_signature_of_the_address(
     signature: dict[str, Any] | None, good: bool, key: str
 ) -> None:
     """Otherwise a report that was seen once could be told of any message."""
+    refused = pytest.raises(ValidationError, match=f"{key}: the signature doesn't cover query:ref")
+    with nullcontext() if good else refused:
+        read_from("query:ref", key, signature)
+
+
+@pytest.mark.parametrize(
+    ("signature", "place", "good"),
+    [
+        ({"header": "X-S"}, "header:X-Status", False),
+        ({"header": "X-S"}, "header:X-S", False),
+        ({"header": "X-S", "signed": "{url}{body}"}, "header:X-Status", False),
+        ({"header": "X-S", "signed": "{body}{header:x-status}"}, "header:X-Status", True),
+        ({"header": "X-S", "signed": "{body}{header:x-status}"}, "header:X-Other", False),
+        ({"header": "X-S", "signed": "{timestamp}{body}", "timestamp": "header:X-At"}, "header:x-at", True),
+        ({"scheme": "standard-webhooks"}, "header:Webhook-Id", True),
+        ({"scheme": "standard-webhooks", "prefix": "svix-"}, "header:webhook-id", False),
+        ({"scheme": "ecdsa", "timestamp_header": "X-At"}, "header:x-at", True),
+        ({"scheme": "ecdsa"}, "header:x-at", False),
+        ({"scheme": "twilio"}, "header:X-Status", False),
+        (JWT_BOTH, "header:X-Status", False),
+        ({"scheme": "token", "at": "path"}, "header:X-Status", True),
+        ({"scheme": "basic", "username": "u"}, "header:X-Status", True),
+        (None, "header:X-Status", True),
+    ],
+)
+@pytest.mark.parametrize("key", PLACES)
+def test_a_place_in_a_header_needs_a_signature_of_the_header(
+    signature: dict[str, Any] | None, place: str, good: bool, key: str
+) -> None:
+    """Otherwise a report that was seen once could be sent again with another header."""
+    refused = pytest.raises(ValidationError, match=f"{key}: the signature doesn't cover {place}")
+    with nullcontext() if good else refused:
+        read_from(place, key, signature)
+
+
+def read_from(place: str, key: str, signature: dict[str, Any] | None) -> None:
+    """Read the options of a report that has one value at a place."""
     table: dict[str, Any] = {
         "provider_id": "/id", "status": "/s", "delivered": ["d"], "stopped": ["x"], "recipient": "/to",
-        key: "query:ref",
+        key: place,
     }  # fmt: skip
     if signature is not None:
         table["signature"] = {**signature, "secret_file": "/unused"}
-    refused = pytest.raises(ValidationError, match=f"{key}: the signature doesn't cover query:ref")
-    with nullcontext() if good else refused:
-        ReceiptOptions.model_validate(table)
+    ReceiptOptions.model_validate(table)
 
 
 def test_a_query_that_is_the_report_is_read(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import (
@@ -18,7 +18,7 @@ from pydantic import (
 from pydantic_core import CoreSchema, PydanticCustomError
 from pydantic_core.core_schema import with_info_plain_validator_function
 
-from deliveryd.http.finder import FinderText
+from deliveryd.http.finder import HEADER, QUERY, FinderText
 from deliveryd.options.units import Positive, SecretPaths
 from deliveryd.runtime.secret_file import SecretFile
 
@@ -100,10 +100,16 @@ class Signature(BaseModel):
         """Whether the public address of the worker is part of what is signed."""
         return False
 
+    def signs(self, place: str) -> bool:
+        """Whether what stands at a place such as "query:status" is signed, also beside a body."""
+        if place.startswith(HEADER):
+            return place.removeprefix(HEADER).lower() in self.signed_headers
+        return self.covers_url or not place.startswith(QUERY)
+
     @property
-    def covers_query(self) -> bool:
-        """Whether the query is signed, also beside a body."""
-        return self.covers_url
+    def signed_headers(self) -> Collection[str]:
+        """The headers that are signed, in lower case."""
+        return ()
 
 
 class HmacSignature(Signature):
@@ -137,6 +143,12 @@ class HmacSignature(Signature):
     def covers_url(self) -> bool:
         """Whether the template contains the address."""
         return "{url}" in self.signed
+
+    @property
+    def signed_headers(self) -> Collection[str]:
+        """The headers of the template, and the one that holds the time of signing."""
+        parts = [*SIGNED_PARTS.findall(self.signed), self.timestamp or ""]
+        return [part.removeprefix(HEADER).lower() for part in parts if part.startswith(HEADER)]
 
 
 class _ByScheme:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, Field
@@ -27,6 +27,11 @@ class StandardWebhooksSignature(Signature):
     scheme: Literal["standard-webhooks"] = Field(description="Standard Webhooks")
     prefix: Literal["webhook-", "svix-"] = Field("webhook-", description="beginning of the headers' names")
     tolerance: Positive = Field(LATE, description="largest difference between the time of signing and now")
+
+    @property
+    def signed_headers(self) -> Collection[str]:
+        """The id and the time of signing."""
+        return (f"{self.prefix}id", f"{self.prefix}timestamp")
 
 
 class TwilioSignature(Signature):
@@ -96,6 +101,11 @@ class EcdsaSignature(Signature):
     )
     tolerance: Positive = Field(600.0, description="largest difference between that time and now")
 
+    @property
+    def signed_headers(self) -> Collection[str]:
+        """The time of signing."""
+        return (self.timestamp_header.lower(),)
+
 
 class MailgunSignature(Signature):
     """Mailgun's signature in the body, which covers a time and a token."""
@@ -122,8 +132,7 @@ class BasicSignature(Signature):
     scheme: Literal["basic"] = Field(description="user name and password")
     username: Annotated[str, Field(pattern=r"^[^:]+$")] = Field(description="user name")
 
-    @property
-    def covers_query(self) -> bool:
+    def signs(self, _place: str) -> bool:
         """Who knows the secret may say anything."""
         return True
 
@@ -137,8 +146,7 @@ class TokenSignature(Signature):
     at: PlaceOfToken = Field(description='"path": a last part of the path; "query:NAME"; "header:NAME"')
     prefix: str = Field("", description='text before the secret, such as "Bearer "')
 
-    @property
-    def covers_query(self) -> bool:
+    def signs(self, _place: str) -> bool:
         """Who knows the secret may say anything."""
         return True
 

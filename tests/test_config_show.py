@@ -41,7 +41,7 @@ secrets = { token = "token" }
 adapter = "http"
 url = "https://sms.example.com/send?token=lit3ral"
 headers = { Authorization = "Bearer lit3ral", X-Id = "{message.key}", X-Vendor = "Key lit3ral" }
-json = { text = "{content.text}", password = "lit3ral", to = "{customer.phone}", key = "{secret.token}" }
+json = { text = "{content.text}", password = "lit3ral", appKey = "lit3ral", key = "{secret.token}" }
 secrets = { token = "token" }
 """
 

@@ -239,6 +239,8 @@ def test_receipts_that_are_not_verified_are_warned_of_wherever_they_come_in(
     [
         ("?api_key=abc", "channels.sms.url"),
         ("?to=1&token=abc", "channels.sms.url"),
+        ("?to=1&clientSecret=abc", "channels.sms.url"),
+        ("?to=1&passWord=abc", "channels.sms.url"),
         ("?to={secret.word}", "channels.sms.url"),
         ("/{secret.word}/send", "channels.sms.url"),
     ],
@@ -264,6 +266,12 @@ def test_a_secret_in_an_address_is_warned_of(world: World, address: str, key: st
             "json.auth.password",
             "warning",
         ),
+        ('json = { to = "{customer.phone}", accessToken = "hunter2" }', "json.accessToken", "warning"),
+        (
+            'json = { to = "{customer.phone}", a = { SMSPassword = "hunter2" } }',
+            "json.a.SMSPassword",
+            "warning",
+        ),
         ('json = { to = "{customer.phone}", keys = ["Basic YTpi"] }', "json.keys.0", "warning"),
     ],
 )
@@ -287,7 +295,7 @@ def test_what_is_no_secret_in_a_request_is_not_warned_of(world: World) -> None:
         own
         + """\
 json = { to = "{customer.phone}", key = "{message.key}", kind = "token", template = "HX4f9a0c1e77b2d3a65e88" }
-headers = { Accept = "application/json", Idempotency-Token = "{message.key}" }
+headers = { Accept = "application/json", tokenType = "x", hotKeys = "x", Idempotency-Token = "{message.key}" }
 """
     )
     assert "looks like a secret" not in check(world, "--offline").out

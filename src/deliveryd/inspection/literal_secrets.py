@@ -11,6 +11,9 @@ _NAME = re.compile(
     r"|credentials?)",
     re.IGNORECASE,
 )
+_BORDER = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+"""Between the words of a name such as accessToken or SMSPassword."""
+
 _CREDENTIAL = re.compile(r"(?:bearer|basic|token|digest|(?:api-?)?key) +\S+", re.IGNORECASE)
 _RANDOM = re.compile(r"(?=[^/]*[0-9])(?=[^/]*[A-Za-z])[A-Za-z0-9+/=_.~-]{20,}")
 _PLACEHOLDER = re.compile(r"\{secret\.[^{}]*\}")
@@ -19,7 +22,8 @@ _WORD = re.compile(r"[a-z][a-z0-9_]{0,31}")
 
 def is_secret_name(name: str) -> bool:
     """Whether a key, a parameter or a header of this name has a secret."""
-    return _NAME.fullmatch(name) is not None or name.lower() in SECRET_HEADERS
+    spellings = (name, _BORDER.sub("_", name))
+    return any(_NAME.fullmatch(each) for each in spellings) or name.lower() in SECRET_HEADERS
 
 
 def is_literal_secret(name: str, value: str) -> bool:

@@ -40,7 +40,10 @@ class Tried(NamedTuple):
 
 
 class Matched(NamedTuple):
-    """What a receipt's effect depends on, of its message. `failed_next` None: nothing was left to confirm."""
+    """What a receipt's effect depends on, of its message. `failed_next` None: nothing was left to confirm.
+
+    `is_only_try`: the accepted try is the only one at its provider.
+    """
 
     id: int
     state: int
@@ -50,6 +53,7 @@ class Matched(NamedTuple):
     failed_next: int | None
     spent: str
     is_paused: int
+    is_only_try: int
 
     def failed_before(self, provider: str) -> Iterator[str]:
         """Why the other providers failed that were tried before this one accepted the message."""
@@ -82,7 +86,11 @@ def consequence(
         return Consequence.NOTHING  # the message went on since, by another provider or an operator's word
     if message.accepted_at is not None:
         # By a reference an earlier try may be meant, whose failure says nothing of the accepted one.
-        is_meant = message.provider_id is None or receipt.provider_id in ("", message.provider_id)
+        is_meant = (
+            message.is_only_try
+            or message.provider_id is None
+            or receipt.provider_id in ("", message.provider_id)
+        )
         return Consequence.CONFIRMS if receipt.delivered or is_meant else Consequence.NOTHING
     if message.state in settleable or (message.state == State.FAILED and receipt.delivered):
         return Consequence.SETTLES

@@ -82,7 +82,10 @@ WHERE id = ?4
 """
 
 _MATCHED = (
-    f"SELECT id, state, key, accepted_at, provider_id, failed_next, spent, {IS_PAUSED}"  # noqa: S608  # a constant
+    f"SELECT id, state, key, accepted_at, provider_id, failed_next, spent, {IS_PAUSED},"  # noqa: S608  # a constant
+    " NOT EXISTS (SELECT 1 FROM unaccepted AS u WHERE u.message_id = message.id"
+    " AND u.provider = message.provider"
+    " AND (u.key, u.number) <> (message.key, message.number))"
     " FROM message WHERE id = ?"
 )
 _ENDED = "UPDATE message SET state = ?, ended_at = ? WHERE id = ?"

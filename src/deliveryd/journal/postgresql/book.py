@@ -6,7 +6,7 @@ The rows that were changed are written at once, each only if it is still as it w
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -156,12 +156,15 @@ class BookedMessage:
     is_emptied: bool = False
     due_at: int | None = None
 
-    @property
-    def matched(self) -> Matched:
-        """What decisions depend on."""
+    def matched(self, tries: Iterable[Try]) -> Matched:
+        """What decisions depend on; `tries` are those of the message that don't stand in its row."""
+        is_only_try = not any(
+            each.provider == self.provider and (each.key, each.number) != (self.key, self.number)
+            for each in tries
+        )
         return Matched(
             self.id, self.state, self.key, self.accepted_at, self.provider_id, self.failed_next, self.spent,
-            self.is_paused,
+            self.is_paused, is_only_try,
         )  # fmt: skip
 
     @property
@@ -237,6 +240,10 @@ class Book:
     def has_told(self, id_: int, status: str) -> bool:
         """Whether a message has an event of a status."""
         return (id_, status) in self._told
+
+    def matched(self, id_: int) -> Matched:
+        """What decisions on a message depend on."""
+        return self.records[id_].matched(self.tries[id_])
 
     # what a receipt is about
 

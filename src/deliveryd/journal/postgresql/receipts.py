@@ -326,7 +326,7 @@ def _stays_sent(book: Book, step: Transition) -> Effect:
 
 def apply(book: Book, tried: Tried, receipt: Receipt, settleable: frozenset[State]) -> Effect | None:
     """Take the steps that follow from a receipt; None: not now, as its message is in the line's hands."""
-    message = book.records[tried.message_id].matched
+    message = book.matched(tried.message_id)
     match consequence(message, tried, receipt, settleable):
         case Consequence.KEPT:
             return None
@@ -346,7 +346,7 @@ def _confirm(book: Book, id_: int, state: State, receipt: Receipt) -> Effect:
     One that failed may go on instead.
     """
     record = book.records[id_]
-    message = record.matched
+    message = book.matched(id_)
     if goes_on(message, state, receipt):
         book.go_on(transitions.failed_to_next(record.entry, receipt))
         return Effect(waiting=1)

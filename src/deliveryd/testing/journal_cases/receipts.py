@@ -283,6 +283,17 @@ class ReceiptCases:
             assert await receive_all(journal, [echoed_receipt("7")]) == ["matched"]
             assert await waiting_events(journal) == [(7, "delivered")]
 
+    @pytest.mark.parametrize("reference", ["KEY", "7"], ids=["key", "message id"])
+    async def test_a_failure_of_the_only_try_counts_whatever_id_the_report_has(
+        self, open_journal: OpenJournal, reference: str
+    ) -> None:
+        """Some providers give each report an id, and another one in their answer."""
+        async with open_journal() as journal:
+            await deliver_to_sent(journal, 7, "p1")
+            failed = echoed_receipt(reference.replace("KEY", key_of(journal)), "q1", delivered=False)
+            assert await receive_all(journal, [failed, failed]) == ["matched", "repeated"]
+            assert await waiting_events(journal) == [(7, "error")]
+
     async def test_a_failure_of_an_earlier_attempt_is_none_of_the_one_that_was_accepted(
         self, open_journal: OpenJournal
     ) -> None:

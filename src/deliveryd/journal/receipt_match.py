@@ -53,6 +53,11 @@ _BY_PROVIDER = f"{_KEPT} AND provider_id = ? AND provider = ?"
 _BY_MESSAGE = f"{_KEPT} AND reference = ?"
 _BY_KEY = f"{_KEPT} AND reference >= ? AND reference < ?"
 _NAME_TRIES = "UPDATE unaccepted SET provider_id = ? WHERE message_id = ? AND key = ? AND provider_id IS NULL"
+_NAME_ACCEPTED = """
+UPDATE message SET provider_id = ?1
+WHERE id = ?2 AND key = ?3 AND provider = ?4 AND provider_id IS NULL AND accepted_at IS NOT NULL
+    AND NOT EXISTS (SELECT 1 FROM unaccepted WHERE message_id = ?2 AND key = ?3 AND provider_id = ?1)
+"""
 _NOTE_MATCHED = "UPDATE receipt SET message_id = ? WHERE seq = ?"
 _SAME = f"{_UNMATCHED} AND provider_id = ? AND provider = ? AND delivered = ?"
 
@@ -128,22 +133,23 @@ class Matching:
     def _progress(self, db: sqlite3.Connection, progress: ProgressReport) -> MatchedReceipt:
         """Tell the service an intermediate status once, while the message is sent under this key."""
         provider, provider_id, status, at, reference = progress
-        tried = self._tried(db, Receipt(provider, provider_id, False, status, at, at, reference))
-        row = (
-            tried
-            and db.execute(
-                "SELECT state FROM message WHERE id = ? AND key = ? AND NOT EXISTS"
-                " (SELECT 1 FROM event WHERE message_id = message.id AND status = ?)",
-                (*tried, status),
-            ).fetchone()
-        )
-        if tried is None or row is None:
+        report = Receipt(provider, provider_id, False, status, at, at, reference)
+        tried = self._tried(db, report)
+        if tried is None:
             return MatchedReceipt("noted")
-        event = transitions.progressed(tried.message_id, State(row[0]), status, at)
-        if event is None:
-            return MatchedReceipt("noted")
-        self._outbox.put(db, [event])
-        return MatchedReceipt("told", Effect(events=1), tried.message_id)
+        row = db.execute(
+            "SELECT state FROM message WHERE id = ? AND key = ? AND NOT EXISTS"
+            " (SELECT 1 FROM event WHERE message_id = message.id AND status = ?)",
+            (*tried, status),
+        ).fetchone()
+        event = row and transitions.progressed(tried.message_id, State(row[0]), status, at)
+        effect = NO_EFFECT
+        if event is not None:
+            self._outbox.put(db, [event])
+            effect = Effect(events=1)
+        if _learn(db, tried, report):
+            effect |= self._follow(db, tried, report, AT_REST)
+        return MatchedReceipt("told" if event is not None else "noted", effect, tried.message_id)
 
     def match_again(self, db: sqlite3.Connection, seq: int, at: int) -> Effect | None:
         """Try a receipt once more that was kept; None when it still fits nothing, or has to wait."""
@@ -288,14 +294,19 @@ class Matching:
     ) -> Effect | None:
         """Apply a receipt, then those that were kept under the provider's id that it has for the message.
 
-        Nobody knew that id before, where the answer with it was lost. None: as in `_apply`.
+        None: as in `_apply`.
         """
-        is_naming = receipt.reference is not None and receipt.provider_id
-        if is_naming:
-            db.execute(_NAME_TRIES, (receipt.provider_id, *tried))
+        is_naming = _learn(db, tried, receipt)
         effect = self._apply(db, tried, receipt, settleable)
         if effect is None or not is_naming:
             return effect
+        return effect | self._follow(db, tried, receipt, settleable)
+
+    def _follow(
+        self, db: sqlite3.Connection, tried: Tried, receipt: Receipt, settleable: frozenset[State]
+    ) -> Effect:
+        """Apply what was kept under the provider's id that a report has for its message."""
+        effect = NO_EFFECT
         kept = db.execute(_BY_PROVIDER, (receipt.provider_id, receipt.provider)).fetchall()
         for seq, *values in sorted(kept):
             other = not_before(Receipt(*values), receipt.received_at)
@@ -364,6 +375,19 @@ class Matching:
         db.execute(statement, (step.after, receipt.received_at, message.id))
         self._outbox.put(db, [step.event])
         return Effect(ended=(step.after,), events=1, provider=receipt.provider)
+
+
+def _learn(db: sqlite3.Connection, tried: Tried, report: Receipt) -> bool:
+    """Note the provider's id that a report has for the tries that it names; False: it has none.
+
+    Nobody knew that id before, where the answer with it was lost, or had none. If the accepted try may be
+    another one with this id, it stays without: a failure under any id counts for it.
+    """
+    if report.reference is None or not report.provider_id:
+        return False
+    db.execute(_NAME_TRIES, (report.provider_id, *tried))
+    db.execute(_NAME_ACCEPTED, (report.provider_id, *tried, report.provider))
+    return True
 
 
 def _entry(db: sqlite3.Connection, message_id: int) -> Entry:

@@ -276,7 +276,8 @@ class Book:
     def learn(self, tried: Tried, receipt: Receipt) -> bool:
         """Note the provider's id that a receipt has for the tries that it names; False: it has none.
 
-        Nobody knew that id before, where the answer with it was lost: receipts may be kept under it.
+        Nobody knew that id before, where the answer with it was lost, or had none: receipts may be kept
+        under it. If the accepted try may be another one with this id, it stays without.
         """
         if receipt.reference is None or not receipt.provider_id:
             return False
@@ -286,6 +287,13 @@ class Book:
                 tries[place] = each._replace(provider_id=receipt.provider_id)
                 self._named.append((tried.message_id, each.key, receipt.provider_id))
                 self._index(tried.message_id, receipt.provider_id, receipt.provider)
+        record = self.records[tried.message_id]
+        is_of_it = (record.key, record.provider) == (tried.key, receipt.provider)
+        is_without = record.accepted_at is not None and record.provider_id is None
+        has_it = any((each.key, each.provider_id) == (tried.key, receipt.provider_id) for each in tries)
+        if is_of_it and is_without and not has_it:
+            record.provider_id, record.is_changed = receipt.provider_id, True
+            self._index(record.id, record.provider_id, record.provider)
         return True
 
     def _referred(self, reference: str, provider: str) -> Tried | None:
@@ -410,10 +418,10 @@ class Book:
             if waits := [(each.id, each.due_at) for each in changed if each.due_at is not None]:
                 db.execute(_WAIT, arrays(waits))
         logs |= self._locked(db, {*matched, *(event.message_id for event in self.events)} - logs.keys())
-        if self._named:
-            db.execute(_NAME_TRIES, arrays(self._named))
         if self._left:
             db.execute(_KEEP_TRIES, arrays(self._left))
+        if self._named:
+            db.execute(_NAME_TRIES, arrays(self._named))
         if self._restored:
             db.execute(_DROP_TRIES, arrays(self._restored))
         places = {id_: log for id_, log in logs.items() if log != outbox.worker}

@@ -440,17 +440,20 @@ class _ReceiptBatch:
     def _progress(self, progress: ProgressReport) -> MatchedReceipt:
         """Tell the service an intermediate status once, while the message is sent under this key."""
         provider, provider_id, status, at, reference = progress
-        tried = self._book.tried(Receipt(provider, provider_id, False, status, at, at, reference))
+        report = Receipt(provider, provider_id, False, status, at, at, reference)
+        tried = self._book.tried(report)
         if tried is None:
             return MatchedReceipt("noted")
         record = self._book.records[tried.message_id]
-        if record.key != tried.key or self._book.has_told(record.id, status):
-            return MatchedReceipt("noted")
-        event = transitions.progressed(record.id, State(record.state), status, at)
-        if event is None:
-            return MatchedReceipt("noted")
-        self._book.tell(event)
-        return MatchedReceipt("told", Effect(events=1), record.id)
+        is_new = record.key == tried.key and not self._book.has_told(record.id, status)
+        event = transitions.progressed(record.id, State(record.state), status, at) if is_new else None
+        effect = NO_EFFECT
+        if event is not None:
+            self._book.tell(event)
+            effect = Effect(events=1)
+        if self._book.learn(tried, report):
+            effect |= self._follow(record.id, report)
+        return MatchedReceipt("told" if event is not None else "noted", effect, record.id)
 
     def write(self, db: Db, outbox: Outbox) -> None:
         """Write all that these led to."""

@@ -7,14 +7,17 @@ from itertools import permutations
 
 import pytest
 
+from deliveryd.journal.base import Journal
 from deliveryd.journal.orders import Action, Effect, ItemKind
-from deliveryd.model import Outcome, StatusEvent, Transition
+from deliveryd.model import Confirmation, Outcome, ProgressReport, Receipt, StatusEvent, Transition
 from deliveryd.states import State
 from deliveryd.testing.journal_cases.protocol import OpenJournal
 from deliveryd.testing.journal_cases.samples import (
     NOW,
     ONE_SECOND,
     REPORTED_UNDELIVERED,
+    accept_all,
+    accepted_step,
     attempt_on,
     begin_attempts,
     decide_on,
@@ -247,6 +250,80 @@ class ReceiptKeyCases:
             assert [each.result for each in found][:2] == ["unmatched", "recalled"]
             assert [status for _, status in await waiting_events(journal)][-1] == "delivered"
             assert (await journal.counts()).receipts_unmatched == len(others)
+
+    @pytest.mark.parametrize("order", list(permutations(["named", "delivered"])), ids=" ".join)
+    @pytest.mark.parametrize("naming", ["failed", "progress"])
+    @pytest.mark.parametrize("number", [1, 2], ids=["only try", "second try"])
+    async def test_a_delivery_by_the_providers_id_is_told_where_the_answer_had_none(
+        self, open_journal: OpenJournal, number: int, naming: str, order: Sequence[str]
+    ) -> None:
+        """Another report names the message and the id, before or after it."""
+        async with open_journal() as journal:
+            await _accept_without_id(journal, number)
+            for each in order:
+                await journal.receive([_naming(journal, naming) if each == "named" else sample_receipt("q1")])
+            told = [status for _, status in await waiting_events(journal)]
+            assert (set(told), told.count("delivered")) == ({_TOLD[naming], "delivered"}, 1)
+            assert (await journal.counts()).receipts_unmatched == 0
+
+    @pytest.mark.parametrize("order", list(permutations(["progress", "delivered"])), ids=" ".join)
+    async def test_a_delivery_by_the_providers_id_settles_a_doubt_once_a_progress_names_the_id(
+        self, open_journal: OpenJournal, order: Sequence[str]
+    ) -> None:
+        async with open_journal() as journal:
+            await tried(journal, State.IN_DOUBT)
+            for each in order:
+                report = _naming(journal, each) if each == "progress" else sample_receipt("q1")
+                await journal.receive([report])
+            assert [status for _, status in await waiting_events(journal)] == ["sent", "delivered"]
+            assert (await journal.counts()).receipts_unmatched == 0
+
+    @pytest.mark.parametrize("number", [1, 2], ids=["only try", "second try"])
+    async def test_a_failure_under_another_id_than_an_earlier_report_counts_where_the_answer_had_none(
+        self, open_journal: OpenJournal, number: int
+    ) -> None:
+        """What a report says first isn't taken for the answer's word."""
+        async with open_journal() as journal:
+            await _accept_without_id(journal, number)
+            for _ in range(2):
+                await journal.receive([_naming(journal, "progress")])
+            await journal.receive([echoed_receipt(key_of(journal), "q2", delivered=False)])
+            assert [status for _, status in await waiting_events(journal)] == ["accepted", "error"]
+
+    async def test_a_delivery_by_an_id_that_a_failure_named_keeps_a_message_from_the_next_channel(
+        self, open_journal: OpenJournal
+    ) -> None:
+        async with open_journal() as journal:
+            await _accept_without_id(journal, 1, Confirmation(None, None, True))
+            await journal.receive([_naming(journal, "failed")])
+            assert await state_counts(journal) == {State.WAITING: 1}
+            assert await receive_all(journal, [sample_receipt("q1")]) == ["recalled"]
+            assert await waiting_events(journal) == [(7, "delivered")]
+            assert await state_counts(journal) == {}
+
+
+_TOLD = {"failed": "error", "progress": "accepted"}
+"""What the service is told, by what the provider reports first."""
+
+
+async def _accept_without_id(journal: Journal, number: int, confirmation: Confirmation | None = None) -> None:
+    """Bring message 7 to SENT by this try under its first key, for which the provider answers with no id."""
+    await make_ready(journal, 7)
+    await begin_attempts(journal, attempt_on(7))
+    if number > 1:
+        await journal.change([_lost_answer()])
+        await journal.due(NOW + ONE_SECOND, {"sms": 1})
+        await begin_attempts(journal, attempt_on(7, number=number))
+    step = accepted_step(attempt_on(7, number=number), None)
+    await journal.change([step._replace(confirmation=confirmation)])
+    await accept_all(journal)
+
+
+def _naming(journal: Journal, what: str) -> Receipt | ProgressReport:
+    """A report that has our key and the provider's id."""
+    if what == "progress":
+        return ProgressReport("sms", "q1", "accepted", NOW + 3, key_of(journal))
+    return echoed_receipt(key_of(journal), delivered=False)
 
 
 def _lost_answer() -> Transition:

@@ -90,15 +90,6 @@ SELECT message_id, key FROM unaccepted WHERE provider_id = ? AND provider = ? OR
 """
 """Finds the message and the key that a provider accepted under an id, of messages that went on since."""
 
-_FAILURE = """
-SELECT receipt.provider, receipt.provider_id, delivered, status, reported_at, received_at, reference
-FROM message JOIN receipt ON message_id = id AND receipt.provider = message.provider
-WHERE id = ? AND delivered = 0
-    AND (message.provider_id IS NULL OR receipt.provider_id IN ('', message.provider_id))
-ORDER BY seq LIMIT 1
-"""
-"""By a reference an earlier try may be meant, whose failure says nothing of the accepted one."""
-
 
 class KnownReports(NamedTuple):
     """What is known of a provider's reports.
@@ -217,11 +208,8 @@ def restore(db: sqlite3.Connection, tried: tuple[int, int], at: int, *, reason: 
     db.execute(_DROP_ACCEPTED, tried)
 
 
-def stay_sent(db: sqlite3.Connection, step: Transition, emptied: str) -> Receipt | None:
-    """Take the step of a message that stays sent, as no later channel takes it.
-
-    Returns the report that it failed, if its provider made one meanwhile.
-    """
+def stay_sent(db: sqlite3.Connection, step: Transition, emptied: str) -> int:
+    """Take the step of a message that stays sent, as no later channel takes it; return the key of its try."""
     entry = step.entry
     (key,) = db.execute(_ACCEPTED_KEY, (entry.id, entry.sent_by)).fetchone()
     is_there = db.execute(
@@ -231,5 +219,4 @@ def stay_sent(db: sqlite3.Connection, step: Transition, emptied: str) -> Receipt
         raise IllegalTransition(f"message {entry.id} wasn't sent before, or isn't {step.before.name}")
     reason = step.outcome.reason if step.outcome is not None else None
     restore(db, (entry.id, key), step.at, reason=reason or "", emptied=emptied)
-    row = db.execute(_FAILURE, (entry.id,)).fetchone()
-    return None if row is None else Receipt(*row)
+    return int(key)

@@ -98,6 +98,20 @@ def consequence(
     return Consequence.KEPT if is_moving else Consequence.NOTHING
 
 
+def fails_after_all(
+    message: Matched, tried: Tried, about: Tried | None, receipt: Receipt, began: int
+) -> bool:
+    """Whether a receipt that came while a message had gone on fails it, as it stays sent under a key.
+
+    `about` is what the receipt is about now, `began` the instant of the first try under the key. Before it,
+    a failure was that of another key, also where the reference is the message's id.
+    """
+    is_named = bool(receipt.provider_id) and receipt.provider_id == message.provider_id
+    if receipt.delivered or about != tried or not (is_named or receipt.received_at >= began):
+        return False
+    return consequence(message, tried, receipt, AT_REST) is Consequence.CONFIRMS
+
+
 def settled_effect(message: Matched, events: int, provider: str) -> Effect:
     """The effect of a receipt that proved a message to be sent, where it was when it did."""
     less = -1 if message.state == State.WAITING else 0

@@ -24,6 +24,7 @@ from deliveryd.journal.receipt_decisions import (
     Matched,
     Tried,
     consequence,
+    fails_after_all,
     goes_on,
     instead_of_step,
     not_before,
@@ -58,7 +59,15 @@ UPDATE message SET provider_id = ?1
 WHERE id = ?2 AND key = ?3 AND provider = ?4 AND provider_id IS NULL AND accepted_at IS NOT NULL
     AND NOT EXISTS (SELECT 1 FROM unaccepted WHERE message_id = ?2 AND key = ?3 AND provider_id = ?1)
 """
+_BEGAN = "SELECT min(started_at) FROM attempt WHERE message_id = ? AND key = ?"
+_MATCHED_SAME = f"""
+SELECT 1 FROM receipt WHERE message_id = ? AND provider_id = ? AND provider = ? AND delivered = ?
+    AND (provider_id <> '' OR (reference IS ? AND received_at >= ({_BEGAN})))
+"""  # noqa: S608  # a constant
+"""Without the provider's id the same is said only under one key: by the same name, and not before its try."""
+
 _NOTE_MATCHED = "UPDATE receipt SET message_id = ? WHERE seq = ?"
+_FAILURES = f"SELECT {_COLUMNS} FROM receipt WHERE message_id = ? AND delivered = 0 ORDER BY seq"  # noqa: S608
 _SAME = f"{_UNMATCHED} AND provider_id = ? AND provider = ? AND delivered = ?"
 
 _ERA = "started_at / 14400000000"
@@ -338,11 +347,14 @@ class Matching:
 
     def stay_sent(self, db: sqlite3.Connection, step: Transition) -> Effect:
         """Take the step of a message that stays sent; it fails if its provider reported so meanwhile."""
-        receipt = deadlines.stay_sent(db, step, self._emptied)
-        if receipt is None:
-            return NO_EFFECT
-        message = Matched(*db.execute(_MATCHED, (step.entry.id,)).fetchone())
-        return self._confirm(db, message, step.after, not_before(receipt, step.at))
+        tried = Tried(step.entry.id, deadlines.stay_sent(db, step, self._emptied))
+        message = Matched(*db.execute(_MATCHED, (tried.message_id,)).fetchone())
+        (began,) = db.execute(_BEGAN, tried).fetchone()
+        for row in db.execute(_FAILURES, (tried.message_id,)).fetchall():
+            receipt = Receipt(*row)
+            if fails_after_all(message, tried, self._tried(db, receipt), receipt, began):
+                return self._confirm(db, message, step.after, not_before(receipt, step.at))
+        return NO_EFFECT
 
     def _settle(self, db: sqlite3.Connection, tried: Tried, state: State, receipt: Receipt) -> int:
         """The provider has the message: it is sent under this key, and isn't tried again under any.
@@ -443,8 +455,5 @@ def _is_repeated(
     is_kept = any(receipt.reference in (None, reference) for reference in kept)
     if tried is None or is_kept:
         return is_kept
-    matched = db.execute(
-        "SELECT 1 FROM receipt WHERE message_id = ? AND provider_id = ? AND provider = ? AND delivered = ?",
-        (tried.message_id, *_same(receipt)),
-    )
+    matched = db.execute(_MATCHED_SAME, (tried.message_id, *_same(receipt), receipt.reference, *tried))
     return matched.fetchone() is not None

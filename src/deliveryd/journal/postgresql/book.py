@@ -345,6 +345,14 @@ class Book:
         self.tell(step.event)
         return 1
 
+    def began(self, tried: Tried) -> int:
+        """When the first try under a key began."""
+        record = self.records[tried.message_id]
+        started = [each.started_at for each in self.tries[record.id] if each.key == tried.key]
+        if record.key == tried.key and record.started_at is not None:
+            started.append(record.started_at)
+        return min(started)
+
     def accepted_under(self, tried: Tried) -> Try | None:
         """The try under a key that was accepted although its message went on."""
         tries = self.tries[tried.message_id]

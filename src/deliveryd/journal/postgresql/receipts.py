@@ -28,6 +28,7 @@ from deliveryd.journal.receipt_decisions import (
     Consequence,
     Tried,
     consequence,
+    fails_after_all,
     goes_on,
     instead_of_step,
     not_before,
@@ -314,12 +315,11 @@ def _stays_sent(book: Book, step: Transition) -> Effect:
     ]
     if record is None or record.state != step.before or not keys:
         raise IllegalTransition(f"message {entry.id} wasn't sent before, or isn't {step.before.name}")
-    reason = step.outcome.reason if step.outcome is not None else None
-    book.restore(Tried(entry.id, max(keys)), step.at, plain(reason or ""))
+    tried, reason = Tried(entry.id, max(keys)), step.outcome and step.outcome.reason
+    book.restore(tried, step.at, plain(reason or ""))
+    message, began = book.matched(entry.id), book.began(tried)
     for receipt in book.receipts[entry.id]:
-        # By a reference an earlier try may be meant, whose failure says nothing of the accepted one.
-        is_meant = record.provider_id is None or receipt.provider_id in ("", record.provider_id)
-        if receipt.provider == record.provider and not receipt.delivered and is_meant:
+        if fails_after_all(message, tried, book.tried(receipt), receipt, began):
             return _confirm(book, entry.id, step.after, not_before(receipt, step.at))
     return NO_EFFECT
 
@@ -431,11 +431,11 @@ class _ReceiptBatch:
         is_kept = any(receipt.reference in (None, each.receipt.reference) for each in alike)
         if tried is None or is_kept:
             return is_kept
-        said = receipt.provider_id, receipt.provider, receipt.delivered
-        return any(
-            (each.provider_id, each.provider, each.delivered) == said
-            for each in self._book.receipts[tried.message_id]
-        )
+        same = [each for each in self._book.receipts[tried.message_id] if each[:3] == receipt[:3]]
+        if same and not receipt.provider_id:
+            began = self._book.began(tried)
+            return any(each.reference == receipt.reference and each.received_at >= began for each in same)
+        return bool(same)
 
     def _progress(self, progress: ProgressReport) -> MatchedReceipt:
         """Tell the service an intermediate status once, while the message is sent under this key."""

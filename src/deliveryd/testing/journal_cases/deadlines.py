@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from deliveryd.journal.base import Journal
 from deliveryd.model import Confirmation, Entry, Outcome, Spent, Transition
 from deliveryd.states import State
@@ -14,12 +16,14 @@ from deliveryd.testing.journal_cases.samples import (
     attempt_on,
     begin_attempts,
     echoed_receipt,
+    fail_and_begin_anew,
     key_of,
     make_ready,
     outbox_bodies,
     receive_all,
     sample_receipt,
     state_counts,
+    unnamed_failure,
 )
 
 WITHIN = 600 * ONE_SECOND
@@ -159,13 +163,44 @@ class DeadlineCases:
         self, open_journal: OpenJournal
     ) -> None:
         async with open_journal() as journal:
-            (entry,) = await sent_on(journal, 7)
+            await make_ready(journal, 7)
+            await begin_attempts(journal, attempt_on(7))
+            again = Transition(attempt_on(7), State.SENDING, State.WAITING, NOW, NOW, Outcome("try_again"))
+            await journal.change([again])
+            await journal.due(NOW, {"sms": 1})
+            second = attempt_on(7, number=2)
+            await begin_attempts(journal, second)
+            confirmation = Confirmation(WITHIN, WITHIN, False)
+            await journal.change([accepted_step(second, "p7")._replace(confirmation=confirmation)])
+            await accept_all(journal)
+            await journal.pass_deadlines(WITHIN, NOW + 6, ["sms"], 9)
+            (entry,) = (await journal.due(NOW + 6, {"": 9})).entries
             earlier = echoed_receipt(key_of(journal), "p0", delivered=False)
             assert await receive_all(journal, [earlier]) == ["matched"]
             stays = Outcome("accepted", None, "no other channel")
             await journal.change([Transition(entry, State.READY, State.SENT, NOW + 7, outcome=stays)])
             assert (await journal.account()).ends == {State.SENT: 1}
             assert await outbox_bodies(journal) == []
+
+    @pytest.mark.parametrize("reference", ["KEY", "7"], ids=["key", "message id"])
+    @pytest.mark.parametrize(
+        ("has_failed_again", "end"), [(False, State.SENT), (True, State.FAILED)], ids=["silence", "failure"]
+    )
+    async def test_a_failure_before_a_message_began_anew_says_nothing_of_it_where_it_stays_sent(
+        self, open_journal: OpenJournal, has_failed_again: bool, end: State, reference: str
+    ) -> None:
+        """Though the provider has no id of its own by which both could be told apart."""
+        async with open_journal() as journal:
+            anew = await fail_and_begin_anew(journal, reference, Confirmation(WITHIN, WITHIN, False))
+            await journal.pass_deadlines(WITHIN, NOW + 40, ["sms"], 9)
+            (entry,) = (await journal.due(NOW + 40, {"": 9})).entries
+            if has_failed_again:
+                await journal.receive([unnamed_failure(journal, reference, anew, NOW + 41)])
+            stays = Outcome("accepted", None, "no other channel")
+            await journal.change([Transition(entry, State.READY, State.SENT, NOW + 42, outcome=stays)])
+            assert (await journal.account()).ends == {end: 1}
+            told = [("error", None, "sms: the provider reported UNDELIV")]
+            assert await outbox_bodies(journal) == told * has_failed_again
 
     async def test_a_reported_failure_leads_to_an_error_or_to_the_next_channel(
         self, open_journal: OpenJournal

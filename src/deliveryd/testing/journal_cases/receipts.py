@@ -21,11 +21,13 @@ from deliveryd.testing.journal_cases.samples import (
     bring_in_doubt,
     deliver_to_sent,
     echoed_receipt,
+    fail_and_begin_anew,
     key_of,
     make_ready,
     receive_all,
     sample_receipt,
     state_counts,
+    unnamed_failure,
     waiting_events,
 )
 
@@ -292,6 +294,18 @@ class ReceiptCases:
             await deliver_to_sent(journal, 7, "p1")
             failed = echoed_receipt(reference.replace("KEY", key_of(journal)), "q1", delivered=False)
             assert await receive_all(journal, [failed, failed]) == ["matched", "repeated"]
+            assert await waiting_events(journal) == [(7, "error")]
+
+    @pytest.mark.parametrize("reference", ["KEY", "7"], ids=["key", "message id"])
+    async def test_a_failure_after_a_message_began_anew_is_told_where_its_provider_has_no_ids(
+        self, open_journal: OpenJournal, reference: str
+    ) -> None:
+        """It isn't taken for a repeat of the failure before; one that is a repeat changes nothing."""
+        async with open_journal() as journal:
+            anew = await fail_and_begin_anew(journal, reference)
+            again = unnamed_failure(journal, reference, anew, NOW + 30)
+            assert await receive_all(journal, [again, again]) == ["matched", "repeated"]
+            assert await receive_all(journal, [unnamed_failure(journal, "KEY", 1, NOW + 31)])
             assert await waiting_events(journal) == [(7, "error")]
 
     async def test_a_failure_of_an_earlier_attempt_is_none_of_the_one_that_was_accepted(

@@ -8,7 +8,16 @@ from typing import Any
 
 from deliveryd.journal.base import Journal, OutboxRow
 from deliveryd.journal.orders import Action, Decided, ItemKind, Order
-from deliveryd.model import Entry, Outcome, QueuedMessage, Receipt, StatusEvent, Transition, message_key
+from deliveryd.model import (
+    Confirmation,
+    Entry,
+    Outcome,
+    QueuedMessage,
+    Receipt,
+    StatusEvent,
+    Transition,
+    message_key,
+)
 from deliveryd.states import State
 
 NOW = 1_700_000_000_000_000
@@ -196,3 +205,25 @@ async def gone_on(journal: Journal, state: State) -> None:
 
 async def decide_on(journal: Journal, verb: Action, kind: ItemKind, *keys: object) -> Decided:
     return await journal.decide(Order(verb, kind, tuple(map(str, keys))), NOW + 9, ["sms"])
+
+
+def unnamed_failure(journal: Journal, reference: str, beginning: int, at: int) -> Receipt:
+    """A failure of message 7 by a provider without ids; in the reference KEY stands for a beginning's key."""
+    named = reference.replace("KEY", key_of(journal, beginning=beginning))
+    return sample_receipt("", at, delivered=False)._replace(reference=named)
+
+
+async def fail_and_begin_anew(
+    journal: Journal, reference: str, confirmation: Confirmation | None = None
+) -> int:
+    """Have message 7, which failed in doubt, reported as failed and sent anew; returns its beginning."""
+    await tried(journal, State.FAILED)
+    assert await receive_all(journal, [unnamed_failure(journal, reference, 1, NOW + 9)]) == ["matched"]
+    await accept_all(journal)
+    await decide_on(journal, Action.BEGIN_ANEW_ANYWAY, ItemKind.MESSAGE, 7)
+    (entry,) = (await journal.due(NOW + 20, {"": 9})).entries
+    begun = entry.begun("sms", b"12345678", NOW + 20)
+    await journal.change([Transition(begun, State.READY, State.SENDING, NOW + 20)])
+    await journal.change([accepted_step(begun, None)._replace(confirmation=confirmation)])
+    await accept_all(journal)
+    return begun.beginning

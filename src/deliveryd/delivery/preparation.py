@@ -175,7 +175,7 @@ class Preparer:
         if self._pauses.hold_messages and not isinstance(settings, ServiceUnavailable):
             entries = self._without_held(entries, settings, prepared)
         if isinstance(settings, SettingsUnusable):
-            prepared += [Undeliverable.because(entry, str(settings)) for entry in entries]
+            prepared += [self._router.route_without(entry, str(settings)) for entry in entries]
             return []
         if isinstance(settings, ServiceUnavailable):
             prepared += [self._without_settings(entry) for entry in entries]

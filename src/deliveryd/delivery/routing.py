@@ -180,6 +180,18 @@ class Router:
             return Routed(entry, entry.provider, customer, UNRENDERED, settings.expires_at)
         return route
 
+    def route_without(self, entry: Entry, reason: str) -> Route:
+        """Where a message goes whose settings can't be used for this reason.
+
+        It ends, unless a provider may have it: that one is asked for it, or is told the same again.
+        """
+        if entry.doubt or entry.content is not None:
+            nothing = CompiledSettings(entry.settings_id, None, {}, ())
+            route = self.route(entry, nothing, None, 0)
+            if not isinstance(route, Undeliverable):
+                return route
+        return Undeliverable.because(entry, reason)
+
     def _first_usable(
         self,
         entry: Entry,

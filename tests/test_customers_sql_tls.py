@@ -31,6 +31,8 @@ from support.fake_databases import (
     mysql_switch,
     open_database,
     postgresql,
+    postgresql_after_ok,
+    postgresql_after_ok_apart,
     postgresql_md5,
     thief,
 )
@@ -153,6 +155,8 @@ async def test_with_certificates_this_computer_is_asked_over_tls(
 
 THIEVES: Mapping[str, tuple[str, Talk]] = {
     "PostgreSQL, plain text": ("postgresql", postgresql),
+    "PostgreSQL, plain text after OK": ("postgresql", postgresql_after_ok),
+    "PostgreSQL, plain text after OK, in pieces": ("postgresql", postgresql_after_ok_apart),
     "PostgreSQL, MD5": ("postgresql", postgresql_md5),
     "MySQL, plain text": ("mysql", mysql),
     "MySQL, plain text at second": ("mysql", partial(mysql_switch, b"mysql_clear_password")),

@@ -107,6 +107,22 @@ def postgresql(told: Told) -> None:
     told.answer = told.receive(5 + len(PASSWORD) + 1)
 
 
+def postgresql_after_ok(told: Told) -> None:
+    """Let the client in, and ask for the password in plain text then."""
+    _greet_postgresql(told)
+    told.send(b"R" + struct.pack("!II", 8, 0) + b"R" + struct.pack("!II", 8, 3))
+    told.answer = told.receive(5 + len(PASSWORD) + 1)
+
+
+def postgresql_after_ok_apart(told: Told) -> None:
+    """The same in two pieces, and with what a server tells of itself between them."""
+    _greet_postgresql(told)
+    told.send(b"R" + struct.pack("!II", 8, 0))
+    told.send(b"S" + struct.pack("!I", 8) + b"a\x00b\x00" + b"R")
+    told.send(struct.pack("!II", 8, 3))
+    told.answer = told.receive(5 + len(PASSWORD) + 1)
+
+
 def postgresql_md5(told: Told) -> None:
     """Ask for its MD5, a piece at a time."""
     _greet_postgresql(told)

@@ -18,7 +18,7 @@ _CODE = 4
 
 
 class AuthenticationGuard(asyncio.Protocol):
-    """Stands before asyncpg's protocol until the server has let it in, and ends a connection that asks so.
+    """Stands before asyncpg's protocol until the server takes queries, and ends a connection that asks so.
 
     `refused` is called then.
     """
@@ -27,6 +27,7 @@ class AuthenticationGuard(asyncio.Protocol):
         self.protected = protected
         self._refused = refused
         self._unread = bytearray()
+        self._is_in = False
         self._transport: Any = None
 
     def connection_made(self, transport: Any) -> None:
@@ -54,18 +55,30 @@ class AuthenticationGuard(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Look at the messages that begin in it, before the protocol can answer."""
         self._unread += data
-        while len(self._unread) >= _HEADER + _CODE:
-            size = int.from_bytes(self._unread[1:_HEADER], "big")
-            is_request = self._unread[:1] == b"R"
-            code = int.from_bytes(self._unread[_HEADER : _HEADER + _CODE], "big")
-            if size < _CODE or (is_request and code in GIVES_AWAY):
+        while len(self._unread) >= _HEADER:
+            letter, size = self._unread[:1], int.from_bytes(self._unread[1:_HEADER], "big")
+            if letter == b"R" and size >= 2 * _CODE and len(self._unread) < _HEADER + _CODE:
+                break
+            if size < _CODE or not self._is_taken(letter, self._unread[_HEADER : 1 + size][:_CODE]):
                 self._refused()
                 self._transport.abort()
                 return
-            if is_request and code == _OK:
+            if letter == b"Z":
                 self._transport.set_protocol(self.protected)
                 break
             if len(self._unread) <= size:
                 break
             del self._unread[: 1 + size]
         self.protected.data_received(data)
+
+    def _is_taken(self, letter: bytes, begin: bytes) -> bool:
+        """Whether asyncpg may have a message, by its first bytes: it would answer requests after OK as well."""
+        if letter == b"Z":
+            return self._is_in
+        if letter != b"R":
+            return True
+        code = int.from_bytes(begin, "big")
+        if self._is_in or len(begin) < _CODE or code in GIVES_AWAY:
+            return False
+        self._is_in = code == _OK
+        return True

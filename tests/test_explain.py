@@ -303,10 +303,10 @@ def test_without_a_journal_it_says_so_and_makes_none(world: World) -> None:
 
 
 def test_an_unreadable_configuration_ends_with_78(world: World) -> None:
-    world.change("[queue]", "[queue]\nbatch = 1")
+    world.change("[journal]", "[journal]\nretain = 1")
     answered = explain(world, 5)
     assert answered.status == 78
-    assert "queue.batch: unknown key" in answered.err
+    assert "journal.retain: unknown key" in answered.err
 
 
 def test_a_message_id_that_is_no_number_is_a_mistake_in_use(world: World) -> None:

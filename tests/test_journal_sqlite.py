@@ -24,7 +24,6 @@ from deliveryd.journal.base import Journal
 from deliveryd.journal.history import read_life
 from deliveryd.journal.sqlite import open_journal_file
 from deliveryd.model import (
-    Malformed,
     Receipt,
     StatusEvent,
     Transition,
@@ -223,7 +222,7 @@ async def test_a_clock_put_back_is_remembered_though_the_first_write_after_it_fa
     async with open_journal_file(path) as journal:
         await make_ready(journal, 1)
         with pytest.raises(OverflowError):
-            await journal.take([], [Malformed("{}", "no", 5), Malformed("[]", "no", 2**63)], back)
+            await journal.take([message(2**63)], [], back)
         await journal.take([message(2)], [], back)
         await journal.accept(await journal.outbox(0, 10), back)
     async with open_journal_file(path) as journal:

@@ -133,7 +133,7 @@ def kannel(folder: Path) -> Iterator[int]:
 def world(tmp_path: Path) -> Iterator[World]:
     """A service with two templates, and a worker's configuration that names Kannel by its preset."""
     for world in open_world(tmp_path):
-        for name, secret in (("password", "hunter2"), ("receipt-token", "tok3n")):
+        for name, secret in (("password", "hunter2"), ("receipt-token", "tok3n-of-the-reports")):
             (tmp_path / name).write_text(secret)
             (tmp_path / name).chmod(0o600)
         for settings_id, text in TEXTS.items():

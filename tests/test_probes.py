@@ -96,6 +96,9 @@ def configured(folder: Path, asked: Asked, url: str, name: str = "") -> Path:
     secret = folder / "secret"
     secret.touch(mode=0o600)
     secret.write_text("s3cret", encoding="utf-8")
+    long = folder / "long"
+    long.touch(mode=0o600)
+    long.write_text("s3cret of requests", encoding="utf-8")
     preset = Catalogue().find(asked.preset)
     assert preset is not None
     channel = preset.file.channels[0]
@@ -119,10 +122,14 @@ fields = {{ phone = "/p", email = "/e", telegram = "/t", viber = "/v", facebook 
 [channels.{channel}{f".providers.{name}" if name else ""}]
 """
     text += "".join(f"{key} = {json.dumps(value)}\n" for key, value in keys.items())
-    text += "".join(f'secrets.{each} = "secret"\n' for each in preset.file.secrets)
+    text += "".join(f'secrets.{each} = "{_FILES.get(each, "secret")}"\n' for each in preset.file.secrets)
     path = folder / "config.toml"
     path.write_text(text, encoding="utf-8")
     return path
+
+
+_FILES = {"receipt_token": "long", "webhook_token": "long", "webhook_password": "long"}
+"""The files of secrets that requests carry, which have 16 characters at least."""
 
 
 def check(path: Path, *options: str) -> Answered:

@@ -25,7 +25,7 @@ from deliveryd.journal.place import JournalDatabase
 from deliveryd.journal.postgresql.opening import open_shared_journal
 from deliveryd.journal.sqlite import SqliteJournal, open_journal_file
 from deliveryd.metrics import Metrics
-from deliveryd.model import SECOND, WallClock
+from deliveryd.model import SECOND
 from deliveryd.receipts import reading
 from deliveryd.receipts.app import Receipts
 from deliveryd.receipts.inlet import open_inlet
@@ -96,7 +96,7 @@ async def room(
 def room_on(journal: Journal, table: dict[str, Any], host: Host, clock: StandingClock) -> Receipts:
     """The same room, by this clock."""
     recorder = Recorder(
-        journal, InFlightLimit(1000), OutboxSignals(500), Backlog(), WallClock(), Metrics([], "1"),
+        journal, InFlightLimit(1000), OutboxSignals(500), Backlog(), clock, Metrics([], "1"),
         max_waiting=1000, longest_pause=3600.0,
     )  # fmt: skip
     recorder.open()

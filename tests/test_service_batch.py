@@ -10,6 +10,7 @@ import pytest
 
 from deliveryd.errors import ServiceUnavailable, ServiceUnreadable
 from deliveryd.model import QueuedMessage
+from deliveryd.runtime.json_numbers import NumberText
 from deliveryd.service.batch import (
     FEW_VARIABLES,
     KEPT_OF_LARGE,
@@ -59,7 +60,7 @@ def test_numbers_keep_the_text_that_they_were_written_with(number: str) -> None:
     """A number in a variable is inserted as the service wrote it, not as a computer would."""
     [message] = read_queue(queue(element(f'{{"n": {number}}}'))).messages
     assert message.variables == {"n": number}
-    assert type(message.variables["n"]) is str
+    assert type(message.variables["n"]) is NumberText
 
 
 @pytest.mark.parametrize("id_", ["0", "-1", "9223372036854775807", "-9223372036854775808"])

@@ -59,7 +59,9 @@ class AuthenticationGuard(asyncio.Protocol):
             letter, size = self._unread[:1], int.from_bytes(self._unread[1:_HEADER], "big")
             if letter == b"R" and size >= 2 * _CODE and len(self._unread) < _HEADER + _CODE:
                 break
-            if size < _CODE or not self._is_taken(letter, self._unread[_HEADER : 1 + size][:_CODE]):
+            if size < _CODE or not self._is_taken(
+                bytes(letter), bytes(self._unread[_HEADER : 1 + size][:_CODE])
+            ):
                 self._refused()
                 self._transport.abort()
                 return
@@ -72,7 +74,7 @@ class AuthenticationGuard(asyncio.Protocol):
         self.protected.data_received(data)
 
     def _is_taken(self, letter: bytes, begin: bytes) -> bool:
-        """Whether asyncpg may have a message, by its first bytes: it would answer requests after OK as well."""
+        """Whether asyncpg may have a message, by its first bytes. It would answer requests after OK, too."""
         if letter == b"Z":
             return self._is_in
         if letter != b"R":

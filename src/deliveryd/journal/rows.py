@@ -136,7 +136,10 @@ def to_json(value: object) -> str:
 
 def variables_json(variables: Mapping[str, str]) -> str:
     """A message's variables as JSON; numbers are numbers."""
-    return dumps_exact(variables).decode()
+    try:
+        return dumps_exact(variables).decode()
+    except orjson.JSONEncodeError:  # an unpaired surrogate, as above
+        return _escaped(variables)
 
 
 def to_text(text: str | None) -> str | None:

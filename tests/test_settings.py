@@ -423,6 +423,28 @@ async def test_a_changed_compiler_reads_old_copies_anew(rooms: Rooms) -> None:
     assert isinstance(await failure_of(room), ServiceUnavailable)
 
 
+@in_virtual_time
+@pytest.mark.parametrize("changed", ["content", "content, without ttl", "service"])
+async def test_a_reload_during_a_request_leaves_the_old_copies(rooms: Rooms, changed: str) -> None:
+    """Whichever section it changes, and though the request that is under way fails after it."""
+    room = rooms.open(ttl=600.0)
+    await room.get(1)
+    rooms.source.answers[1] = ServiceUnavailable("down")
+    await anyio.sleep(700)
+    await room.get(1)
+    await anyio.sleep(60)
+    rooms.source.gate, rooms.source.asked = anyio.Event(), anyio.Event()
+    room.at_hand(1)
+    await rooms.source.asked.wait()
+    if changed != "service":
+        room.adopt(compile_settings, 600.0 if changed == "content" else None, 86_400.0)
+    else:
+        room.ask_again()
+    rooms.source.gate.set()
+    await anyio.sleep(1)
+    assert isinstance(room.at_hand(1), CompiledSettings)
+
+
 @pytest.mark.slow
 @in_virtual_time
 async def test_an_outage_is_asked_about_ever_more_rarely(rooms: Rooms) -> None:

@@ -24,6 +24,10 @@ class UsableSettings:
     size: int
     found_until: float = -math.inf
 
+    @property
+    def is_current(self) -> bool:
+        return self.until is None or self.until > anyio.current_time()
+
     def answer(self) -> CompiledSettings:
         return self.compiled
 

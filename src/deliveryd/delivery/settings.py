@@ -125,7 +125,10 @@ class SettingsCache:
         """Request at once what the service couldn't give, or had none of: it is another one."""
         for settings_id, known in list(self._known.items()):
             if not isinstance(known, UsableSettings):
+                copy = self._copy_of(settings_id)
                 self._drop(settings_id)
+                if copy is not None:
+                    self._put(settings_id, copy)
         self._left_alone.clear()
         for settings_id, wanted in self._open.items():
             if wanted.repeat_at is not None:
@@ -315,22 +318,27 @@ class SettingsCache:
 
     async def _look_up(self, settings_id: int) -> None:
         """Find settings on the disk, or have the service asked; what is known isn't newer there."""
-        name = f"settings/{settings_id}"
-        cached = await self._cache.get(name) if self._copy_of(settings_id) is None else None
-        if cached is not None:
-            try:
-                compiled = await self._read(settings_id, cached.value)
-            except SettingsUnusable:
-                log(Event.CACHE_ROW_REFUSED, settings_id=settings_id)
-                await self._cache.delete(name)
-            else:
-                known = self._usable(compiled, len(cached.value), cached.age)
-                if known.until is None or known.until > anyio.current_time():
-                    self._metrics.settings_cached("disk")
-                    self._settle(settings_id, known)
-                    return
-                self._put(settings_id, known)
+        if self._copy_of(settings_id) is None and (found := await self._on_disk(settings_id)) is not None:
+            if found.is_current:
+                self._metrics.settings_cached("disk")
+                self._settle(settings_id, found)
+                return
+            self._put(settings_id, found)
         self._have_requested(settings_id)
+
+    async def _on_disk(self, settings_id: int) -> UsableSettings | None:
+        """The settings on the disk, current or old; None: there are none that can be read."""
+        name = f"settings/{settings_id}"
+        cached = await self._cache.get(name)
+        if cached is None:
+            return None
+        try:
+            compiled = await self._read(settings_id, cached.value)
+        except SettingsUnusable:
+            log(Event.CACHE_ROW_REFUSED, settings_id=settings_id)
+            await self._cache.delete(name)
+            return None
+        return self._usable(compiled, len(cached.value), cached.age)
 
     def _have_requested(self, settings_id: int) -> None:
         if isinstance(self._known.get(settings_id), UnavailableSettings):
@@ -360,6 +368,10 @@ class SettingsCache:
             await self._cache.set(f"settings/{slot.id}", body)
             if self._compile is not compile_settings:
                 known = self._usable(await self._read(slot.id, body), len(body))
+        elif isinstance(known, UnavailableSettings):
+            if known.copy is None and known.failures == 1:  # a reload may have dropped it meanwhile
+                found = await self._on_disk(slot.id)
+                known = found if found is not None and found.is_current else replace(known, copy=found)
         elif isinstance(known, UnusableSettings):  # the copy of before is no more to be used
             await self._cache.delete(f"settings/{slot.id}")
         self._slots.end(slot)

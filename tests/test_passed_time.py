@@ -120,6 +120,33 @@ def test_what_passed_is_kept_over_a_restart() -> None:
     in_time(play)
 
 
+def test_a_clock_that_is_ahead_at_a_start_makes_nothing_old_without_a_record() -> None:
+    """What an earlier run recorded is as old as when it last wrote, until so much time has passed."""
+
+    async def play() -> None:
+        clock = SteppingClock(ahead=AHEAD)
+        passed = PassedTime(clock, last_at=START - 60 * SECOND)
+        assert passed.before(WEEK) == START - (WEEK + 60) * SECOND
+        await trio.sleep(WEEK + 1)
+        assert passed.before(WEEK) == clock.now() - WEEK * SECOND
+
+    in_time(play)
+
+
+def test_the_lower_reading_of_the_oldest_steps_is_remembered() -> None:
+    """However many steps follow: the clock was ahead at first, and nothing is old by that."""
+
+    async def play() -> None:
+        clock = SteppingClock()
+        passed = PassedTime(clock)
+        for number in range(passed_time.MOST_STEPS + 10):
+            await trio.sleep(60)
+            clock.ahead = AHEAD if number == 0 else number % 2 * 2 * SECOND
+            assert passed.before(WEEK) <= clock.now() - clock.ahead - WEEK * SECOND
+
+    in_time(play)
+
+
 # in the line
 
 

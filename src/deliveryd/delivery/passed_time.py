@@ -36,15 +36,16 @@ class ClockReading(NamedTuple):
 class PassedTime:
     """The time that passed since the journal began, in microseconds, and what the clock showed meanwhile.
 
-    `kept` is what `record` returned in an earlier run; "": there was none.
+    `kept` is what `record` returned in an earlier run; "": there was none, and what was recorded is taken to be
+    as old as at `last_at`, when that run last wrote (0: never).
     """
 
-    def __init__(self, clock: Clock, kept: str = "") -> None:
+    def __init__(self, clock: Clock, kept: str = "", last_at: int = 0) -> None:
         self._clock = clock
         self._boot = _boot_id()
         monotonic = _monotonic()
         before = 0
-        self._readings = [ClockReading(0, clock.now())]
+        self._readings = [ClockReading(0, min(clock.now(), last_at or clock.now()))]
         if kept:
             record = json.loads(kept)
             is_same_boot = record["boot"] == self._boot and record["monotonic"] <= monotonic
@@ -90,8 +91,18 @@ class PassedTime:
         passed, shown = self._passed, self._clock.now()
         latest = self._readings[-1]
         if abs(shown - latest.shown - (passed - latest.passed)) >= STEP:
-            self._readings = [*self._readings[-MOST_STEPS:], ClockReading(passed, shown)]
+            self._readings = [*self._readings, ClockReading(passed, shown)]
+            if len(self._readings) > MOST_STEPS:
+                first, second, *others = self._readings
+                self._readings = [_lower(first, second), *others]
             self._recorded = None
+
+
+def _lower(first: ClockReading, second: ClockReading) -> ClockReading:
+    """One reading for the time of two: by the one that shows less at any moment."""
+    return ClockReading(
+        first.passed, first.passed + min(each.shown - each.passed for each in (first, second))
+    )
 
 
 def _monotonic() -> int:

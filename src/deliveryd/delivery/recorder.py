@@ -148,7 +148,7 @@ class Recorder:
     @cached_property
     def passed(self) -> PassedTime:
         """How old records are."""
-        return PassedTime(self._clock, self._journal.kept_clock)
+        return PassedTime(self._clock, self._journal.kept_clock, self._journal.last_at)
 
     async def note_clock(self) -> None:
         """Record what is known of the clock for the next run, if that is due."""

@@ -120,6 +120,19 @@ def test_another_address_is_another_service(world: VirtualWorld, address: str) -
         live_with(world)
 
 
+def test_a_service_that_moved_back_has_its_present_templates(world: VirtualWorld) -> None:
+    """Those that were cached at its old address before it moved away are fetched anew."""
+    for number, (address, text) in enumerate(((OLD, "old"), (NEW, "new"), (OLD, "new")), 1):
+        name_service(world, address)
+        if number > 1:
+            assert journal_command(world, "adopt-service").status == 0
+        world.service.settings[1] = template(text)
+        world.service.enqueue(message(number))
+        live_with(world)
+    texts = [dispatch.rendered.fields["text"] for _, dispatch in world.channels["sms"].attempts]
+    assert texts == ["old", "new", "new"]
+
+
 def test_a_service_that_moved_is_adopted_and_recorded(world: VirtualWorld) -> None:
     """The worker then goes on at the new address with what the journal holds."""
     world.service.enqueue(message(1))

@@ -124,6 +124,11 @@ def clear(
     anyio.run(_tell, forget(), as_data)
 
 
+async def clear_settings(config: Config) -> None:
+    """Remove all settings from the disk. Raises DeliverydError."""
+    await _clear(_settings(config))
+
+
 async def _tell(reports: AsyncIterator[_Report], as_data: bool) -> None:
     """Print each report as it arrives, or all of them as one JSON array."""
     told = []

@@ -8,9 +8,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
+import anyio
 import typer
 
 from deliveryd.cli.alive import USUAL_CONFIG
+from deliveryd.cli.cache import clear_settings
 from deliveryd.cli.command_group import CommandGroup
 from deliveryd.cli.configuration import load_journal_as_owner
 from deliveryd.cli.options import AsData, ConfigOption, WhyOption
@@ -158,10 +160,11 @@ def take_over_service(
     It must be the same service, with the same ids, at another address: messages of another one would be lost,
     or told as sent. A worker has to be stopped for that.
     """
-    loaded = load_journal_as_owner(config, "service.base_url")
+    loaded = load_journal_as_owner(config, "service.base_url", "settings.cache_dir", "settings.size_limit")
     service = loaded.service.address
     user = at_this_machine(user_name(os.geteuid()))
     order = Order(Action.ADOPT, ItemKind.SERVICE, (service,), user, caller(), why)
+    anyio.run(clear_settings, loaded)  # it may have been at this address before, with other templates
     before = adopt_service(loaded.journal.place, order, time.time_ns() // 1000)
     if as_data:
         print_json({"service": service, "before": before})

@@ -36,8 +36,8 @@ class ClockReading(NamedTuple):
 class PassedTime:
     """The time that passed since the journal began, in microseconds, and what the clock showed meanwhile.
 
-    `kept` is what `record` returned in an earlier run; "": there was none, and what was recorded is taken to be
-    as old as at `last_at`, when that run last wrote (0: never).
+    `kept` is what `record` returned in an earlier run; "": there was none, and what was recorded is as old as
+    at `last_at`, when that run last wrote (0: never).
     """
 
     def __init__(self, clock: Clock, kept: str = "", last_at: int = 0) -> None:

@@ -34,6 +34,9 @@ from support.fake_databases import (
     postgresql_after_ok,
     postgresql_after_ok_apart,
     postgresql_md5,
+    postgresql_scram,
+    postgresql_trusting,
+    postgresql_without_ok,
     thief,
 )
 
@@ -180,7 +183,48 @@ async def test_without_tls_nobody_is_given_the_password_away(
     assert fake.connections > 0
     assert not fake.has_the_password
     assert fake.answer is None
-    assert "the server asks for the password in a form that gives it away without TLS" in problem
+    assert "in a form that gives it away without TLS" in problem or "doesn't prove that it knows" in problem
+
+
+IMPOSTORS: Mapping[str, Talk] = {
+    "asks for nothing": postgresql_trusting,
+    "takes queries at once": postgresql_without_ok,
+    "leaves the proof out": partial(postgresql_scram, proves=False),
+}
+
+
+@pytest.mark.parametrize(
+    ("host", "more"), [("127.0.0.1", {}), (NAME, {"allow_plain_text": True})], ids=["here", "allowed"]
+)
+@pytest.mark.parametrize("talk", IMPOSTORS.values(), ids=IMPOSTORS.keys())
+async def test_a_server_that_does_not_know_the_password_is_asked_nothing(
+    talk: Talk, host: str, more: Mapping[str, Any], tmp_path: Path
+) -> None:
+    """Whoever listens there first could tell other customers' addresses: no query comes."""
+    async with open_database(talk) as fake:
+        problem = await asked("postgresql", fake.port, tmp_path, host, **more)
+    assert fake.connections > 0
+    assert fake.answer is None
+    assert "the server doesn't prove that it knows the password" in problem
+
+
+async def test_a_proof_by_another_password_is_refused(tmp_path: Path) -> None:
+    """asyncpg compares it, and sends no query."""
+    async with open_database(partial(postgresql_scram, password="another", goes_on=False)) as fake:
+        problem = await asked("postgresql", fake.port, tmp_path, "127.0.0.1")
+    assert fake.connections > 0
+    assert fake.answer is None
+    assert "the database failed with InterfaceError" in problem
+
+
+async def test_a_server_that_knows_the_password_is_asked(tmp_path: Path) -> None:
+    """By SCRAM, without TLS; so is one that needs no password, if none is configured."""
+    async with open_database(postgresql_scram) as fake:
+        await asked("postgresql", fake.port, tmp_path, "127.0.0.1")
+    assert fake.answer is not None
+    async with open_database(postgresql_trusting) as fake:
+        await asked("postgresql", fake.port, tmp_path, "127.0.0.1", password_file=None)
+    assert fake.answer is not None
 
 
 async def test_a_server_that_asks_for_a_file_is_given_none(tmp_path: Path) -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import socket
 import ssl
 import struct
+from base64 import b64encode
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from functools import cache
@@ -121,6 +124,50 @@ def postgresql_after_ok_apart(told: Told) -> None:
     told.send(b"S" + struct.pack("!I", 8) + b"a\x00b\x00" + b"R")
     told.send(struct.pack("!II", 8, 3))
     told.answer = told.receive(5 + len(PASSWORD) + 1)
+
+
+_VERSION = b"server_version\x0016.1\x00"
+_TAKES_QUERIES = b"S" + struct.pack("!I", 4 + len(_VERSION)) + _VERSION + b"Z" + struct.pack("!I", 5) + b"I"
+_READY = b"R" + struct.pack("!II", 8, 0) + _TAKES_QUERIES
+
+
+def postgresql_trusting(told: Told) -> None:
+    """Let anybody in."""
+    _greet_postgresql(told)
+    told.send(_READY)
+    told.answer = told.receive(5)
+
+
+def postgresql_without_ok(told: Told) -> None:
+    """Take queries at once, without a word about who asks."""
+    _greet_postgresql(told)
+    told.send(_TAKES_QUERIES)
+    told.answer = told.receive(5)
+
+
+def postgresql_scram(
+    told: Told, password: str = PASSWORD, *, proves: bool = True, goes_on: bool = True
+) -> None:
+    """Ask by SCRAM, prove to know a password, and wait for a query."""
+    _greet_postgresql(told)
+    told.send(_request(10, b"SCRAM-SHA-256\x00\x00"))
+    first = _answered(told).partition(b"n,,")[2]
+    begin = b"%s123,s=c2FsdA==,i=4096" % first[first.index(b"r=") :]
+    told.send(_request(11, begin))
+    final = _answered(told).rpartition(b",p=")[0]
+    salted = hashlib.pbkdf2_hmac("sha256", password.encode(), b"salt", 4096)
+    key = hmac.digest(salted, b"Server Key", "sha256")
+    proof = b64encode(hmac.digest(key, b",".join((first, begin, final)), "sha256"))
+    told.send((_request(12, b"v=" + proof) if proves else b"") + (_READY if goes_on else b""))
+    told.answer = told.receive(5)
+
+
+def _request(code: int, more: bytes) -> bytes:
+    return b"R" + struct.pack("!II", 8 + len(more), code) + more
+
+
+def _answered(told: Told) -> bytes:
+    return told.receive(struct.unpack("!I", told.receive(5)[1:])[0] - 4)
 
 
 def postgresql_md5(told: Told) -> None:

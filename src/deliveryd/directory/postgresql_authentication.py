@@ -12,7 +12,17 @@ from typing import Any
 GIVES_AWAY = frozenset({3, 5})
 """Requests of authentication that ask for the password itself, or for its MD5."""
 
+PLAIN_REFUSED = (
+    "the server asks for the password in a form that gives it away without TLS: have it ask by scram-sha-256"
+    " (PostgreSQL) or mysql_native_password, or set customers.tls.ca_file"
+)
+UNPROVEN = (
+    "the server doesn't prove that it knows the password: have it ask by scram-sha-256, or leave out"
+    " customers.password_file"
+)
+
 _OK = 0
+_SASL_FINAL = 12
 _HEADER = 5  # a letter, and the size of the rest: a number of four bytes that counts itself
 _CODE = 4
 
@@ -20,12 +30,14 @@ _CODE = 4
 class AuthenticationGuard(asyncio.Protocol):
     """Stands before asyncpg's protocol until the server takes queries, and ends a connection that asks so.
 
-    `refused` is called then.
+    `refused` is called then, with the reason. `must_prove`: the server has to show by SCRAM that it knows the
+    password, before it is believed.
     """
 
-    def __init__(self, protected: Any, refused: Callable[[], None]) -> None:
+    def __init__(self, protected: Any, refused: Callable[[str], None], *, must_prove: bool) -> None:
         self.protected = protected
         self._refused = refused
+        self._is_proven = not must_prove
         self._unread = bytearray()
         self._is_in = False
         self._transport: Any = None
@@ -59,10 +71,11 @@ class AuthenticationGuard(asyncio.Protocol):
             letter, size = self._unread[:1], int.from_bytes(self._unread[1:_HEADER], "big")
             if letter == b"R" and size >= 2 * _CODE and len(self._unread) < _HEADER + _CODE:
                 break
-            if size < _CODE or not self._is_taken(
-                bytes(letter), bytes(self._unread[_HEADER : 1 + size][:_CODE])
-            ):
-                self._refused()
+            reason = (
+                PLAIN_REFUSED if size < _CODE else self._refusal(letter, self._unread[_HEADER : 1 + size])
+            )
+            if reason is not None:
+                self._refused(reason)
                 self._transport.abort()
                 return
             if letter == b"Z":
@@ -73,14 +86,19 @@ class AuthenticationGuard(asyncio.Protocol):
             del self._unread[: 1 + size]
         self.protected.data_received(data)
 
-    def _is_taken(self, letter: bytes, begin: bytes) -> bool:
-        """Whether asyncpg may have a message, by its first bytes. It would answer requests after OK, too."""
+    def _refusal(self, letter: bytes, begin: bytes) -> str | None:
+        """Return why asyncpg may not have a message, by its first bytes.
+
+        It would believe a server that takes queries without OK, and answer requests that come after OK.
+        """
         if letter == b"Z":
-            return self._is_in
+            return None if self._is_in else UNPROVEN
         if letter != b"R":
-            return True
-        code = int.from_bytes(begin, "big")
+            return None
+        code = int.from_bytes(begin[:_CODE], "big")
         if self._is_in or len(begin) < _CODE or code in GIVES_AWAY:
-            return False
+            return PLAIN_REFUSED
+        if code == _SASL_FINAL:  # asyncpg ends a connection whose proof is wrong
+            self._is_proven = True
         self._is_in = code == _OK
-        return True
+        return None if self._is_proven or not self._is_in else UNPROVEN

@@ -24,10 +24,6 @@ from deliveryd.directory.sql_options import SqlOptions
 from deliveryd.network.connection import by_turns, connect
 from deliveryd.network.resolver import Address, Resolver
 
-PLAIN_REFUSED = (
-    "the server asks for the password in a form that gives it away without TLS: have it ask by scram-sha-256"
-    " (PostgreSQL) or mysql_native_password, or set customers.tls.ca_file"
-)
 TLS_REFUSED = "the server offers no TLS, and customers.allow_plain_text isn't set"
 
 
@@ -85,7 +81,8 @@ def _to_postgresql(
     given: Sequence[Any],
     named: Mapping[str, Any],
 ) -> DBAPIConnection:
-    loop = AddressedLoop(resolver) if tls is not None else GuardedLoop(resolver)
+    has_password = named.get("password") is not None
+    loop = AddressedLoop(resolver) if tls is not None else GuardedLoop(resolver, must_prove=has_password)
     try:
         return dialect.connect(*given, **{**named, "ssl": tls or False, "loop": loop})
     except ConnectionError as error:
@@ -93,8 +90,8 @@ def _to_postgresql(
             raise ConnectionError(errno.EPROTO, TLS_REFUSED) from None
         raise
     finally:
-        if loop.has_refused:
-            raise ConnectionError(errno.EPROTO, PLAIN_REFUSED) from None
+        if loop.refusal is not None:
+            raise ConnectionError(errno.EPROTO, loop.refusal) from None
 
 
 def _to_mysql(
@@ -132,7 +129,7 @@ class AddressedLoop:
     asyncpg still has the host's name, which TLS verifies.
     """
 
-    has_refused = False
+    refusal: str | None = None
 
     def __init__(self, resolver: Resolver) -> None:
         self._loop = asyncio.get_running_loop()
@@ -150,10 +147,14 @@ class AddressedLoop:
 
 
 class GuardedLoop(AddressedLoop):
-    """The same where nothing proves who listens: no password is given away; see `AuthenticationGuard`.
+    """The same where TLS doesn't prove who listens: see `AuthenticationGuard`, also for `must_prove`.
 
-    `has_refused`: whether the server asked for that.
+    `refusal`: why the server was refused.
     """
+
+    def __init__(self, resolver: Resolver, *, must_prove: bool) -> None:
+        super().__init__(resolver)
+        self._must_prove = must_prove
 
     async def create_connection(self, factory: Any, host: str, port: int, **options: Any) -> Any:
         """Connect like the event loop's method."""
@@ -166,7 +167,7 @@ class GuardedLoop(AddressedLoop):
         return made[0], made[1].protected
 
     def _guarded(self, factory: Any) -> Any:
-        return lambda: AuthenticationGuard(factory(), self._refuse)
+        return lambda: AuthenticationGuard(factory(), self._refuse, must_prove=self._must_prove)
 
-    def _refuse(self) -> None:
-        self.has_refused = True
+    def _refuse(self, reason: str) -> None:
+        self.refusal = reason

@@ -186,6 +186,34 @@ async def test_without_tls_nobody_is_given_the_password_away(
     assert "in a form that gives it away without TLS" in problem or "doesn't prove that it knows" in problem
 
 
+@pytest.mark.parametrize("more", [{}, {"ca_file"}], ids=["no files", "ca_file"])
+@pytest.mark.parametrize(("kind", "talk"), THIEVES.values(), ids=THIEVES.keys())
+async def test_who_listens_on_a_socket_file_is_not_given_the_password_away(
+    kind: str, talk: Talk, more: set[str], tmp_path: Path, ca_file: Path
+) -> None:
+    """A socket has no TLS, and may be in a folder of everybody, where anyone can be first."""
+    at = tmp_path / ".s.PGSQL.5432"
+    where = f"host={tmp_path}&port=5432" if kind == "postgresql" else f"unix_socket={at}"
+    secret = tmp_path / "password"
+    secret.touch(mode=0o600)
+    secret.write_text(PASSWORD)
+    options = SqlOptions.model_validate(
+        {
+            "url": f"{kind}://u@/crm?{where}",
+            "password_file": secret,
+            "query": ONE,
+            "tls": dict.fromkeys(more, ca_file),
+        }
+    )
+    async with open_database(talk, at=at) as fake:
+        directory = RemoteDirectory(open_sql(options, TERMS), TERMS)
+        await directory.probe()
+        await directory.aclose()
+    assert fake.connections > 0
+    assert not fake.has_the_password
+    assert fake.answer is None
+
+
 IMPOSTORS: Mapping[str, Talk] = {
     "asks for nothing": postgresql_trusting,
     "takes queries at once": postgresql_without_ok,

@@ -664,6 +664,27 @@ async def test_who_listens_on_loopback_first_is_not_given_the_password(
     assert not fake.has_the_password
 
 
+@pytest.mark.parametrize(
+    ("url", "is_asked"),
+    [
+        ("postgresql://ops@db.example/j", False),
+        ("postgresql://ops@localhost/j?sslmode=verify-full", False),
+        ("postgresql://ops@localhost/j", True),
+        ("postgresql://ops@/j", True),
+        ("postgresql://ops@/j?host=/tmp&sslmode=verify-full", True),
+        ("postgresql://ops@/j?host=@abstract&sslmode=verify-full", True),
+        ("postgresql://ops@/j?host=db.example,/tmp&sslmode=verify-full", True),
+        ("postgresql://ops@/j?host=db.example,&sslmode=verify-full", True),
+    ],
+)
+def test_who_listens_on_a_socket_has_to_prove_who_it_is(url: str, is_asked: bool, tmp_path: Path) -> None:
+    """libpq has no TLS there, whatever sslmode says, and connects to a socket where no host is named."""
+    (tmp_path / "password").touch(mode=0o600)
+    (tmp_path / "password").write_text("secret")
+    found = conninfo_to_dict(conninfo(JournalDatabase(url, tmp_path / "password")))
+    assert found.get("require_auth") == ("scram-sha-256" if is_asked else None)
+
+
 async def test_a_row_that_somebody_locks_for_long_is_told_in_the_log(source: JournalDatabase) -> None:
     """An operator's open transaction holds up all commits: one line says why, one that it is over."""
     with log_lines("info") as lines:

@@ -30,7 +30,7 @@ class Told:
     """What a server was told over one connection after the other, with TLS or without."""
 
     def __init__(self, listener: socket.socket, tls: ssl.SSLContext | None) -> None:
-        self.port: int = listener.getsockname()[1]
+        self.port: int = listener.getsockname()[1] if listener.family == socket.AF_INET else 0
         self.tls = tls
         self.connections = 0
         self.heard = b""
@@ -77,9 +77,19 @@ class Told:
 
 
 @asynccontextmanager
-async def open_database(talk: Talk, tls: ssl.SSLContext | None = None) -> AsyncIterator[Told]:
-    """A server that listens until the block ends; `tls` None: it says that it has none."""
-    listener = socket.create_server(("127.0.0.1", 0))
+async def open_database(
+    talk: Talk, tls: ssl.SSLContext | None = None, at: Path | None = None
+) -> AsyncIterator[Told]:
+    """A server that listens until the block ends, on loopback or a socket file `at` a path.
+
+    `tls` None: it says that it has none.
+    """
+    if at is None:
+        listener = socket.create_server(("127.0.0.1", 0))
+    else:
+        listener = socket.socket(socket.AF_UNIX)
+        listener.bind(str(at))
+        listener.listen()
     told = Told(listener, tls)
     thread = Thread(target=_serve, args=(listener, told, talk), daemon=True)
     thread.start()

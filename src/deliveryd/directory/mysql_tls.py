@@ -41,7 +41,18 @@ async def connect_over_tls(name: str, **options: Any) -> TlsConnection:
 
 
 class PlainConnection(Connection):  # type: ignore[misc]  # as above
-    """A connection without TLS: nothing proves whose key a server shows, so none is used."""
+    """A connection without TLS: nothing proves whose key a server shows, so none is used.
+
+    aiomysql would trust whoever listens on a socket of the file system with the password itself.
+    """
+
+    @property
+    def _secure(self) -> bool:
+        return False
+
+    @_secure.setter
+    def _secure(self, _is_so: bool) -> None:
+        """Leave it so."""
 
     @property
     def server_public_key(self) -> None:

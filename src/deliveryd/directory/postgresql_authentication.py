@@ -14,7 +14,7 @@ GIVES_AWAY = frozenset({3, 5})
 
 PLAIN_REFUSED = (
     "the server asks for the password in a form that gives it away without TLS: have it ask by scram-sha-256"
-    " (PostgreSQL) or mysql_native_password, or set customers.tls.ca_file"
+    " (PostgreSQL) or mysql_native_password, or connect over TCP with customers.tls.ca_file"
 )
 UNPROVEN = (
     "the server doesn't prove that it knows the password: have it ask by scram-sha-256, or leave out"
@@ -86,7 +86,7 @@ class AuthenticationGuard(asyncio.Protocol):
             del self._unread[: 1 + size]
         self.protected.data_received(data)
 
-    def _refusal(self, letter: bytes, begin: bytes) -> str | None:
+    def _refusal(self, letter: bytearray, begin: bytearray) -> str | None:
         """Return why asyncpg may not have a message, by its first bytes.
 
         It would believe a server that takes queries without OK, and answer requests that come after OK.

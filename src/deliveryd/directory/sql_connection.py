@@ -10,7 +10,7 @@ import asyncio
 import errno
 import ipaddress
 import ssl
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -37,7 +37,9 @@ def connect_safely(engine: AsyncEngine, options: SqlOptions) -> None:
         match dialect.driver:
             case "asyncpg":
                 return _to_postgresql(dialect, resolver, tls_for(options, _hosts(named)), given, named)
-            case "aiomysql" if not named.get("unix_socket"):
+            case "aiomysql" if named.get("unix_socket"):
+                return dialect.connect(*given, **named, **_over_a_socket())
+            case "aiomysql":
                 host = str(named.get("host") or "localhost")
                 return _to_mysql(dialect, resolver, tls_for(options, [host]), given, {**named, "host": host})
             case _:
@@ -82,7 +84,7 @@ def _to_postgresql(
     named: Mapping[str, Any],
 ) -> DBAPIConnection:
     has_password = named.get("password") is not None
-    loop = AddressedLoop(resolver) if tls is not None else GuardedLoop(resolver, must_prove=has_password)
+    loop = GuardedLoop(resolver, is_verified=tls is not None, must_prove=has_password)
     try:
         return dialect.connect(*given, **{**named, "ssl": tls or False, "loop": loop})
     except ConnectionError as error:
@@ -118,22 +120,33 @@ def _to_mysql(
     return dialect.connect(*given, **{**options, "host": last.host})
 
 
+def _over_a_socket() -> Mapping[str, Any]:
+    """Options of aiomysql, which has no TLS there."""
+    from deliveryd.directory import mysql_tls  # noqa: PLC0415 - as above
+
+    return {"local_infile": False, "async_creator_fn": mysql_tls.connect_without_tls}
+
+
 def _looked_up(resolver: Resolver, host: str) -> Sequence[Address]:
     addresses: Sequence[Address] = await_only(resolver.look_up(host))
     return addresses
 
 
-class AddressedLoop:
-    """The running event loop for asyncpg, with a `create_connection` that resolves names itself.
+class GuardedLoop:
+    """The running event loop for asyncpg: its methods resolve names themselves, and guard the password.
 
-    asyncpg still has the host's name, which TLS verifies.
+    asyncpg still has the host's name, which TLS verifies. `is_verified`: TLS does so over TCP; asyncpg has none
+    over sockets of the file system. For `must_prove` and the others see `AuthenticationGuard`. `refusal`: why
+    the server was refused.
     """
 
     refusal: str | None = None
 
-    def __init__(self, resolver: Resolver) -> None:
+    def __init__(self, resolver: Resolver, *, is_verified: bool, must_prove: bool) -> None:
         self._loop = asyncio.get_running_loop()
         self._resolver = resolver
+        self._is_verified = is_verified
+        self._must_prove = must_prove
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._loop, name)
@@ -143,30 +156,17 @@ class AddressedLoop:
         if options.get("ssl"):
             options.setdefault("server_hostname", host)
         made = await connect(self._resolver, host, port)
-        return await self._loop.create_connection(factory, sock=made, **options)
-
-
-class GuardedLoop(AddressedLoop):
-    """The same where TLS doesn't prove who listens: see `AuthenticationGuard`, also for `must_prove`.
-
-    `refusal`: why the server was refused.
-    """
-
-    def __init__(self, resolver: Resolver, *, must_prove: bool) -> None:
-        super().__init__(resolver)
-        self._must_prove = must_prove
-
-    async def create_connection(self, factory: Any, host: str, port: int, **options: Any) -> Any:
-        """Connect like the event loop's method."""
-        transport, guard = await super().create_connection(self._guarded(factory), host, port, **options)
-        return transport, guard.protected
+        if self._is_verified:
+            return await self._loop.create_connection(factory, sock=made, **options)
+        guarded = await self._loop.create_connection(self._guarded(factory), sock=made, **options)
+        return guarded[0], guarded[1].protected
 
     async def create_unix_connection(self, factory: Any, path: str, **options: Any) -> Any:
         """Connect like the event loop's method."""
         made = await self._loop.create_unix_connection(self._guarded(factory), path, **options)
         return made[0], made[1].protected
 
-    def _guarded(self, factory: Any) -> Any:
+    def _guarded(self, factory: Any) -> Callable[[], AuthenticationGuard]:
         return lambda: AuthenticationGuard(factory(), self._refuse, must_prove=self._must_prove)
 
     def _refuse(self, reason: str) -> None:

@@ -106,7 +106,7 @@ def conninfo(source: JournalDatabase) -> str:
             raise JournalUnusable(f"journal.url has {name}={file}: give the file's whole path")
     if source.password_file is not None:
         given["password"] = _password(source.password_file)
-    if given.get("sslmode") != "verify-full":  # who listens there first is asked, and has to prove who it is
+    if not _proves_by_tls(given):  # who listens there first is asked, and has to prove who it is
         given.setdefault("require_auth", "scram-sha-256" if "password" in given else _NO_SECRETS)
     given.setdefault("target_session_attrs", "read-write")
     given.setdefault("connect_timeout", _CONNECT_TIMEOUT)
@@ -127,6 +127,12 @@ def _stays_here(given: Mapping[str, Any]) -> bool:
         and all(host.startswith("/") or is_loopback(host) for host in named)
         and all(is_loopback(address) for address in addresses if address)
     )
+
+
+def _proves_by_tls(given: Mapping[str, Any]) -> bool:
+    """Whether each server is verified by TLS: libpq has none over sockets, which it also uses for no host."""
+    hosts = str(given.get("host") or "").split(",")
+    return given.get("sslmode") == "verify-full" and all(host and host[0] not in "/@" for host in hosts)
 
 
 def _password(file: Path) -> str:

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import os
+import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import anyio
 import pytest
+import trustme
 
 from deliveryd.config import examine_to_run
 from deliveryd.directory.file import FileDirectory
 from deliveryd.errors import ConfigError
 from deliveryd.runtime.rights import tampering
 from support.check_command import check
+from support.directories import ONE
 from support.terminal import command
 from support.world import World, open_world
 
@@ -73,6 +77,41 @@ def test_presets_that_everybody_may_change_start_nothing(world: World, shared: s
     problems = set(examine_to_run(world.config, {}).problems) - set(before)
     assert problems == {
         f"{world.folder / shared}: everybody may change it; run: chmod o-w {world.folder / shared}"
+    }
+
+
+def test_a_database_and_certificates_that_everybody_may_change_start_nothing(tmp_path: Path) -> None:
+    """They say which addresses customers have, and which servers are told secrets."""
+    database, authorities = tmp_path / "customers.db", tmp_path / "ca.pem"
+    with closing(sqlite3.connect(database)) as db:
+        db.execute("CREATE TABLE customers (id integer, phone text)")
+    trustme.CA().cert_pem.write_to_path(authorities)
+    path = tmp_path / "deliveryd.toml"
+    path.write_text(
+        f'''
+        [service]
+        base_url = "https://127.0.0.1:1"
+        tls = {{ ca_file = "{authorities}" }}
+        [journal]
+        url = "sqlite:///{tmp_path}/journal.db"
+        [customers]
+        source = "sql"
+        url = "sqlite:///{database}"
+        query = "{ONE}"
+        [channels.sms]
+        adapter = "http"
+        url = "https://127.0.0.1:2/sms"
+        tls = {{ ca_file = "{authorities}" }}
+        json = {{ to = "{{customer.phone}}", text = "{{content.text}}" }}
+        ''',
+        encoding="utf-8",
+    )
+    before = examine_to_run(path, {}).problems
+    for file in (database, authorities):
+        file.chmod(0o666)
+    problems = examine_to_run(path, {}).problems
+    assert set(problems) - set(before) == {
+        f"{file}: everybody may change it; run: chmod o-w {file}" for file in (database, authorities)
     }
 
 

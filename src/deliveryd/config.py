@@ -457,7 +457,9 @@ def examine(path: Path, environ: Mapping[str, str] = os.environ) -> Examined:
     config = file.validate(Config, whole) or file.remainder(Config, whole)
     if config is not None:
         _check(file, config)
-    return Examined(config, file.problems, file.place_of, [*file.opened, *_plug_ins(config)])
+    return Examined(
+        config, file.problems, file.place_of, [*file.opened, *_plug_ins(config), *_believed(config)]
+    )
 
 
 def _plug_ins(config: Config | None) -> Iterator[Opened]:
@@ -472,6 +474,32 @@ def _plug_ins(config: Config | None) -> Iterator[Opened]:
         path = getattr(sys.modules.get(name), "__file__", None)
         if path is not None and not name.startswith("deliveryd."):
             yield Opened(Path(path), Path(path).stat())
+
+
+def _believed(config: Config | None) -> Iterator[Opened]:
+    """Yield the files that say who is trusted, and what customers have: certificates, a SQLite database."""
+    if config is None:
+        return
+    tables = [provider.options for provider in config.channels.providers.values()]
+    paths = [path for table in (config, config.customers.options, *tables) for path in _certificates(table)]
+    if config.customers.source == "sql":
+        from deliveryd.directory.sql_options import SqlOptions, sqlite_file  # noqa: PLC0415  # an extra
+
+        options = config.customers.options
+        paths += [sqlite_file(options)] if isinstance(options, SqlOptions) else []
+    for path in paths:
+        if path is not None and path.exists():
+            yield Opened(path, path.stat())
+
+
+def _certificates(table: BaseModel) -> Iterator[Path | None]:
+    """Yield the files of certificates and keys that a table and those in it name."""
+    for name in type(table).model_fields:
+        value = getattr(table, name)
+        if isinstance(value, BaseModel):
+            yield from _certificates(value)
+        elif name in {"ca_file", "cert_file", "key_file"}:
+            yield value
 
 
 def _check(file: ConfigFile, config: Config) -> None:

@@ -135,7 +135,7 @@ def _looked_up(resolver: Resolver, host: str) -> Sequence[Address]:
 class GuardedLoop:
     """The running event loop for asyncpg: its methods resolve names themselves, and guard the password.
 
-    asyncpg still has the host's name, which TLS verifies. `is_verified`: TLS does so over TCP; asyncpg has none
+    asyncpg still has the host's name, which TLS verifies. `is_verified`: it does so over TCP; there is none
     over sockets of the file system. For `must_prove` and the others see `AuthenticationGuard`. `refusal`: why
     the server was refused.
     """

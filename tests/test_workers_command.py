@@ -93,9 +93,12 @@ async def test_what_only_another_worker_has_can_be_paused_and_resumed(url: str, 
     async with open_shared_journal(JournalDatabase(url)) as journal:
         await journal.follow(NOW, ["email/far"])
         for what in (("provider", "email/far"), ("channel", "email")):
-            for verb in ("pause", "resume"):
+            for verb, told in (
+                ("pause", "other workers may begin attempts for about a second more"),
+                ("resume", ""),
+            ):
                 done = run(config, verb, *what)
-                assert (done.returncode, done.stderr) == (0, ""), done
+                assert (done.returncode, done.stderr) == (0, told and f"deliveryd: note: {told}\n"), done
         nobodys = run(config, "pause", "provider", "email/near")
         assert nobodys.returncode == 2
         assert "did you mean email/far?" in nobodys.stderr

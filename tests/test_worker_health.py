@@ -339,7 +339,9 @@ def test_neither_a_provider_that_hangs_for_an_hour_nor_a_long_end_costs_the_watc
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as bound:
             bound.bind(str(tmp_path / "notify"))
             listener = trio.socket.from_stdlib_socket(bound)
-            notifier = Notifier(str(tmp_path / "notify"), watchdog_interval=15.0)
+            notifier = Notifier.from_environment(
+                {"NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "30000000"}
+            )
             supervisor = Supervisor(
                 world.config(), VirtualClock(), notifier=notifier, openers=world.openers(), blocking=inline
             )

@@ -397,21 +397,21 @@ def test_damage_that_shows_only_under_way_ends_the_worker_with_a_message(tmp_pat
 
 def test_what_a_worker_makes_is_for_its_user_alone(tmp_path: Path) -> None:
     """Journal, log, lock, socket and cache, whatever the umask leaves."""
-    before = os.umask(0)
     modes: dict[str, int] = {}
-    try:
-        for world in open_world(tmp_path):
-            world.change("sqlite:///journal.db", "sqlite:///state/deep/journal.db")
-            world.state.settings[1] = sms_settings()
-            world.state.enqueue(message(1))
+    for world in open_world(tmp_path):
+        world.change("sqlite:///journal.db", "sqlite:///state/deep/journal.db")
+        world.state.settings[1] = sms_settings()
+        world.state.enqueue(message(1))
+        before = os.umask(0)
+        try:
             worker = world.start(log="info")
-            world.sandbox.wait_for(lambda state: state.statuses(1)[-1:] == ["error"], PATIENCE)
-            made = [tmp_path / "state", *tmp_path.glob("state/**/*"), tmp_path / "cache"]
-            modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in made}
-            worker.terminate()
-            worker.wait(PATIENCE)
-    finally:
-        os.umask(before)
+        finally:
+            os.umask(before)
+        world.sandbox.wait_for(lambda state: state.statuses(1)[-1:] == ["error"], PATIENCE)
+        made = [tmp_path / "state", *tmp_path.glob("state/**/*"), tmp_path / "cache"]
+        modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in made}
+        worker.terminate()
+        worker.wait(PATIENCE)
     folders = {"state", "deep", "cache"}
     files = {f"journal.db{suffix}" for suffix in ("", "-wal", "-shm", ".lock", ".worker", ".sock")}
     assert modes == {**dict.fromkeys(folders, 0o700), **dict.fromkeys(files, 0o600)}

@@ -56,8 +56,8 @@ BREAKS = {
     "a taken message has an unsettled dequeued event": (
         "UPDATE message SET state = 1, ended_at = NULL WHERE id = 2"
     ),
-    "dequeued was accepted before the message moved on": (
-        "UPDATE event SET seq = seq + 1000 WHERE message_id = 2"
+    "a message that moved on has a dequeued event that wasn't refused": (
+        "UPDATE event SET refused = 'no', refused_at = 1 WHERE message_id = 2 AND status = 'dequeued'"
     ),
     "a message set aside has a refused dequeued event": "UPDATE event SET refused = NULL, refused_at = NULL",
     "a sent message has one sent event for each acceptance, and an error for each new beginning": (

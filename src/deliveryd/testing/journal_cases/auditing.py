@@ -58,6 +58,19 @@ class AuditCases:
             assert found.is_balanced
             assert found.checks > 30
 
+    async def test_a_journal_is_balanced_while_messages_go_on_early(
+        self, open_journal: OpenJournal, open_reader: OpenReader
+    ) -> None:
+        """Their `dequeued` still waits behind one that has no answer, where a worker may be killed."""
+        async with open_journal() as journal:
+            await journal.take([sample_message(1), sample_message(2)], [], NOW)
+            ahead, accepted = await journal.outbox(0, 10)
+            await journal.accept_early([accepted], NOW)
+            found = open_reader().audit()
+            assert (found.is_balanced, found.findings) == (True, ())
+            await journal.refuse(ahead, "400", NOW)
+            assert open_reader().audit().findings == ()
+
     async def test_an_audit_counts_what_was_erased_forgotten_and_pruned(
         self, open_journal: OpenJournal, open_reader: OpenReader
     ) -> None:

@@ -87,16 +87,20 @@ def test_nothing_in_a_planted_cache_is_executed_followed_or_kept(planted: str, t
     target.write_text("precious", encoding="utf-8")
     (tmp_path / "cache").mkdir(mode=0o700)
     (tmp_path / "cache" / "foreign").write_text("mine", encoding="utf-8")
-    PLANTED[planted](tmp_path / "cache", trace)
-    before = target.read_bytes()
-    with open_stage(tmp_path) as stage:
+    before: list[bytes] = []
+
+    def plant(service: str) -> None:
+        PLANTED[planted](tmp_path / "cache", trace, f"{service}/settings/1")
+        before.append(target.read_bytes())
+
+    with open_stage(tmp_path, plant) as stage:
         assert stage.calm < 250
         assert stage.worker.stop() == 0
         broken = [line for line in stage.worker.lines() if line["event"] == "cache.broken"]
         assert len(broken) == 1
         assert stage.host.requests["settings"] == 1
     assert not trace.exists()
-    assert target.read_bytes() == before
+    assert [target.read_bytes()] == before
     assert (tmp_path / "cache" / "foreign").read_text(encoding="utf-8") == "mine"
     assert sqlite3.connect(tmp_path / "cache" / "cache.db").execute("SELECT 1").fetchone() == (1,)
 

@@ -1,4 +1,7 @@
-"""Caches that somebody else prepared: what is planted, and the traces that would show that it worked."""
+"""Caches that somebody else prepared: what is planted, and the traces that would show that it worked.
+
+`name` is that of the row which the worker will look for.
+"""
 
 from __future__ import annotations
 
@@ -21,28 +24,28 @@ class Payload:
         return os.system, (f"touch {self._trace}",)
 
 
-def a_pickle(folder: Path, trace: Path) -> None:
+def a_pickle(folder: Path, trace: Path, name: str) -> None:
     """Rows for the settings that the worker will look for, of every kind that diskcache would follow."""
     with diskcache.Cache(str(folder)) as cache:
-        cache.set("settings/1", b"x", expire=None)
+        cache.set(name, b"x", expire=None)
     db = sqlite3.connect(folder / "cache.db")
     pickled = pickle.dumps(Payload(trace))
-    db.execute("UPDATE Cache SET mode = 4, value = ? WHERE key = 'settings/1'", (pickled,))
+    db.execute("UPDATE Cache SET mode = 4, value = ? WHERE key = ?", (pickled, name))
     db.execute("INSERT INTO Cache SELECT NULL, ?, 0, 0, NULL, 0, 0, NULL, 1, 4, NULL, ?", (pickled, pickled))
     db.commit()
     db.close()
 
 
-def a_file_elsewhere(folder: Path, trace: Path) -> None:
+def a_file_elsewhere(folder: Path, trace: Path, name: str) -> None:
     """A row that names a file outside, to be read and removed."""
-    a_pickle(folder, trace)
+    a_pickle(folder, trace, name)
     db = sqlite3.connect(folder / "cache.db")
     db.execute("UPDATE Cache SET mode = 4, value = NULL, filename = '../target'")
     db.commit()
     db.close()
 
 
-def a_link(folder: Path, trace: Path) -> None:
+def a_link(folder: Path, trace: Path, name: str) -> None:
     """The cache's file is a link to a database of somebody else's."""
     target = folder.parent / "target"
     target.unlink()
@@ -53,26 +56,26 @@ def a_link(folder: Path, trace: Path) -> None:
     (folder / "cache.db").symlink_to(target)
 
 
-def a_link_to_text(folder: Path, trace: Path) -> None:
+def a_link_to_text(folder: Path, trace: Path, name: str) -> None:
     """The cache's file, and those that SQLite puts beside it, are links to a text file."""
-    for name in ("cache.db", "cache.db-wal", "cache.db-shm", "cache.db-journal"):
-        (folder / name).symlink_to(folder.parent / "target")
+    for linked in ("cache.db", "cache.db-wal", "cache.db-shm", "cache.db-journal"):
+        (folder / linked).symlink_to(folder.parent / "target")
 
 
-def a_link_to_nothing(folder: Path, trace: Path) -> None:
+def a_link_to_nothing(folder: Path, trace: Path, name: str) -> None:
     """The cache's file is a link to where there is no file yet."""
     (folder / "cache.db").symlink_to(trace)
 
 
-def garbage(folder: Path, trace: Path) -> None:
+def garbage(folder: Path, trace: Path, name: str) -> None:
     """Bytes that are no database, and files that aren't the cache's."""
     (folder / "cache.db").write_bytes(bytes(range(256)) * 100)
     (folder / "cache.db-wal").write_bytes(bytes(range(256)) * 100)
 
 
-def settings_of_the_cache(folder: Path, trace: Path) -> None:
+def settings_of_the_cache(folder: Path, trace: Path, name: str) -> None:
     """Settings of diskcache's own, which would send it elsewhere."""
-    a_pickle(folder, trace)
+    a_pickle(folder, trace, name)
     db = sqlite3.connect(folder / "cache.db")
     planted = {
         "_directory": str(folder.parent),
@@ -85,17 +88,17 @@ def settings_of_the_cache(folder: Path, trace: Path) -> None:
     db.close()
 
 
-def a_huge_row(folder: Path, trace: Path) -> None:
+def a_huge_row(folder: Path, trace: Path, name: str) -> None:
     """A row of the right kind that fills the memory."""
     with diskcache.Cache(str(folder), disk_min_file_size=1 << 40) as cache:
-        cache.set("settings/1", b"x", expire=None)
+        cache.set(name, b"x", expire=None)
     db = sqlite3.connect(folder / "cache.db")
-    db.execute("UPDATE Cache SET value = zeroblob(400000000) WHERE key = 'settings/1'")
+    db.execute("UPDATE Cache SET value = zeroblob(400000000) WHERE key = ?", (name,))
     db.commit()
     db.close()
 
 
-PLANTED: Mapping[str, Callable[[Path, Path], None]] = {
+PLANTED: Mapping[str, Callable[[Path, Path, str], None]] = {
     "rows with pickles": a_pickle,
     "a row that names a file": a_file_elsewhere,
     "a link to another database": a_link,

@@ -118,11 +118,19 @@ def signature(body: bytes) -> str:
     return hmac.digest(SECRET.encode(), body, hashlib.sha256).hex()
 
 
+def no_plant(service: str) -> None:
+    """Nothing."""
+
+
 @contextmanager
-def open_stage(folder: Path) -> Iterator[Stage]:
-    """A worker in this folder that has delivered its first messages, with all around it."""
+def open_stage(folder: Path, plant: Callable[[str], None] = no_plant) -> Iterator[Stage]:
+    """A worker in this folder that has delivered its first messages, with all around it.
+
+    `plant` is called with the service's address before the worker starts.
+    """
     with Host() as host, MailHost() as mail:
         write_world(folder, host, mail)
+        plant(host.url)
         worker = Worker(folder)
         try:
             stage = Stage(host, mail, worker)

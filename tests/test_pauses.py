@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from unittest.mock import patch
 
 import anyio
 import pytest
@@ -15,9 +14,8 @@ from deliveryd.channels.base import Accepted, Dispatch, InDoubt, TryAgain, Verdi
 from deliveryd.journal.orders import Action, Decided, ItemKind, Order
 from deliveryd.model import format_instant
 from deliveryd.states import State
-from support import virtual
 from support.messages import message
-from support.virtual import CONFIG, START, VirtualSupervisor, VirtualWorld, live
+from support.virtual import CONFIG, START, VirtualClock, VirtualSupervisor, VirtualWorld, live
 
 A, B, EMAIL = "sms/a", "sms/b", "email"
 BOTH = json.dumps({"content": {"en": {"sms": {"text": "hi"}, "email": {"subject": "s", "body": "b"}}}})
@@ -353,7 +351,7 @@ def test_a_pause_ends_in_time_though_the_clock_steps(
     """It lasts as long as ordered; after a restart no longer than that from then on, or ends by the clock."""
     stepped = [0.0]
 
-    class Stepping(virtual.VirtualClock):
+    class Stepping(VirtualClock):
         def now(self) -> int:
             return super().now() + int(stepped[0] * 1_000_000)
 
@@ -375,11 +373,11 @@ def test_a_pause_ends_in_time_though_the_clock_steps(
             stepped[0] = step
             await ends(supervisor)
 
-    with patch.object(virtual, "VirtualClock", Stepping):
-        running(world, first, hours=1)
-        if not while_running:
-            stepped[0] = step
-            running(world, ends, hours=1)
+    world.clock = Stepping()
+    running(world, first, hours=1)
+    if not while_running:
+        stepped[0] = step
+        running(world, ends, hours=1)
     if while_running:
         assert ended - begun == pytest.approx(600.0, abs=10.0)
     elif step > 0:

@@ -81,6 +81,21 @@ class OpenRequest:
     waited_for: float | None = None
     repeat_at: float | None = None
 
+    def wait(self) -> None:
+        """A message begins to wait for it in the journal."""
+        self.waited_for = anyio.current_time()
+
+    def repeat(self, at: float | None) -> None:
+        """Ask for it once more then; None: now."""
+        self.repeat_at = at
+
+    def settle(self, known: KnownSettings, *, goes_on: bool) -> None:
+        """This is the result; if it goes on, the next one is waited for anew."""
+        self.known = known
+        self.done.set()
+        if goes_on:
+            self.done = anyio.Event()
+
     async def result(self) -> KnownSettings:
         """What the next request finds, or the one under way."""
         known = None

@@ -286,10 +286,10 @@ class SettingsCache:
             self._repeat_at(
                 settings_id, wanted, known.until if isinstance(known, UnavailableSettings) else wanted.since
             )
-        wanted.waited_for = anyio.current_time()
+        wanted.wait()
 
     def _repeat_at(self, settings_id: int, wanted: OpenRequest, at: float) -> None:
-        wanted.repeat_at = at
+        wanted.repeat(at)
         heappush(self._repeats, (at, settings_id))
         self._wakeup.set()
 
@@ -313,7 +313,7 @@ class SettingsCache:
             if wanted.waited_for is None or now - wanted.waited_for > FORGOTTEN_AFTER:
                 del self._open[settings_id]
             else:
-                wanted.repeat_at = None
+                wanted.repeat(None)
                 self._slots.add_repeat(settings_id)
 
     async def _look_up(self, settings_id: int) -> None:
@@ -401,12 +401,11 @@ class SettingsCache:
         if is_waited_for and isinstance(known, UsableSettings):
             known = replace(known, found_until=anyio.current_time() + KEPT_FOR_WAITING)
         self._put(settings_id, known)
-        wanted.known = known
-        wanted.done.set()
         if isinstance(known, UnavailableSettings) and is_waited_for and self._old_copy(settings_id) is None:
-            wanted.done = anyio.Event()
+            wanted.settle(known, goes_on=True)
             self._repeat_at(settings_id, wanted, known.until)
             return
+        wanted.settle(known, goes_on=False)
         del self._open[settings_id]
         if is_waited_for:
             self._backlog.answered(waits.settings(settings_id))

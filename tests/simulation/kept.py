@@ -8,9 +8,12 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from deliveryd.journal.base import Journal
+from deliveryd.journal.opening import JournalTerms
 from deliveryd.journal.orders import ItemKind
+from deliveryd.journal.place import JournalPlace
 from deliveryd.journal.reader import Reader
 from deliveryd.model import message_key
+from deliveryd.runtime.threads import Blocking
 from simulation.disk import Disk
 from simulation.plan import Plan
 
@@ -55,14 +58,24 @@ class KeptJournal(Protocol):
     """Whether what a dead worker had stays its own until its lease is over."""
 
     @property
+    def place(self) -> JournalPlace:
+        """Where it is."""
+
+    @property
     def disk(self) -> Disk:
         """What it lies on."""
 
     def worked_with(self) -> AbstractContextManager[None]:
         """While it lasts, workers that are put together open this journal."""
 
+    def joined(self, terms: JournalTerms, blocking: Blocking) -> AbstractAsyncContextManager[Journal]:
+        """Open it as a worker does."""
+
     def at_rest(self) -> AbstractAsyncContextManager[Journal]:
         """Open it as a command does that finds no worker."""
+
+    def end_leases(self, at: int) -> None:
+        """End what dead workers have of it."""
 
     def reader(self) -> Reader:
         """What commands read it with."""

@@ -122,6 +122,7 @@ class DatabaseJournal:
             details_field=terms.details_field,
             keep_variables=terms.keep_variables,
             lease=LEASE,
+            service=terms.service,
             boot_time=boot_time,
             clock=self._clock,
             **others,
@@ -147,6 +148,10 @@ class DatabaseJournal:
         """Whether no message is on its way, no event waits, and no receipt is looked at again."""
         return not self._ask(_UNDER_WAY)[0][0]
 
+    def joined(self, terms: JournalTerms, blocking: Blocking) -> AbstractAsyncContextManager[Journal]:
+        """Open it as a worker does."""
+        return self._open(self.place, terms, blocking=blocking)
+
     def at_rest(self) -> AbstractAsyncContextManager[Journal]:
         """Open it as a command does that finds no worker."""
         return self.opened(inline)
@@ -156,6 +161,12 @@ class DatabaseJournal:
         return opening.open_shared_journal(
             self.place, lease=LEASE, boot_time=boot_time, clock=self._clock, blocking=blocking
         )
+
+    def end_leases(self, at: int) -> None:
+        """By `workers fence`."""
+        listed = workers.Workers(self.place)
+        for each in listed.list():
+            listed.fence(each, at, workers.By(None, None, "a plan"))
 
     def reader(self) -> Reader:
         """What commands read it with."""

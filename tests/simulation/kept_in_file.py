@@ -12,12 +12,14 @@ from tempfile import TemporaryDirectory
 from deliveryd.journal.audit import audit_journal
 from deliveryd.journal.base import Journal
 from deliveryd.journal.dead_letters import read_dead_letters, read_in_doubt
+from deliveryd.journal.opening import JournalTerms, open_journal
 from deliveryd.journal.orders import ItemKind
+from deliveryd.journal.place import JournalFile
 from deliveryd.journal.reader import Reader
 from deliveryd.journal.schema import prepare_schema
 from deliveryd.journal.sqlite import open_journal_file
 from deliveryd.journal.sqlite_reader import SqliteReader
-from deliveryd.runtime.threads import inline
+from deliveryd.runtime.threads import Blocking, inline
 from simulation.disk import SMALL_PAGE, FileDisk
 from simulation.kept import Audited, Intent, Letter, Row
 from simulation.plan import Plan
@@ -41,6 +43,7 @@ class FileJournal:
 
     def __init__(self, plan: Plan, folder: Path) -> None:
         self._path = folder / JOURNAL
+        self.place = JournalFile(self._path)
         self.disk = FileDisk(plan.shortages)
         self._observer: sqlite3.Connection | None = None
         self._path.touch(mode=0o600)
@@ -51,9 +54,16 @@ class FileJournal:
         """The configuration names it."""
         yield
 
+    def joined(self, terms: JournalTerms, blocking: Blocking) -> AbstractAsyncContextManager[Journal]:
+        """Open it as a worker does."""
+        return open_journal(self.place, terms, blocking=blocking)
+
     def at_rest(self) -> AbstractAsyncContextManager[Journal]:
         """Open it as a command does that finds no worker."""
         return open_journal_file(self._path, blocking=inline)
+
+    def end_leases(self, at: int) -> None:
+        """A dead worker has nothing of a file."""
 
     def reader(self) -> Reader:
         """What commands read it with."""

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from deliveryd.errors import JournalUnusable
-from deliveryd.journal.opening import JournalTerms, open_journal
+from deliveryd.journal.opening import JournalTerms
 from deliveryd.journal.orders import Action, ItemKind, Order
 from deliveryd.journal.service_adoption import adopt_service
 from deliveryd.worker.wiring import open_cache
@@ -34,23 +34,24 @@ async def come_to_another_service(world: World, life: Life, others: StandIns) ->
     """Do what the plan says before the next life."""
     number = len(world.lives)
     if number == world.plan.moved:
-        _move(world, life)
+        await _move(world)
     if number in world.plan.strangers:
         await _come(world, life)
 
 
-def _move(world: World, life: Life) -> None:
-    from simulation.worker import configure  # noqa: PLC0415  # which has what draws plans
-
+async def _move(world: World) -> None:
+    """As an operator does it: no worker may have the journal, and the lease of a dead one is ended first."""
+    await world.kept.disk.reachable()
+    world.kept.end_leases(world.clock.now())
     world.base_url = MOVED
-    place = configure(life, world.plan, world.folder).journal.place
-    adopt_service(place, Order(Action.ADOPT, ItemKind.SERVICE, (MOVED,)), world.clock.now())
+    adopt_service(world.kept.place, Order(Action.ADOPT, ItemKind.SERVICE, (MOVED,)), world.clock.now())
 
 
 async def _come(world: World, life: Life) -> None:
     """A worker of another service starts with this journal, and with this cache: it must see neither."""
-    from simulation.worker import configure  # noqa: PLC0415  # as above
+    from simulation.worker import configure  # noqa: PLC0415  # which has what draws plans
 
+    await world.kept.disk.reachable()
     config = configure(life, world.plan, world.folder, STRANGE)
     problems: list[str] = []
     cache = open_cache(config, world.blocking, problems.append)
@@ -59,5 +60,5 @@ async def _come(world: World, life: Life) -> None:
     await cache.aclose()
     terms = JournalTerms(service=config.service.address)
     with suppress(JournalUnusable):
-        async with open_journal(config.journal.place, terms, blocking=world.blocking):
+        async with world.kept.joined(terms, world.blocking):
             world.ledger.complaints.append("another service's worker has the journal")

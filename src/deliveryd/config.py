@@ -492,14 +492,14 @@ def _believed(config: Config | None) -> Iterator[Opened]:
             yield Opened(path, path.stat())
 
 
-def _certificates(table: BaseModel) -> Iterator[Path | None]:
+def _certificates(table: BaseModel) -> Iterator[Path]:
     """Yield the files of certificates and keys that a table and those in it name."""
     for name in type(table).model_fields:
         value = getattr(table, name)
         if isinstance(value, BaseModel):
             yield from _certificates(value)
-        elif name in {"ca_file", "cert_file", "key_file"}:
-            yield value
+        elif name in {"ca_file", "cert_file", "key_file"} and isinstance(value, Path):
+            yield value  # what a plug-in calls so may be anything
 
 
 def _check(file: ConfigFile, config: Config) -> None:

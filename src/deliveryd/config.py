@@ -486,10 +486,9 @@ def _believed(config: Config | None) -> Iterator[Opened]:
         from deliveryd.directory.sql_options import SqlOptions, sqlite_file  # noqa: PLC0415  # an extra
 
         options = config.customers.options
-        paths += [sqlite_file(options)] if isinstance(options, SqlOptions) else []
-    for path in paths:
-        if path is not None and path.exists():
-            yield Opened(path, path.stat())
+        database = sqlite_file(options) if isinstance(options, SqlOptions) else None
+        paths += [database] if database is not None else []
+    yield from (Opened(path, path.stat()) for path in paths if path.exists())
 
 
 def _certificates(table: BaseModel) -> Iterator[Path]:

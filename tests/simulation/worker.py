@@ -21,7 +21,7 @@ from deliveryd.channels.options import ProviderConfig
 from deliveryd.config import Config, JournalOptions, load
 from deliveryd.directory.base import Directory
 from deliveryd.directory.remote import RemoteDirectory
-from deliveryd.errors import JournalFull
+from deliveryd.errors import JournalFull, JournalUnreachable
 from deliveryd.http.client import HttpClient
 from deliveryd.http.tls import TlsFiles
 from deliveryd.journal.base import Account
@@ -233,6 +233,8 @@ class Worker(Supervisor):
     async def _watched_commit(self, work: Callable[[], T], /) -> T:
         """Do what blocks; when it is a commit, the life may end before or after it."""
         if getattr(getattr(work, "func", None), "__name__", "") not in COMMITS:
+            if self._world.kept.is_shared and self._world.life in self._world.ledger.crashed:
+                raise JournalUnreachable("the process is gone")  # else it would count what it lost
             result = await self._world.blocking(work)
             self._note_account(result)
             return result

@@ -23,6 +23,7 @@ from simulation.rules_of_pausing import broken_pauses
 from simulation.run import History
 from simulation.service import id_of
 from simulation.wire import BROKEN_OFF
+from simulation.world import RETENTION
 
 RULES = (
     *rules_of_reporting.RULES,
@@ -76,7 +77,8 @@ def _account(history: History) -> Iterator[str]:
 def _forgotten_early(history: History) -> Iterator[str]:
     """Nothing is so old within a run that it may be forgotten, whatever the clock shows."""
     # With several workers the clock of the database is everybody's, and days may last some seconds.
-    if history.pruned and not history.is_shared:
+    days = history.ages_by_database and any(jump.seconds >= RETENTION for jump in history.plan.jumps)
+    if history.pruned and not history.is_shared and not days:
         yield f"forgotten though too little time passed: {sorted(history.pruned)}"
 
 

@@ -58,6 +58,8 @@ class History(NamedTuple):
     """Whether several workers lived at the same time."""
     forgets_soon: bool = False
     """Whether the journal kept what is over for seconds only, and so receipts that fitted nothing, too."""
+    ages_by_database: bool = False
+    """Whether the database's clock says what is old, also when it is days ahead."""
     skew: int = 0
     """By how many microseconds a worker's clock is ahead, or behind, at most."""
 
@@ -96,7 +98,15 @@ async def _live_in(world: World) -> History:
     audited = kept.audit()
     world.ledger.complaints += audited.complaints
     world.ledger.batches_lost = audited.batches_lost
-    return History(plan, world.ledger, tuple(world.lives), kept.rows(), kept.pruned(), kept.forgotten())
+    return History(
+        plan,
+        world.ledger,
+        tuple(world.lives),
+        kept.rows(),
+        kept.pruned(),
+        kept.forgotten(),
+        ages_by_database=kept.is_shared,
+    )
 
 
 def _seconds_for(plan: Plan) -> float:

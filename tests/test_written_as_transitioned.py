@@ -145,6 +145,7 @@ def sqlite_rules() -> Mapping[str, Rule]:
         "deadlines._DROP": Rule(AWAITED, EMPTIED),
         "deadlines._GO_ON": Rule(WENT_ON - {"waits_for"}, ACCEPTED | AWAITED),
         "deadlines._RESTORE": Rule(PROVED - {"tries"} - EMPTIED, PROVED | {"waits_for"}),
+        "receipt_match._NAME_ACCEPTED": Rule(frozenset({"provider_id"})),
         "receipt_match._SETTLE": Rule(ENDS | {"key", "number"} | ACCEPTED, PROVED),
         "receipt_match._ENDED": Rule(ENDS),
         "receipt_match._CONFIRM": Rule(ENDS | AWAITED, EMPTIED),

@@ -114,7 +114,7 @@ def test_orders_need_no_worker(world: World) -> None:
 
 def test_what_a_command_decided_is_reported_by_a_worker(world: World) -> None:
     """The event of a doubt that was settled without a worker reaches the service with the next one."""
-    world.change('timeout = "60s"', 'timeout = "500ms"\non_in_doubt = "hold"')
+    world.change('timeout = "15s"', 'timeout = "500ms"\non_in_doubt = "hold"')
     world.state.fail("provider.sms", Hang())
     world.state.enqueue(message(1))
     assert world.start("--until-idle").wait(PATIENCE) == 1  # it is held

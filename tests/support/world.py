@@ -149,6 +149,7 @@ class World:
     def use_postgresql(self, url: str) -> None:
         """Have the workers keep their journal in this database, and take orders in the folder."""
         self.database = url
+        self.change('timeout = "60s"', 'timeout = "15s"')  # within a lease
         self.change('url = "sqlite:///journal.db"', f'url = "{url}"')
         self.add('[control]\nsocket = "control.sock"')
 

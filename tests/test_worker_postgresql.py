@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from time import monotonic
 
@@ -181,10 +182,14 @@ def test_a_missing_folder_of_the_socket_is_told_and_the_worker_works(world: Worl
 
 def test_a_worker_whose_sessions_hang_ends_all_the_same(world: World) -> None:
     """Nothing of the database answers: soon after the drain the process ends with 1, and the log says why."""
+    world.change('timeout = "1m"', 'timeout = "2s"')
     world.add('[run]\ndrain_timeout = "300ms"\n')
     worker = world.start()
     until(lambda: world.state.requests["queue"] >= 2, worker)
-    query = "SELECT pid FROM pg_stat_activity WHERE application_name = 'deliveryd'"
+    query = (
+        "SELECT pid FROM pg_stat_activity"
+        " WHERE application_name = 'deliveryd' AND datname = current_database()"
+    )
     sessions = [pid for (pid,) in world.rows(query)]
     for pid in sessions:
         os.kill(pid, signal.SIGSTOP)
@@ -193,5 +198,6 @@ def test_a_worker_whose_sessions_hang_ends_all_the_same(world: World) -> None:
         assert worker.wait(PATIENCE) == 1
     finally:
         for pid in sessions:
-            os.kill(pid, signal.SIGCONT)
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
     assert "worker.hung" in world.log()

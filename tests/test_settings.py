@@ -441,7 +441,7 @@ async def test_a_reload_during_a_request_leaves_the_old_copies(rooms: Rooms, cha
     else:
         room.ask_again()
     rooms.source.gate.set()
-    await anyio.sleep(1)
+    assert text_of(await room.get(1)) == "Hi"
     assert isinstance(room.at_hand(1), CompiledSettings)
 
 

@@ -80,13 +80,13 @@ def strange_values() -> Iterator[Case]:
 
 
 def into_a_request(stage: Stage) -> str:
-    """Line breaks in path, query and form stay data: no header more, no other path."""
+    """Line breaks in query and form stay data, and so does what a path may hold."""
     evil = "a b&c=d\r\nX-Evil: 1\r\n\r\nGET / HTTP/1.1\r\n\0\u2028"
     blocks = {"messenger": {"text": "{word}", "image": "{word}"}}
     assert deliver(blocks, json.dumps({"word": evil}), stage, customer=2) == "sent"
     sent = stage.host.sent[-1]
     address = urlsplit(sent.target)
-    assert unquote(address.path.removeprefix("/sms/")) == "a/../b?c#d\r\nX-Evil: 1\0\u2028"
+    assert unquote(address.path.removeprefix("/sms/")) == "a b?c#d&e=f\u2028"
     assert address.path.count("/") == 2
     assert parse_qs(address.query) == {"word": [evil]}
     assert parse_qs(sent.body.decode("ascii")) == {"text": [evil], "image": [evil]}
@@ -102,9 +102,9 @@ def into_a_header(evil: str, stage: Stage) -> str:
     return told
 
 
-def out_of_a_path(stage: Stage) -> str:
-    """An address that would lead to another path ends in an error."""
-    told = deliver({"messenger": {"text": "x"}}, "{}", stage, customer=6)
+def out_of_a_path(customer: int, stage: Stage) -> str:
+    """An address that would lead to another path, or holds a line break, ends in an error."""
+    told = deliver({"messenger": {"text": "x"}}, "{}", stage, customer=customer)
     assert told != "sent"
     return told
 
@@ -140,7 +140,7 @@ def into_an_envelope(customer: int, stage: Stage) -> str:
 
 def injections() -> Iterator[Case]:
     """Text that tries to become something else on its way."""
-    yield Case("CR LF, NUL and U+2028 into path, query and form", into_a_request)
+    yield Case("CR LF, NUL and U+2028 into query and form, U+2028 into a path", into_a_request)
     for name, evil in {
         "CR LF": "a\r\nX-Evil: 1",
         "NUL": "a\0",
@@ -159,7 +159,8 @@ def injections() -> Iterator[Case]:
     yield Case("dots and commands into a mail's body", into_a_body)
     yield Case("CR LF and a command into a mail address", partial(into_an_envelope, 5))
     yield Case("an encoded line break into a mail address", partial(into_an_envelope, 3))
-    yield Case('".." as an address into a path', out_of_a_path)
+    for customer, address in {6: '".."', 7: '"a/../b"', 8: "CR LF"}.items():
+        yield Case(f"{address} as an address into a path", partial(out_of_a_path, customer))
 
 
 def _name_into_a_subject(stage: Stage) -> str:

@@ -168,6 +168,44 @@ async def test_half_a_character_in_the_body_is_refused(server: MailServer) -> No
     assert isinstance(await send(server, {**TEXT, "body": "\ud800"}), Refused)
 
 
+@pytest.mark.parametrize("reply", ["500 what?", "502 not here", "550 no"])
+async def test_a_server_without_ehlo_is_greeted_with_helo(server: MailServer, reply: str) -> None:
+    """Also where it answers in another way that it doesn't know EHLO; then without any extension."""
+    server.plan("EHLO", reply)
+    assert await send(server) == Accepted(NAME)
+    assert server.mails[0].mail_options == []
+
+
+async def test_without_ehlo_there_is_no_starttls_and_no_login(server: MailServer, tmp_path: Path) -> None:
+    """What the configuration needs isn't left out because the server can't do it."""
+    server.plan("EHLO", "502 not here", "502 not here")
+    assert isinstance(await send(server, tls="starttls"), Misconfigured)
+    (tmp_path / "password").touch(0o600)
+    (tmp_path / "password").write_text("p")
+    login: dict[str, Any] = {"username": "u", "password_file": str(tmp_path / "password")}
+    assert isinstance(await send(server, **login), Misconfigured)
+    assert server.mails == []
+
+
+async def test_a_server_that_closes_at_ehlo_is_asked_later(server: MailServer) -> None:
+    """A passing failure isn't a server without EHLO."""
+    server.plan("EHLO", "421 too many connections")
+    assert nameless(await send(server)) == TryAgain("421 at EHLO")
+
+
+@pytest.mark.parametrize("body", ["a\0b", "\x1b[0m", "x" * 3000, "<p>a\0" + "y" * 3000])
+async def test_a_body_that_no_line_can_carry_is_encoded(server: MailServer, body: str) -> None:
+    """Neither NUL and other controls nor lines of more than 998 octets go over the wire (RFC 5321 4.5.2)."""
+    assert await send(server, {"subject": "s", "body": body}) == Accepted(NAME)
+    content = server.mails[0].content
+    assert isinstance(content, bytes)
+    assert max(map(len, content.split(b"\r\n"))) <= 998
+    assert not set(content) & {0, 27}
+    part = received(server).get_body(("html", "plain"))
+    assert part is not None
+    assert part.get_content().rstrip("\r\n") == body
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("stage", "reply", "verdict"),
@@ -347,6 +385,7 @@ async def test_whom_the_channel_reaches() -> None:
         ({"headers": {"Bcc": "a@b.example"}}, "set by the adapter"),
         ({"headers": {"Content-Type": "a"}}, "set by the adapter"),
         ({"headers": {"X": "a\r\nb"}}, "printable ASCII"),
+        ({"headers": {"X": f"<https://example.com/{'a' * 1000}>"}}, "longer than 900 characters"),
         ({"key_file": "k"}, "key_file needs cert_file"),
     ],
 )

@@ -20,7 +20,7 @@ class MailServer:
 
     def __init__(self) -> None:
         self.port = 0
-        self.script: dict[str, deque[str]] = {stage: deque() for stage in ("MAIL", "RCPT", "DATA")}
+        self.script: dict[str, deque[str]] = {stage: deque() for stage in ("EHLO", "MAIL", "RCPT", "DATA")}
         self.mails: list[Envelope] = []
         self.data_seen: list[bytes] = []
         self.connections: list[SMTP] = []
@@ -40,6 +40,13 @@ class MailServer:
         if act == HANG_UP:
             drop(server)
         return act
+
+    async def handle_EHLO(  # noqa: N802  # the name is aiosmtpd's
+        self, server: SMTP, session: Session, envelope: Envelope, hostname: str, replies: list[str]
+    ) -> list[str]:
+        reply = await self._act("EHLO", server)
+        session.host_name = None if reply else hostname
+        return [reply] if reply else replies
 
     async def handle_MAIL(  # noqa: N802  # the name is aiosmtpd's
         self, server: SMTP, session: Session, envelope: Envelope, address: str, options: list[str]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from email.headerregistry import Address
 from typing import NamedTuple
 
 from email_validator import EmailNotValidError, validate_email
@@ -23,11 +22,6 @@ class Mailbox(NamedTuple):
         """The bare address, for the envelope."""
         return f"{self.local}@{self.domain}"
 
-    @property
-    def header(self) -> Address:
-        """Return the mailbox for a message's header."""
-        return Address(self.display, self.local, self.domain)
-
 
 def parse_mailbox(text: str) -> Mailbox:
     """Parse `name@example.com` or `Name <name@example.com>`. Raises ValueError, which doesn't quote it.
@@ -39,7 +33,7 @@ def parse_mailbox(text: str) -> Mailbox:
         raise ValueError("the mail address contains control characters")
     if len(text) > LONGEST_ADDRESS:
         raise ValueError("the mail address is too long")
-    # Python's headers decode what looks encoded, line breaks too, and write it as they decoded it.
+    # Many readers decode what looks encoded, quoted or not, line breaks too.
     if "=?" in text:
         raise ValueError("the mail address contains an encoded word")
     try:

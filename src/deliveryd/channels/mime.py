@@ -6,7 +6,6 @@ import hashlib
 import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from email.header import Header
 from email.message import EmailMessage
 from email.policy import SMTP, SMTPUTF8
 from email.utils import format_datetime
@@ -14,20 +13,19 @@ from typing import NamedTuple
 from urllib.parse import quote
 
 from deliveryd.channels.html_text import html_to_text, looks_like_html
+from deliveryd.channels.mail_headers import mailbox_header, structured_header, text_header
 from deliveryd.channels.mailbox import Mailbox
 from deliveryd.model import SECOND
 
 # An 8-bit body would need a server with 8BITMIME; these policies write quoted-printable or base64 instead.
-# Headers aren't refolded: a subject is already encoded here.
+# Headers go out as they were written, see `mail_headers`.
 _ASCII_POLICY = SMTP.clone(cte_type="7bit", refold_source="none")
 _UTF8_POLICY = SMTPUTF8.clone(cte_type="7bit", refold_source="none")
 
 LONGEST_SUBJECT = 10_000
 
-LONGEST_PLAIN = 60
-"""Most characters of an ASCII subject that fits on the header's line unencoded."""
-
 _UNFIT_IN_SUBJECT = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029]")
+_CONTROLS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 
 
 class Letter(NamedTuple):
@@ -86,39 +84,39 @@ def message_name(key: str, domain: str) -> str:
 
 def _put_headers(message: EmailMessage, letter: Letter, subject: str, name: str) -> None:
     subject.encode("utf-8")  # headers would let lone surrogates pass
-    message["From"] = letter.sender.header
-    message["To"] = letter.recipient.header
+    written = {
+        "From": mailbox_header("From", letter.sender),
+        "To": mailbox_header("To", letter.recipient),
+        "Subject": text_header("Subject", subject),
+        "Date": format_datetime(datetime.fromtimestamp(letter.at // SECOND, UTC)),
+        "Message-ID": name,
+        "Auto-Submitted": "auto-generated",  # RFC 3834: suppresses automatic replies
+        "X-Deliveryd-Message": str(letter.message_id),
+    }
     if letter.reply_to is not None:
-        message["Reply-To"] = letter.reply_to.header
-    message.set_raw("Subject", _encoded(subject))
-    message["Date"] = format_datetime(datetime.fromtimestamp(letter.at // SECOND, UTC))
-    message["Message-ID"] = name
-    message["Auto-Submitted"] = "auto-generated"  # RFC 3834: suppresses automatic replies
-    message["X-Deliveryd-Message"] = str(letter.message_id)
+        written["Reply-To"] = mailbox_header("Reply-To", letter.reply_to)
     for header, value in letter.headers.items():
-        message[header] = value
-
-
-def _encoded(subject: str) -> str:
-    """Encode the subject for the wire.
-
-    Python's subject header decodes encoded words in a text, line breaks included, and writes the result:
-    `=?utf-8?q?=0D=0ABcc:_x?=` would become a separate header.
-    """
-    plain = subject.isascii() and "=?" not in subject and len(subject) < LONGEST_PLAIN
-    return subject if plain else Header(subject, "utf-8", header_name="Subject").encode(linesep="\r\n")
+        written[header] = structured_header(header, value)
+    for header, value in written.items():
+        message.set_raw(header, value)
 
 
 def _put_body(message: EmailMessage, letter: Letter) -> None:
     body = letter.fields.get("body", "")
     kind = letter.fields.get("format") or ("html" if looks_like_html(body) else "text")
     if kind != "html":
-        message.set_content(body, charset="utf-8")
+        message.set_content(body, charset="utf-8", cte=_coding(body))
         return
-    message.set_content(html_to_text(body), charset="utf-8")
-    message.add_alternative(body, subtype="html", charset="utf-8")
+    text = html_to_text(body)
+    message.set_content(text, charset="utf-8", cte=_coding(text))
+    message.add_alternative(body, subtype="html", charset="utf-8", cte=_coding(body))
     # Python chooses random boundaries, but repeats must be identical.
     message.set_boundary(f"=_{hashlib.sha256(letter.key.encode()).hexdigest()[:32]}")
+
+
+def _coding(body: str) -> str | None:
+    """Return base64 for a body with controls, which servers refuse or drop; None: Python chooses."""
+    return "base64" if _CONTROLS.search(body) else None
 
 
 def readable(message: EmailMessage) -> str:

@@ -63,6 +63,8 @@ class SmtpOptions(BaseModel):
     @field_validator("headers")
     @classmethod
     def _sendable(cls, headers: dict[str, str]) -> dict[str, str]:
+        from deliveryd.channels.mail_headers import LONGEST_WORD, longest_word  # noqa: PLC0415  # a library
+
         problems = header_problems(headers)
         problems += [
             f"{name} is set by the adapter"
@@ -71,6 +73,11 @@ class SmtpOptions(BaseModel):
         ]
         problems += [
             f"{name}: placeholders aren't supported here" for name, value in headers.items() if "{" in value
+        ]
+        problems += [
+            f"{name}: a part without white space is longer than {LONGEST_WORD} characters"
+            for name, value in headers.items()
+            if longest_word(value) > LONGEST_WORD
         ]
         if problems:
             raise ValueError("; ".join(problems))

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import NamedTuple, cast
 
 import anyio
-from aiosmtplib import SMTP, SMTPDataError, SMTPException, SMTPServerDisconnected
+from aiosmtplib import SMTP, SMTPDataError, SMTPException, SMTPHeloError, SMTPServerDisconnected
 
 from deliveryd.channels.mime import Mail
 from deliveryd.channels.smtp_options import SmtpOptions
@@ -72,20 +72,28 @@ class Session:
             made = await connect(self.account.resolver, options.host, options.actual_port)
             await self._smtp.connect(sock=made)
             self._transport = self._current_transport()
-            self.stage = Stage.EHLO
-            await self._smtp.ehlo()
+            await self._greet()
             if options.tls == "starttls":
                 self.stage = Stage.STARTTLS
                 await self._smtp.starttls()
                 self._transport = self._current_transport()
-                self.stage = Stage.EHLO
-                await self._smtp.ehlo()
+                await self._greet()
             if options.username is not None and self.account.password is not None:
                 self.stage = Stage.AUTH
                 await self._smtp.login(options.username, self.account.password)
         except BaseException:
             self.abort()
             raise
+
+    async def _greet(self) -> None:
+        """Greet with EHLO, or with HELO where the server doesn't know that (RFC 5321 3.2, 4.1.4)."""
+        self.stage = Stage.EHLO
+        try:
+            await self._smtp.ehlo()
+        except SMTPHeloError as error:
+            if not 500 <= error.code < 600:
+                raise
+            await self._smtp.helo()
 
     def _current_transport(self) -> asyncio.WriteTransport:
         # aiosmtplib drops its transport on close, but a TLS transport must be aborted to be released.

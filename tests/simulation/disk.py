@@ -29,12 +29,19 @@ class Disk(ABC):
         self._shortages = shortages
         self._current: Shortage | None = None
 
+    @property
+    def is_short(self) -> bool:
+        """Whether nothing can be written at present."""
+        return self._current is not None
+
     async def run(self) -> None:
         """Let happen what is planned, one shortage after the other."""
         for shortage in sorted(self._shortages, key=lambda shortage: shortage.at):
             await anyio.sleep_until(shortage.at)
+            self._current = shortage
             self._set(shortage)
             await anyio.sleep_until(shortage.at + shortage.seconds)
+            self._current = None
             self._set(None)
 
     @abstractmethod
@@ -74,7 +81,6 @@ class FileDisk(Disk):
         self._journal = None
 
     def _set(self, shortage: Shortage | None) -> None:
-        self._current = shortage
         if self._journal is None:
             return
         pages = 1 if shortage is not None else _NO_LIMIT  # SQLite makes it what the file has already
@@ -86,12 +92,11 @@ class FileDisk(Disk):
 class DatabaseDisk(Disk):
     """The way to a database, which breaks off: connections are lost, and none can be made."""
 
-    is_away = False
     _journal: PostgresqlJournal | None = None
 
     async def reachable(self) -> None:
         """Return when a worker can open the journal: one that can't ends, and is started again."""
-        while self.is_away:  # noqa: ASYNC110  # in virtual time
+        while self.is_short:  # noqa: ASYNC110  # in virtual time
             await anyio.sleep(1.0)
 
     def attach(self, journal: Journal) -> None:
@@ -104,6 +109,5 @@ class DatabaseDisk(Disk):
         self._journal = None
 
     def _set(self, shortage: Shortage | None) -> None:
-        self.is_away = shortage is not None
-        if self.is_away and self._journal is not None:
+        if shortage is not None and self._journal is not None:
             self._journal._db.close()

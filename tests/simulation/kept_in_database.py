@@ -130,7 +130,7 @@ class DatabaseJournal:
 
     def _reached(self, connect: Callable[..., Db]) -> Callable[..., Db]:
         def reach(*terms: Any) -> Db:
-            if self.disk.is_away:
+            if self.disk.is_short:
                 raise JournalUnreachable("the plan cuts the database off")
             process = acting()
             db = connect(*terms) if process is None else process.connected(partial(connect, *terms))

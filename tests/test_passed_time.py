@@ -86,6 +86,7 @@ def test_a_clock_that_was_put_right_is_believed_when_the_age_has_passed(ahead: i
         clock = SteppingClock()
         passed = PassedTime(clock)
         await trio.sleep(DAY)
+        passed.before(0)
         begun = clock.now()
         clock.ahead = ahead
         passed.before(0)
@@ -94,6 +95,28 @@ def test_a_clock_that_was_put_right_is_believed_when_the_age_has_passed(ahead: i
         assert passed.before(DAY / 2) == clock.now() - DAY // 2 * SECOND
         await trio.sleep(WEEK)
         assert passed.before(WEEK) == clock.now() - WEEK * SECOND
+
+    in_time(play)
+
+
+def test_what_was_recorded_before_a_step_back_was_noticed_is_young() -> None:
+    """In the same run, after a restart of the worker, and after one of the machine."""
+
+    async def play() -> None:
+        clock = SteppingClock(ahead=AHEAD)
+        passed = PassedTime(clock)
+        kept = passed.record()
+        assert kept is not None
+        await trio.sleep(600)
+        clock.ahead = 0
+        recorded = clock.now()
+        await trio.sleep(1200)
+        assert passed.before(WEEK) <= recorded
+        assert PassedTime(clock, kept).before(WEEK) <= recorded
+        with patch.object(passed_time, "_boot_id", lambda: "another"):
+            assert PassedTime(clock, kept).before(WEEK) <= recorded
+        await trio.sleep(WEEK + 600)
+        assert passed.before(WEEK) > recorded
 
     in_time(play)
 

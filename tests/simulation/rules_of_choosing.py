@@ -218,6 +218,8 @@ def _taken_by_the_others(case: Case) -> Iterator[str]:
         return
     if case.may_have_been_begun_before(case.asked[0]):
         return
+    if len({asked.life for asked in case.asked}) > 1:  # a worker that starts doesn't know who else is down
+        return
     down = {outage.provider for outage in plan.outages}
     working = {channel_served_by(provider) for provider in plan.weights if provider not in down}
     most = max(

@@ -44,15 +44,17 @@ class PassedTime:
         self._clock = clock
         self._boot = _boot_id()
         monotonic = _monotonic()
-        before = 0
+        before = looked = 0
         self._readings = [ClockReading(0, min(clock.now(), last_at or clock.now()))]
         if kept:
             record = json.loads(kept)
             is_same_boot = record["boot"] == self._boot and record["monotonic"] <= monotonic
             before = record["passed"] + (monotonic - record["monotonic"] if is_same_boot else 0)
             self._readings = [ClockReading(*each) for each in record["readings"]]
+            looked = record["passed"] if is_same_boot else before - KEPT_EVERY
         self._began = monotonic - before
         self._recorded = None if not kept else before - KEPT_EVERY
+        self._looked = looked  # by the time that passed
         self._look()
 
     def before(self, seconds: float) -> int:
@@ -87,15 +89,19 @@ class PassedTime:
         return _monotonic() - self._began
 
     def _look(self) -> None:
-        """Note what the clock shows, if it was set since the last look."""
+        """Note what the clock shows, if it was set since the last look: put back, perhaps just after it."""
         passed, shown = self._passed, self._clock.now()
         latest = self._readings[-1]
-        if abs(shown - latest.shown - (passed - latest.passed)) >= STEP:
-            self._readings = [*self._readings, ClockReading(passed, shown)]
+        step = shown - latest.shown - (passed - latest.passed)
+        if abs(step) >= STEP:
+            since = self._looked if step < 0 else passed
+            reading = ClockReading(max(since, latest.passed), shown - (passed - since))
+            self._readings = [*self._readings, reading]
             if len(self._readings) > MOST_STEPS:
                 first, second, *others = self._readings
                 self._readings = [_lower(first, second), *others]
             self._recorded = None
+        self._looked = passed
 
 
 def _lower(first: ClockReading, second: ClockReading) -> ClockReading:

@@ -176,14 +176,19 @@ def _receipts_told(case: Case) -> Iterator[str]:
         yield f"a report of failed was noted, and it ended in state {case.state}"
 
 
-def _known_by_provider_id(case: Case) -> Iterator[Reported]:
-    """Reports about what the worker knows by the provider's own id: by an answer, or by another report."""
-    named = {report.provider_id for report in case.noted}
+def _known_by_provider_id(case: Case, *, at_once: bool = False) -> Iterator[Reported]:
+    """Reports about what the worker knows by the provider's own id: by an answer, or by another report.
+
+    `at_once`: it knew it when the report came.
+    """
+    named: dict[str, int] = {}
+    for report in case.noted:
+        named.setdefault(report.provider_id, report.order if at_once else 0)
     for report in case.reported:
         if report.answer >= 300 or report.status == "enroute":
             continue
         asked = case.under_key(case.acceptance_of(report).key)
-        if report.provider_id in named or any(
+        if named.get(report.provider_id, report.order) < report.order or any(
             one.trouble in TAKEN_FOR_SENT - {WITHOUT_ID} and not case.may_be_doubtful(one) for one in asked
         ):
             yield report
@@ -198,7 +203,7 @@ def _delivered_truly(case: Case) -> Iterator[str]:
         told = [report for report in case.reported if report.status == "delivered"]
         if fields.get("reportedAt") not in {report.reported_at for report in told}:
             yield "delivered with a wrong reportedAt"
-        known = {*case.noted, *_known_by_provider_id(case)}
+        known = {*case.noted, *_known_by_provider_id(case, at_once=True)}
         applied = [
             report.order
             for report in told

@@ -4,28 +4,25 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from email.message import EmailMessage
-from email.policy import SMTP, SMTPUTF8
+from email.policy import SMTP
 from email.utils import format_datetime
 from typing import NamedTuple
 from urllib.parse import quote
 
 from deliveryd.channels.html_text import html_to_text, looks_like_html
 from deliveryd.channels.mail_headers import mailbox_header, structured_header, text_header
+from deliveryd.channels.mail_text import TextPart, text_part
 from deliveryd.channels.mailbox import Mailbox
 from deliveryd.model import SECOND
 
-# An 8-bit body would need a server with 8BITMIME; these policies write quoted-printable or base64 instead.
-# Headers go out as they were written, see `mail_headers`.
-_ASCII_POLICY = SMTP.clone(cte_type="7bit", refold_source="none")
-_UTF8_POLICY = SMTPUTF8.clone(cte_type="7bit", refold_source="none")
+_TYPE, _ENCODING = "Content-Type", "Content-Transfer-Encoding"
 
 LONGEST_SUBJECT = 10_000
 
 _UNFIT_IN_SUBJECT = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029]")
-_CONTROLS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 
 
 class Letter(NamedTuple):
@@ -45,7 +42,8 @@ class Mail(NamedTuple):
     """A composed mail, ready for the envelope."""
 
     name: str
-    message: EmailMessage
+    headers: Mapping[str, str]
+    parts: Sequence[TextPart]
     recipient: Mailbox
 
     @property
@@ -55,26 +53,58 @@ class Mail(NamedTuple):
 
     def content(self) -> bytes:
         """Return the mail as sent after DATA: CRLF line ends, leading dots doubled, without the final dot."""
-        policy = _UTF8_POLICY if self.needs_utf8 else _ASCII_POLICY
-        lines = self.message.as_bytes(policy=policy)
-        return re.sub(rb"(?m)^\.", b"..", lines if lines.endswith(b"\r\n") else lines + b"\r\n")
+        if len(self.parts) == 1:
+            lines = [_head({**self._all_headers, _ENCODING: self.parts[0].encoding}), self.parts[0].lines]
+        else:
+            mark = f"--{self._boundary}".encode()
+            lines = [_head(self._all_headers)]
+            for part in self.parts:
+                head = _head({_TYPE: part.content_type, _ENCODING: part.encoding})
+                lines += (mark, b"\r\n", head, part.lines, b"\r\n")
+            lines += (mark, b"--\r\n")
+        return b"".join(lines).replace(b"\n.", b"\n..")
+
+    def readable(self) -> str:
+        """Return the mail as readable text: headers and decoded bodies."""
+        message = EmailMessage(policy=SMTP)
+        for name, value in self._all_headers.items():
+            message.set_raw(name, value)
+        shown = [f"{name}: {value}" for name, value in message.items()]
+        for part in self.parts:
+            shown += ["", f"--- text/{part.kind}", part.text.rstrip("\n")]
+        return "\n".join(shown)
+
+    @property
+    def _all_headers(self) -> Mapping[str, str]:
+        kind = f'multipart/alternative;\r\n boundary="{self._boundary}"'
+        return {
+            **self.headers,
+            "MIME-Version": "1.0",
+            _TYPE: kind if len(self.parts) > 1 else self.parts[0].content_type,
+        }
+
+    @property
+    def _boundary(self) -> str:
+        """The boundary of the parts: the same in repeats, which must be identical."""
+        return f"=_{hashlib.sha256(self.name.encode()).hexdigest()[:32]}"
+
+
+def _head(headers: Mapping[str, str]) -> bytes:
+    return "".join([*(f"{name}: {value}\r\n" for name, value in headers.items()), "\r\n"]).encode()
 
 
 def compose(letter: Letter) -> Mail:
     """Compose the mail. Raises ValueError, which quotes no content."""
     subject = letter.fields.get("subject", "")
-    if _UNFIT_IN_SUBJECT.search(subject):
-        raise ValueError("the subject contains a line break or control characters")
     if len(subject) > LONGEST_SUBJECT:
         raise ValueError(f"the subject is longer than {LONGEST_SUBJECT} characters")
+    if _UNFIT_IN_SUBJECT.search(subject):
+        raise ValueError("the subject contains a line break or control characters")
     name = message_name(letter.key, letter.sender.domain)
-    message = EmailMessage(policy=_ASCII_POLICY)
     try:
-        _put_headers(message, letter, subject, name)
-        _put_body(message, letter)
+        return Mail(name, _headers(letter, subject, name), _parts(letter), letter.recipient)
     except UnicodeError:
         raise ValueError("a value isn't valid Unicode text") from None
-    return Mail(name, message, letter.recipient)
 
 
 def message_name(key: str, domain: str) -> str:
@@ -82,7 +112,7 @@ def message_name(key: str, domain: str) -> str:
     return f"<{quote(key, safe='')}@{domain}>"
 
 
-def _put_headers(message: EmailMessage, letter: Letter, subject: str, name: str) -> None:
+def _headers(letter: Letter, subject: str, name: str) -> dict[str, str]:
     subject.encode("utf-8")  # headers would let lone surrogates pass
     written = {
         "From": mailbox_header("From", letter.sender),
@@ -97,33 +127,12 @@ def _put_headers(message: EmailMessage, letter: Letter, subject: str, name: str)
         written["Reply-To"] = mailbox_header("Reply-To", letter.reply_to)
     for header, value in letter.headers.items():
         written[header] = structured_header(header, value)
-    for header, value in written.items():
-        message.set_raw(header, value)
+    return written
 
 
-def _put_body(message: EmailMessage, letter: Letter) -> None:
+def _parts(letter: Letter) -> Sequence[TextPart]:
     body = letter.fields.get("body", "")
     kind = letter.fields.get("format") or ("html" if looks_like_html(body) else "text")
     if kind != "html":
-        message.set_content(body, charset="utf-8", cte=_coding(body))
-        return
-    text = html_to_text(body)
-    message.set_content(text, charset="utf-8", cte=_coding(text))
-    message.add_alternative(body, subtype="html", charset="utf-8", cte=_coding(body))
-    # Python chooses random boundaries, but repeats must be identical.
-    message.set_boundary(f"=_{hashlib.sha256(letter.key.encode()).hexdigest()[:32]}")
-
-
-def _coding(body: str) -> str | None:
-    """Return base64 for a body with controls, which servers refuse or drop; None: Python chooses."""
-    return "base64" if _CONTROLS.search(body) else None
-
-
-def readable(message: EmailMessage) -> str:
-    """Return a mail as readable text: headers and decoded bodies."""
-    shown = ((name, value) for name, value in message.items() if name.lower() != "content-transfer-encoding")
-    lines = [f"{name}: {value}" for name, value in shown]
-    for part in message.walk():
-        if not part.is_multipart():
-            lines += ["", f"--- {part.get_content_type()}", str(part.get_content()).rstrip("\n")]
-    return "\n".join(lines)
+        return (text_part("plain", body),)
+    return text_part("plain", html_to_text(body)), text_part("html", body)

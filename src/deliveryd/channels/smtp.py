@@ -29,7 +29,7 @@ from deliveryd.channels.base import (
     Verdict,
 )
 from deliveryd.channels.mailbox import parse_mailbox
-from deliveryd.channels.mime import Letter, Mail, compose, readable
+from deliveryd.channels.mime import Letter, Mail, compose
 from deliveryd.channels.smtp_options import SmtpOptions
 from deliveryd.channels.smtp_session import MailAccount, NeedsUtf8, Session
 from deliveryd.channels.smtp_verdicts import SmtpFailure, Stage, verdict_on_failure, verdict_on_timeout
@@ -217,7 +217,7 @@ class SmtpChannel:
         except ValueError as error:
             return f"nothing would be sent: {error}"
         envelope = f"MAIL FROM:<{self._sender.address}>\nRCPT TO:<{mail.recipient.address}>"
-        return f"{envelope}\n\n{readable(mail.message)}"
+        return f"{envelope}\n\n{mail.readable()}"
 
     async def probe(self) -> str | None:
         """Connect, with TLS and login as configured, and quit without sending a mail."""

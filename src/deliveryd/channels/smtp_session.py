@@ -20,6 +20,8 @@ from deliveryd.network.resolver import Resolver
 
 GOODBYE_SECONDS = 2.0
 DRAIN_STEP = 0.005
+PIECE = 256 << 10
+"""Bytes of a mail that are encrypted and written at a time."""
 
 
 class MailAccount(NamedTuple):
@@ -136,13 +138,15 @@ class Session:
         await self._end_data()
 
     async def _write(self, content: bytes) -> None:
-        if self._smtp.protocol is None or self._transport is None:
+        protocol = self._smtp.protocol
+        if protocol is None or self._transport is None:
             raise SMTPServerDisconnected("Connection lost")
-        self._smtp.protocol.write(content)
-        while self._transport.get_write_buffer_size():  # aiosmtplib has no public way to wait for it
-            await anyio.sleep(DRAIN_STEP)
-            if not self.alive:
-                raise SMTPServerDisconnected("Connection lost")
+        for begin in range(0, len(content), PIECE):
+            protocol.write(content[begin : begin + PIECE])
+            while self._transport.get_write_buffer_size():  # aiosmtplib has no public way to wait for it
+                await anyio.sleep(DRAIN_STEP)
+                if not self.alive:
+                    raise SMTPServerDisconnected("Connection lost")
 
     async def _end_data(self) -> None:
         protocol = self._smtp.protocol

@@ -272,6 +272,8 @@ async def test_connections_are_reused(server: MailServer) -> None:
         assert isinstance(await channel.send(mail_to("bob@example.com")), Refused)
         assert isinstance(await channel.send(mail_to("ada@example.com")), Accepted)
         assert len(server.connections) == 1
+        server.gate.clear()
+        server.on_recipient = lambda: server.gate.set() if len(server.connections) == 4 else None
         async with anyio.create_task_group() as group:
             for index in range(4):
                 group.start_soon(channel.send, mail_to("ada@example.com", key=f"b-{index}"))

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from functools import partial
 
 import anyio
 import pytest
 from anyio.lowlevel import checkpoint
 
-from deliveryd.runtime.threads import own_thread
+from deliveryd.runtime.threads import LARGE, Aside, own_thread
 
 pytestmark = pytest.mark.anyio
 
@@ -131,3 +132,37 @@ async def test_the_thread_ends_with_a_block_that_fails() -> None:
     with pytest.raises(LookupError, match="not here"):
         await part()
     assert [thread.is_alive() for thread in threads] == [False]
+
+
+@on_asyncio
+async def test_owners_of_what_only_computes_take_turns() -> None:
+    """One work of each at a time, in one thread for all of them; each owner's in the order asked for."""
+    gate = threading.Event()
+    done: list[str] = []
+
+    def step(name: str) -> None:
+        gate.wait()
+        done.append(name)
+
+    first, second = Aside(), Aside()
+    async with anyio.create_task_group() as tasks:
+        for aside, name in [(first, "a1"), (first, "a2"), (first, "a3"), (second, "b1"), (second, "b2")]:
+            tasks.start_soon(aside, partial(step, name))
+        await anyio.wait_all_tasks_blocked()
+        assert done == []
+        gate.set()
+    assert done == ["a1", "b1", "a2", "b2", "a3"]
+
+
+@on_asyncio
+async def test_only_what_is_large_is_computed_beside_the_event_loop() -> None:
+    aside = Aside()
+    assert await aside.sized(LARGE, threading.get_ident) == threading.get_ident()
+    assert await aside.sized(LARGE + 1, threading.get_ident) != threading.get_ident()
+
+
+async def test_an_error_of_what_computes_goes_to_who_asked_and_the_next_is_done() -> None:
+    aside = Aside()
+    with pytest.raises(ValueError, match="invalid literal"):
+        await aside(lambda: int("x"))
+    assert await aside(lambda: 7) == 7

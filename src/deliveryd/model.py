@@ -155,6 +155,12 @@ class Rendered(NamedTuple):
     fields: Mapping[str, str]
 
 
+def size_of(entry: Entry, rendered: Rendered, customer: Customer | None) -> int:
+    """The characters of all that a message may be written from: what its work grows with."""
+    size = sum(map(len, rendered.fields.values())) + sum(map(len, entry.variables.values()))
+    return size if customer is None else size + sum(map(len, customer.fields.values()))
+
+
 class Content(NamedTuple):
     """What a message says to its customer on a channel: two tries with equal content say the same.
 

@@ -26,6 +26,10 @@ class MailServer:
         self.connections: list[SMTP] = []
         self.arrived = asyncio.Event()
         self.on_recipient: Callable[[], None] = lambda: None
+        self.gate = asyncio.Event()
+        """While it isn't set, recipients wait for their answer."""
+
+        self.gate.set()
 
     def plan(self, stage: str, *acts: str) -> None:
         """What to do the next times a stage is reached."""
@@ -59,6 +63,7 @@ class MailServer:
         self, server: SMTP, session: Session, envelope: Envelope, address: str, options: list[str]
     ) -> str:
         self.on_recipient()
+        await self.gate.wait()
         reply = await self._act("RCPT", server)
         if reply is None:
             envelope.rcpt_tos.append(address)

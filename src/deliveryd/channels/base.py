@@ -6,8 +6,7 @@ from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 from deliveryd.errors import TooLate
-from deliveryd.model import Clock, Customer, Entry, Rendered
-from deliveryd.runtime.threads import LARGE
+from deliveryd.model import Clock, Customer, Entry, Rendered, size_of
 
 
 class Dispatch(NamedTuple):
@@ -32,10 +31,9 @@ class Dispatch(NamedTuple):
     may_begin: Callable[[], bool] | None = None
 
     @property
-    def is_large(self) -> bool:
-        """Whether writing the message may take the event loop more than a moment: then it is done `aside`."""
-        texts = (self.rendered.fields.values(), self.entry.variables.values())
-        return sum(map(len, texts[0])) + sum(map(len, texts[1])) > LARGE
+    def size(self) -> int:
+        """The number of characters that writing the message may grow with."""
+        return size_of(self.entry, self.rendered, self.customer)
 
     def check_time(self) -> None:
         """Raise TooLate if the message has expired, or another worker could send it meanwhile."""

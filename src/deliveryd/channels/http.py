@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from math import ceil
@@ -47,7 +47,7 @@ from deliveryd.http.tls import TlsFiles
 from deliveryd.http.wire import WireResponse
 from deliveryd.model import Customer
 from deliveryd.runtime.renewal import RenewedValue
-from deliveryd.runtime.threads import aside
+from deliveryd.runtime.threads import Aside
 
 if TYPE_CHECKING:
     from deliveryd.channels.phone_numbers import PhoneReader
@@ -133,6 +133,7 @@ class HttpChannel:
         self._endpoint = endpoint_of(options.url, tls, options.proxy)
         self._account_probe, self._basic = options.probe, options.basic
         host = urlsplit(options.url).netloc.rpartition("@")[2]
+        self._aside = Aside()
         self._reader = AnswerReader(options.answers, options.provider_id, host, masked=self.masked)
 
     def reaches(self, customer: Customer | None) -> bool:
@@ -165,9 +166,9 @@ class HttpChannel:
         check = dispatch.check_time if dispatch.has_limit else None
         prepared = self._prepared.current()
         try:
-            answer = await self._client.exchange(*await _written(prepared, dispatch), check)
+            answer = await self._client.exchange(*await self._written(prepared, dispatch), check)
             if answer.status in _NOT_ALLOWED and (renewed := self._prepared_after(prepared)) != prepared:
-                answer = await self._client.exchange(*await _written(renewed, dispatch), check)
+                answer = await self._client.exchange(*await self._written(renewed, dispatch), check)
         except Unfit as error:
             return Refused(str(error), unsent=True)
         except TooLate:
@@ -179,6 +180,9 @@ class HttpChannel:
         except OutcomeUnknown as error:
             return self._unknown(error)
         return self._reader.verdict(answer)
+
+    def _written(self, prepared: PreparedRequests, dispatch: Dispatch) -> Awaitable[HttpRequest]:
+        return self._aside.sized(dispatch.size, partial(prepared.writer.write, dispatch))
 
     def masked(self, text: str) -> str:
         """Return what the provider said without the secrets, should it repeat one."""
@@ -246,11 +250,6 @@ class HttpChannel:
     async def aclose(self) -> None:
         """Close all connections."""
         await self._client.aclose()
-
-
-async def _written(prepared: PreparedRequests, dispatch: Dispatch) -> HttpRequest:
-    write = prepared.writer.write
-    return await aside(partial(write, dispatch)) if dispatch.is_large else write(dispatch)
 
 
 def _not_sent(error: NotSent) -> Verdict:

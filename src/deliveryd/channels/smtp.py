@@ -40,7 +40,7 @@ from deliveryd.network.reasons import connect_reason
 from deliveryd.network.resolver import Resolver
 from deliveryd.runtime.file_limit import is_out_of_files
 from deliveryd.runtime.renewal import RenewedValue
-from deliveryd.runtime.threads import aside
+from deliveryd.runtime.threads import Aside
 
 PROBE_SECONDS = 5.0
 
@@ -133,6 +133,7 @@ class SmtpChannel:
         self._reply_to = parse_mailbox(options.reply_to) if options.reply_to else None
         self._headers = options.headers
         self._idle = IdleSessions(options.connections, options.idle_timeout)
+        self._aside = Aside()
 
     def reaches(self, customer: Customer | None) -> bool:
         """Whether the customer has a value in the field that `to` names."""
@@ -158,8 +159,7 @@ class SmtpChannel:
     async def send(self, dispatch: Dispatch) -> Verdict:
         """Send one mail; the provider's ID is its Message-ID, which is derived from the key."""
         try:
-            write = partial(self._written, dispatch)
-            mail, content = await aside(write) if dispatch.is_large else write()
+            mail, content = await self._aside(partial(self._written, dispatch))  # even a small one is slow
         except ValueError as error:
             return Refused(str(error), unsent=True)
         attempt = _Attempt(self._credentials, self._idle, mail, content, dispatch.check_time)

@@ -20,7 +20,6 @@ from deliveryd.metrics import Metrics
 from deliveryd.model import Clock, Entry
 from deliveryd.rendering.content import CompiledSettings
 from deliveryd.runtime import waits
-from deliveryd.runtime.threads import LARGE
 from deliveryd.runtime.waits import PROMPT
 from deliveryd.runtime.wakeup import AutoResetEvent
 
@@ -38,7 +37,7 @@ TURN_PAUSE = 1.0
 """Seconds between two checks whether messages that wait for a turn may go on; one goes on as a probe."""
 
 
-MOST_FILLED = 8 * LARGE
+MOST_FILLED = 512 << 10
 """Characters that are filled in one turn of the event loop at most, beyond those of one message."""
 
 

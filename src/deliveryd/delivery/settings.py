@@ -28,7 +28,7 @@ from deliveryd.rendering.content import CompiledSettings
 from deliveryd.runtime import waits
 from deliveryd.runtime.backoff import backoff
 from deliveryd.runtime.disk_cache import DiskCache
-from deliveryd.runtime.threads import LARGE, aside
+from deliveryd.runtime.threads import Aside
 from deliveryd.runtime.waits import KEPT_FOR_WAITING, LONGEST_ANSWER_WAIT, PROMPT
 from deliveryd.runtime.wakeup import AutoResetEvent
 from deliveryd.telemetry.log_events import Event, log
@@ -94,6 +94,7 @@ class SettingsCache:
         self._backlog = backlog
         self._ttl = ttl
         self._stale_while_down = stale_while_down
+        self._aside = Aside()
         self._is_down = False  # whether the latest request brought no answer
         self._uses_old = False  # whether old copies are used, since it is down
         self._known: OrderedDict[int, KnownSettings] = OrderedDict()
@@ -432,7 +433,7 @@ class SettingsCache:
         while True:
             compile_settings = self._compile
             read = partial(self._compiled, settings_id, body, compile_settings)
-            compiled = await aside(read) if len(body) > LARGE else read()
+            compiled = await self._aside.sized(len(body), read)
             if self._compile is compile_settings:
                 return compiled
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from deliveryd.directory.http_options import (
@@ -19,6 +20,7 @@ from deliveryd.http.json_pointer import follow, parse_pointer
 from deliveryd.http.reachability import connect_problem, endpoint_of
 from deliveryd.http.wire import Target
 from deliveryd.model import Customer
+from deliveryd.runtime.threads import Aside
 from deliveryd.service import number_text
 from deliveryd.service.caller import Caller
 
@@ -44,6 +46,7 @@ class HttpSource:
         self._fields = {name: parse_pointer(pointer) for name, pointer in options.fields.items()}
         self._id = self._fields.pop("id", ())
         self.batch_size = options.batch_size if self._many is not None else 1
+        self._aside = Aside()
 
     async def look_up(self, ids: Collection[int]) -> Mapping[int, Customer]:
         """Look up customers. Raises DirectoryUnavailable."""
@@ -66,15 +69,19 @@ class HttpSource:
 
     async def _find(self, target: Target, customer_id: int) -> Customer | None:
         answer = await self._caller.call("GET", _filled(target, [customer_id]), also=UNKNOWN_STATUSES)
-        return (
-            None if answer.status in UNKNOWN_STATUSES else self._customer(customer_id, _parsed(answer.body))
-        )
+        if answer.status in UNKNOWN_STATUSES:
+            return None
+        body = answer.body
+        return await self._aside.sized(len(body), lambda: self._customer(customer_id, _parsed(body)))
 
     async def _find_all(self, target: Target, ids: Collection[int]) -> Mapping[int, Customer]:
         answer = await self._caller.call("GET", _filled(target, ids))
+        return await self._aside.sized(len(answer.body), partial(self._all_in, answer.body, ids))
+
+    def _all_in(self, body: bytes, ids: Collection[int]) -> Mapping[int, Customer]:
         found: dict[int, Customer] = {}
         wanted = {str(id_): id_ for id_ in ids}
-        for entry in _entries(follow(_parsed(answer.body), self._entries)):
+        for entry in _entries(follow(_parsed(body), self._entries)):
             customer_id = wanted.get(self._id_of(entry))
             if customer_id is not None:
                 found[customer_id] = self._customer(customer_id, entry)

@@ -18,10 +18,10 @@ from anyio.lowlevel import RunVar
 T = TypeVar("T")
 
 
-LARGE = 64 << 10
-"""Characters from which on work that grows with a text isn't done in the event loop: some milliseconds."""
+LARGE = 4 << 10
+"""Characters from which on work that grows with a text isn't done in the event loop: about a millisecond."""
 
-_ASIDE: RunVar[anyio.CapacityLimiter] = RunVar("the thread of `aside`")
+_COMPUTING: RunVar[anyio.CapacityLimiter] = RunVar("the thread of `Aside`")
 
 
 class Blocking(Protocol):
@@ -36,18 +36,36 @@ async def in_thread(work: Callable[[], T], /) -> T:
     return await anyio.to_thread.run_sync(work)
 
 
-async def aside(work: Callable[[], T], /) -> T:
-    """Run what only computes in a worker thread, one such work at a time.
+class Aside:
+    """Runs what only computes in a worker thread, one such work at a time, for one of several owners.
 
     A thread that computes shares the interpreter with the event loop, turn by turn; of several, each would
-    have its turn before the loop has the next one.
+    have its turn before the loop has the next one. Only one work of each owner queues for the thread, so that
+    no owner waits for more than one work of each other owner. A call into C that takes long holds up the
+    loop all the same: what works on large texts does it in slices.
     """
-    try:
-        limiter = _ASIDE.get()
-    except LookupError:
-        limiter = anyio.CapacityLimiter(1)
-        _ASIDE.set(limiter)
-    return await anyio.to_thread.run_sync(work, limiter=limiter)
+
+    def __init__(self) -> None:
+        self._turn = anyio.Lock(fast_acquire=True)
+
+    async def sized(self, size: int, work: Callable[[], T], /) -> T:
+        """Run what grows with so many characters: beside the event loop only if they are many."""
+        return await self(work) if size > LARGE else work()
+
+    async def __call__(self, work: Callable[[], T], /) -> T:
+        """Run it; to completion once it has begun, even if the caller is cancelled meanwhile.
+
+        On trio it runs in the event loop, as with `inline`.
+        """
+        if sniffio.current_async_library() != "asyncio":
+            return await inline(work)
+        try:
+            limiter = _COMPUTING.get()
+        except LookupError:
+            limiter = anyio.CapacityLimiter(1)
+            _COMPUTING.set(limiter)
+        async with self._turn:
+            return await anyio.to_thread.run_sync(work, limiter=limiter)
 
 
 async def inline(work: Callable[[], T], /) -> T:

@@ -6,6 +6,7 @@ import asyncio
 import json
 import re
 import sys
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,11 +15,13 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
+import trio
 from anyio.abc import TaskGroup
 
 from deliveryd.channels import mime, smtp
-from deliveryd.channels.base import Accepted, Dispatch
+from deliveryd.channels.base import Accepted, Dispatch, Verdict
 from deliveryd.channels.http_request import HttpRequest, PartsWriter
+from deliveryd.delivery.dispatcher import MOST_BEGUN
 from deliveryd.delivery.preparation import MOST_FILLED, Prepared, Preparer
 from deliveryd.directory.http import open_http_source
 from deliveryd.directory.http_options import HttpDirectoryOptions
@@ -30,7 +33,7 @@ from deliveryd.testing.samples import dispatch, opened
 from support.mail_server import open_mail_server
 from support.messages import message, sms_settings
 from support.smtp_letters import mail_to, options_for
-from support.virtual import VirtualWorld, live
+from support.virtual import CONFIG, VirtualChannel, VirtualWorld, live
 
 MOST_CALLS = 10_000
 """Calls of functions in one turn of the event loop at most: some milliseconds of work."""
@@ -216,3 +219,35 @@ def test_large_messages_are_filled_in_slices(tmp_path: Path) -> None:
         live(world.run_until_idle)
     assert len({made.entry.id for _, made in world.channels["sms"].attempts}) == 100
     assert 0 < max(turns) <= MOST_FILLED // size + 1
+
+
+def test_attempts_that_are_ready_together_begin_in_slices(tmp_path: Path) -> None:
+    """Two hundred of 4 KiB each: in one turn of the loop a few attempts begin, and all are made."""
+    world = VirtualWorld(tmp_path)
+    world.write(CONFIG + "concurrency = 200\n[queue]\nbatch_size = 200\n")
+    world.service.settings[1] = json.dumps(sms_settings("x" * 4000))
+    world.service.enqueue(*(message(id_) for id_ in range(200)))
+    begun: Counter[int] = Counter()
+    send, turns = VirtualChannel.send, LoopTurns()
+
+    async def counted(channel: VirtualChannel, attempt: Dispatch) -> Verdict:
+        begun[turns.count] += 1
+        return await send(channel, attempt)
+
+    async def run() -> None:
+        trio.lowlevel.add_instrument(turns)
+        await world.run_until_idle()
+
+    with patch.object(VirtualChannel, "send", counted):
+        live(run)
+    assert begun.total() == len(world.channels["sms"].attempts) == 200
+    assert max(begun.values()) <= 3 * MOST_BEGUN // 4000  # trio runs what is ready in any order
+
+
+class LoopTurns(trio.abc.Instrument):
+    """Counts the turns of trio's loop."""
+
+    count = 0
+
+    def before_io_wait(self, timeout: float) -> None:
+        self.count += 1

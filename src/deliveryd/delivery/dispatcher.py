@@ -13,6 +13,7 @@ from functools import partial
 from typing import Protocol
 
 import anyio
+import anyio.lowlevel
 from anyio.abc import TaskGroup
 
 from deliveryd import transitions
@@ -43,6 +44,15 @@ from deliveryd.options.units import Rate
 from deliveryd.runtime import waits
 from deliveryd.runtime.wakeup import HEARTBEAT_INTERVAL, AutoResetEvent, Heartbeats, ParkingLot
 from deliveryd.states import State
+
+MOST_DIGESTED = 4 << 20
+"""Characters whose digests are made in one turn of the event loop at most, beyond those of one message."""
+
+MOST_BEGUN = 32 << 10
+"""Characters whose attempts begin in one turn of the event loop at most, beyond those of one message."""
+
+ATTEMPT = 256
+"""Characters that an attempt counts as beside its own: even an empty message takes some time."""
 
 
 class Shared(SharedLimits, Protocol):
@@ -438,8 +448,13 @@ class Dispatcher:
         now = self._clock.now()
         begun: list[tuple[Entry, Routed]] = []
         steps: list[Transition] = []
+        characters = 0
         may_wait = self._pauses.any or self._channel_name in self._stopped.digests
         for routed in batch:
+            if characters > MOST_DIGESTED:
+                characters = 0
+                await anyio.lowlevel.checkpoint()
+            characters += routed.size
             entry, _, customer, rendered, expires_at = routed
             if expires_at is not None and is_expired(expires_at, now):
                 steps.append(self._expire(routed, now))
@@ -463,9 +478,23 @@ class Dispatcher:
             kit.breaker.withdraw()
         self._under_way -= len(batch) - len(begun)
         kit.use.end(len(batch) - len(begun))
-        self._begun.extend([(*each, kit) for each in begun])
-        more = min(len(begun) - self._idle.unpark(len(begun)), self._policy.concurrency - self._workers)
-        for _ in range(more):
+        await self._start(begun, kit, workers)
+
+    async def _start(self, begun: Sequence[tuple[Entry, Routed]], kit: Kit, workers: TaskGroup) -> None:
+        """Start attempts whose intents are recorded, not too many in one turn of the event loop."""
+        characters = 0
+        for entry, routed in begun:
+            if characters > MOST_BEGUN:
+                characters = 0
+                self._start_attempts(workers)
+                await anyio.lowlevel.checkpoint()
+            self._begun.append((entry, routed, kit))
+            characters += ATTEMPT + routed.size
+        self._start_attempts(workers)
+
+    def _start_attempts(self, workers: TaskGroup) -> None:
+        more = len(self._begun) - self._idle.unpark(len(self._begun))
+        for _ in range(min(more, self._policy.concurrency - self._workers)):
             self._workers += 1
             workers.start_soon(self._work)
 

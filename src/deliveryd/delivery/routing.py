@@ -13,7 +13,7 @@ from deliveryd.delivery.sms_rules import SmsRules
 from deliveryd.delivery.stopped import StoppedRecipients
 from deliveryd.errors import LanguageUnreadable
 from deliveryd.journal.pauses import Pause
-from deliveryd.model import Customer, Entry, Rendered, channel_of, first_of
+from deliveryd.model import Customer, Entry, Rendered, channel_of, first_of, size_of
 from deliveryd.rendering.content import Broken, CompiledBlock, CompiledSettings, Missing
 from deliveryd.rendering.language import candidates
 from deliveryd.transitions import WAS_REMOVED, expiry_details
@@ -49,6 +49,11 @@ class Routed(NamedTuple):
     def bound(self) -> Entry:
         """The message, bound to the provider."""
         return self.entry.bound(self.provider)
+
+    @property
+    def size(self) -> int:
+        """The number of characters that work on it may grow with."""
+        return size_of(self.entry, self.rendered, self.customer)
 
 
 class Held(NamedTuple):

@@ -27,6 +27,7 @@ from deliveryd.directory.http import open_http_source
 from deliveryd.directory.http_options import HttpDirectoryOptions
 from deliveryd.directory.remote import Terms
 from deliveryd.model import Customer, Entry
+from deliveryd.runtime.threads import Aside
 from deliveryd.service.batch import read_batch
 from deliveryd.testing.gateway import Reply, open_gateway
 from deliveryd.testing.samples import dispatch, opened
@@ -173,8 +174,18 @@ async def test_a_large_answer_of_the_queue_is_read_beside_the_loop() -> None:
     body = json.dumps([*elements, 17]).encode()
     assert len(body) > 1 << 20
     with turns_counted() as turns:
-        batch = await read_batch(body, 20_000)
+        batch = await read_batch(Aside(), body, 20_000)
     assert (len(batch.messages), len(batch.malformed)) == (18_000, 1)
+    assert turns.longest < MOST_CALLS
+
+
+@pytest.mark.anyio
+async def test_a_batch_of_nothing_but_malformed_elements_is_read_in_slices() -> None:
+    """Ten thousand elements in 30 KiB, none of which is a message."""
+    body = b"[" + b"{}," * 9_999 + b"{}]"
+    with turns_counted() as turns:
+        batch = await read_batch(Aside(), body, 100)
+    assert len(batch.malformed) == 10_000
     assert turns.longest < MOST_CALLS
 
 

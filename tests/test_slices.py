@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from email import message_from_bytes, policy
 from unittest.mock import patch
 
@@ -11,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deliveryd.channels import html_text, mail_text
+from deliveryd.service import array_text
 
 _words = st.text(st.sampled_from("ab <>&\n\t\xa0\u3000\u2028\x1c"), max_size=40)
 _lines = st.lists(
@@ -49,3 +51,18 @@ def test_the_shortest_encoding_is_chosen(text: str) -> None:
     """Short lines of ASCII go as they are, and what is mostly something else in base64."""
     encodings = {"": "7bit", "one\ntwo\n": "7bit", "一" * 200: "base64"}
     assert mail_text.text_part("plain", text).encoding == encodings.get(text, "quoted-printable")
+
+
+@given(st.text(st.sampled_from('[]{}"\\,: 1\n'), max_size=40), st.integers(1, 8))
+def test_an_element_ends_where_it_ends(text: str, size: int) -> None:
+    """Through whichever windows an answer of the queue is looked at."""
+
+    def found() -> Iterator[tuple[int, int] | str]:
+        try:
+            yield from array_text.spans(f"[{text}".encode())
+        except array_text.NoArray as error:
+            yield str(error)
+
+    whole = list(found())
+    with patch.object(array_text, "_WINDOW", size):
+        assert list(found()) == whole

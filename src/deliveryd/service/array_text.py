@@ -1,7 +1,8 @@
 """Splits the bytes of a JSON array into its elements, up to where it breaks off.
 
 Nothing is decoded or parsed, so an unreadable element doesn't affect others, and a large array takes no more
-memory than its bytes.
+memory than its bytes. No expression is applied to more than a window of it at a time: that would hold the
+interpreter, also in a thread.
 """
 
 from __future__ import annotations
@@ -14,6 +15,9 @@ MOST_JSON_MEMBERS = 1000
 """Most members of an object searched for a name."""
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
+_WINDOW = 256 << 10
+"""Bytes that an expression is applied to at a time."""
 
 _NESTING = 4
 """Levels of brackets that one expression matches; messages have two."""
@@ -31,7 +35,8 @@ def _brackets(levels: int) -> bytes:
 _BLANK = re.compile(rb"[ \t\r\n]*+")
 _BARE = re.compile(rb'[^"\[\]{},: \t\r\n]++')
 # An unterminated string is one mark too; otherwise each quote in it would be tried, in quadratic time.
-_MARK = re.compile(_STRING[:-1] + rb'(?:"|\\?\Z)|(?P<open>[\[{]++)|(?P<close>[\]}]++)', re.DOTALL)
+_MARK = re.compile(_STRING[:-1] + rb'(?:"|(?P<cut>\\?\Z))|(?P<open>[\[{]++)|(?P<close>[\]}]++)', re.DOTALL)
+_IN_STRING = re.compile(_STRING[1:-1], re.DOTALL)
 _ANY_STRING = re.compile(_STRING, re.DOTALL)
 
 
@@ -50,10 +55,10 @@ def spans(text: bytes) -> Iterator[tuple[int, int]]:
 
     Elements aren't checked to be JSON; only their ends are found.
     """
-    at = _skip(text, len(BYTE_ORDER_MARK) if text.startswith(BYTE_ORDER_MARK) else 0)
+    at = skip_blanks(text, len(BYTE_ORDER_MARK) if text.startswith(BYTE_ORDER_MARK) else 0)
     if text[at : at + 1] != b"[":
         raise NoArray("is not a JSON array")
-    at = _skip(text, at + 1)
+    at = skip_blanks(text, at + 1)
     if text[at : at + 1] == b"]":
         at += 1
     else:
@@ -63,12 +68,12 @@ def spans(text: bytes) -> Iterator[tuple[int, int]]:
             if end == len(text) and text[end - 1] not in b'"]}':
                 raise NoArray("has no end")  # the next byte might have belonged to this number or word
             yield at, end
-            at = _skip(text, end)
+            at = skip_blanks(text, end)
             mark = text[at : at + 1]
             if mark not in (b",", b"]"):
                 raise NoArray("has no end" if not mark else f"isn't JSON at byte {at}")
-            at = _skip(text, at + 1) if mark == b"," else at + 1
-    if _skip(text, at) != len(text):
+            at = skip_blanks(text, at + 1) if mark == b"," else at + 1
+    if skip_blanks(text, at) != len(text):
         raise NoArray(f"has data after its end at byte {at}")
 
 
@@ -82,15 +87,15 @@ def member(text: bytes, at: int, name: bytes) -> bytes | None:
         return None
     try:
         for _ in range(MOST_JSON_MEMBERS):
-            begin = _skip(text, at + 1)
-            colon = _skip(text, end := _end_of_value(text, begin))
+            begin = skip_blanks(text, at + 1)
+            colon = skip_blanks(text, end := _end_of_value(text, begin))
             if text[colon : colon + 1] != b":":
                 break
-            value = _skip(text, colon + 1)
+            value = skip_blanks(text, colon + 1)
             at = _end_of_value(text, value)
             if text[begin:end] == b'"' + name + b'"':
                 found = text[value:at]
-            at = _skip(text, at)
+            at = skip_blanks(text, at)
             if text[at : at + 1] != b",":
                 break
     except NoArray:
@@ -103,27 +108,60 @@ def without_texts(text: bytes) -> bytes:
     return _ANY_STRING.sub(b'""', text)
 
 
-def _skip(text: bytes, at: int) -> int:
-    blank = _BLANK.match(text, at)
-    return blank.end() if blank else at
+def skip_blanks(text: bytes, at: int) -> int:
+    """Return where the next byte is that is no white space."""
+    while True:
+        begin = at
+        at = _matched(_BLANK, text, begin)
+        if at < begin + _WINDOW:
+            return at
+
+
+def _matched(pattern: re.Pattern[bytes], text: bytes, at: int) -> int:
+    """Return the end of a match within a window, or `at`."""
+    found = pattern.match(text, at, at + _WINDOW)
+    return found.end() if found else at
 
 
 def _end_of_value(text: bytes, at: int) -> int:
-    found = _closed().match(text, at) or _BARE.match(text, at)
-    return found.end() if found else _end_of_deep_value(text, at)
+    begin = at
+    if (end := _matched(_closed(), text, begin)) > begin:
+        return end
+    while (end := _matched(_BARE, text, at)) > at:
+        at = end
+    return at if at > begin else _end_of_long_value(text, at)
 
 
-def _end_of_deep_value(text: bytes, at: int) -> int:
-    if at == len(text) or text[at] in b'"':
+def _end_of_long_value(text: bytes, at: int) -> int:
+    if at == len(text):
         raise NoArray("has no end")
+    if text[at] in b'"':
+        return _end_of_string(text, at + 1)
     if text[at] not in b"[{":
         raise NoArray(f"isn't JSON at byte {at}")
     depth = 0
-    for mark in _MARK.finditer(text, at):
-        if mark["open"]:
-            depth += len(mark["open"])
-        elif mark["close"]:
-            if len(mark["close"]) >= depth:
-                return mark.start() + depth
-            depth -= len(mark["close"])
+    while at < len(text):
+        end = at + _WINDOW
+        for mark in _MARK.finditer(text, at, end):
+            if mark["open"]:
+                depth += len(mark["open"])
+            elif mark["close"]:
+                if len(mark["close"]) >= depth:
+                    return mark.start() + depth
+                depth -= len(mark["close"])
+            elif (cut := mark["cut"]) is not None:
+                end = _end_of_string(text, mark.end() - len(cut))
+        at = end
+    raise NoArray("has no end")
+
+
+def _end_of_string(text: bytes, at: int) -> int:
+    """Return the end of a string of which the byte at `at` is one."""
+    while at < len(text):
+        at = _matched(_IN_STRING, text, at)
+        mark = text[at : at + 1]
+        if mark == b'"':
+            return at + 1
+        if mark == b"\\":  # the window's last byte
+            at += 2
     raise NoArray("has no end")

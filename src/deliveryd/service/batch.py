@@ -6,19 +6,20 @@ others, and a truncated answer keeps every complete element.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
+from codecs import getincrementaldecoder
+from collections.abc import Generator, Iterator
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
+import anyio.lowlevel
 from pydantic import ValidationError
 
 from deliveryd.errors import ServiceError, ServiceUnreadable
 from deliveryd.model import Malformed, QueuedMessage
 from deliveryd.runtime.json_numbers import NumberText
-from deliveryd.runtime.threads import in_thread
+from deliveryd.runtime.threads import Aside
 from deliveryd.service import number_text
-from deliveryd.service.array_text import NoArray, member, spans, without_texts
+from deliveryd.service.array_text import BYTE_ORDER_MARK, NoArray, member, skip_blanks, spans, without_texts
 from deliveryd.service.number_text import TooDeep
 from deliveryd.service.wire import id_of, message_of, why
 
@@ -28,8 +29,13 @@ LARGEST_BATCH = 64 << 20
 LARGEST_AT_ONCE = 8 << 20
 """Largest answer parsed without looking for the ends of its elements first, in bytes."""
 
-LARGEST_IN_THE_LOOP = 256 << 10
-"""Largest answer read in the event loop, in bytes; a larger one is read in a thread, by its elements."""
+LARGEST_IN_THE_LOOP = 64 << 10
+"""Largest answer read in the event loop, in bytes; a larger one is read beside it, by its elements."""
+
+READ_AT_ONCE = 50
+"""Elements read in one turn of the event loop: some milliseconds, if all are malformed."""
+
+_DECODED_AT_ONCE = 64 << 10
 
 MANY_MARKS = 500_000
 """Commas and opening brackets, in texts too, with which an answer isn't parsed like that."""
@@ -48,8 +54,6 @@ KEPT_OF_LARGE = 64 << 10
 
 MOST_ELEMENTS = 10_000
 """Most elements read of one answer, unless more were requested."""
-
-_EMPTY = re.compile(rb"(?:\xef\xbb\xbf)?[ \t\r\n]*+(?:null[ \t\r\n]*+)?")
 
 
 class Batch(NamedTuple):
@@ -70,30 +74,81 @@ class Batch(NamedTuple):
         return sum(element.id is None for element in self.malformed)
 
 
+_Reading = Generator[None, None, Batch]
+"""Reads an answer; pauses after some elements each time."""
+
+
+async def read_batch(aside: Aside, body: bytes, asked: int, fault: ServiceError | None = None) -> Batch:
+    """Read an answer of any size: in slices, or beside the event loop.
+
+    `fault` is why it is incomplete, if it is.
+    """
+    reading = _read(body, asked) if fault is None else _salvage(body, asked, fault)
+    if len(body) > LARGEST_IN_THE_LOOP:
+        return await aside(partial(_at_once, reading))
+    while True:
+        try:
+            next(reading)
+        except StopIteration as end:
+            return cast("Batch", end.value)
+        await anyio.lowlevel.checkpoint()
+
+
 def read_queue(body: bytes, asked: int = 0) -> Batch:
     """Read a complete answer, separating messages from malformed elements (design 5)."""
-    if _EMPTY.fullmatch(body):
-        return Batch([], [])
-    messages = _at_once(body, asked)
-    return salvaged(body, asked) if messages is None else Batch(messages, [])
-
-
-async def read_batch(body: bytes, asked: int, fault: ServiceError | None = None) -> Batch:
-    """Read an answer of any size; `fault` is why it is incomplete, if it is."""
-    read = partial(read_queue, body, asked) if fault is None else partial(salvaged, body, asked, fault)
-    return await in_thread(read) if len(body) > LARGEST_IN_THE_LOOP else read()
+    return _at_once(_read(body, asked))
 
 
 def salvaged(body: bytes, asked: int = 0, fault: ServiceError | None = None) -> Batch:
     """Read as much as possible of an answer, element by element; `fault` is what is known to be wrong."""
+    return _at_once(_salvage(body, asked, fault))
+
+
+def _at_once(reading: _Reading) -> Batch:
+    while True:
+        try:
+            next(reading)
+        except StopIteration as end:
+            return cast("Batch", end.value)
+
+
+def _read(body: bytes, asked: int) -> _Reading:
+    if _is_empty(body):
+        return Batch([], [])
+    elements = _parsed_whole(body, asked)
+    if elements is not None:
+        messages: list[QueuedMessage] = []
+        try:
+            for count, element in enumerate(elements, 1):
+                messages.append(message_of(element))
+                if count % READ_AT_ONCE == 0:
+                    yield
+        except ValidationError:  # one is no message
+            pass
+        else:
+            return Batch(messages, [])
+    return (yield from _salvage(body, asked))
+
+
+def _is_empty(body: bytes) -> bool:
+    """Whether there is nothing, or `null`."""
+    begin = skip_blanks(body, len(BYTE_ORDER_MARK) if body.startswith(BYTE_ORDER_MARK) else 0)
+    if body.startswith(b"null", begin):
+        begin = skip_blanks(body, begin + len(b"null"))
+    return begin == len(body)
+
+
+def _salvage(body: bytes, asked: int, fault: ServiceError | None = None) -> _Reading:
     messages: list[QueuedMessage] = []
     malformed: list[Malformed] = []
     try:
-        for element in _elements(body, asked):
+        for count, element in enumerate(_elements(body, asked), 1):
             if isinstance(element, Malformed):
                 malformed.append(element)
             else:
                 messages.append(element)
+            if count % READ_AT_ONCE == 0:
+                yield
     except NoArray as error:
         fault = fault or ServiceUnreadable(f"the queue's answer {error}")
     return Batch(messages, malformed, fault)
@@ -118,10 +173,9 @@ def _elements(body: bytes, asked: int) -> Iterator[QueuedMessage | Malformed]:
         yield element
 
 
-def _at_once(body: bytes, asked: int) -> list[QueuedMessage] | None:
-    """Return the messages of an answer that has nothing else and is within all limits; else None."""
-    marks = body.count(b",") + body.count(b"[") + body.count(b"{")
-    if len(body) > LARGEST_AT_ONCE or marks > MANY_MARKS:
+def _parsed_whole(body: bytes, asked: int) -> list[object] | None:
+    """Return the elements of an answer that is within all limits; None for any other."""
+    if len(body) > LARGEST_AT_ONCE or sum(map(body.count, (b",", b"[", b"{"))) > MANY_MARKS:
         return None
     try:
         text = body.decode("utf-8-sig")
@@ -129,11 +183,9 @@ def _at_once(body: bytes, asked: int) -> list[QueuedMessage] | None:
             parsed = number_text.elements_of(text, LARGEST_ELEMENT)
         else:
             parsed = number_text.loads_integers(text)
-        if type(parsed) is not list or len(parsed) > max(MOST_ELEMENTS, asked):
-            return None
-        return [message_of(element) for element in parsed]
-    except ValueError:  # what isn't UTF-8, isn't JSON, is nested too deeply, or holds what is no message
+    except ValueError:  # what isn't UTF-8, isn't JSON, or is nested too deeply
         return None
+    return parsed if type(parsed) is list and len(parsed) <= max(MOST_ELEMENTS, asked) else None
 
 
 def _element(body: bytes, begin: int, end: int) -> QueuedMessage | Malformed:
@@ -170,7 +222,10 @@ def _parsed(raw: bytes) -> QueuedMessage | Malformed:
 
 
 def _text(raw: bytes) -> str:
-    return raw.decode("utf-8", "backslashreplace")
+    decoder = getincrementaldecoder("utf-8")("backslashreplace")
+    starts = range(0, len(raw), _DECODED_AT_ONCE)
+    pieces = [decoder.decode(raw[start : start + _DECODED_AT_ONCE]) for start in starts]
+    return "".join([*pieces, decoder.decode(b"", final=True)])
 
 
 def _id_in(body: bytes, begin: int = 0) -> int | None:

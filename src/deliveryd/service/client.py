@@ -13,6 +13,7 @@ from deliveryd.errors import BrokenOff, OutcomeUnknown, ServiceUnavailable
 from deliveryd.http.client import HttpClient, target_of
 from deliveryd.http.wire import WireResponse
 from deliveryd.model import Settings
+from deliveryd.runtime.threads import Aside
 from deliveryd.service.auth import AuthOptions
 from deliveryd.service.batch import LARGEST_BATCH, Batch, read_batch
 from deliveryd.service.caller import Caller, Ready, Sleep, below
@@ -47,6 +48,7 @@ class ServiceClient:
         self._base = target_of(base_url)
         self._service = Caller(http, "the service", auth, sleep)
         self._queue = Caller(http.bounded(LARGEST_BATCH), "the service", auth, sleep)
+        self._aside = Aside()
         self._own_host = Caller(http.bounded(access.max_size), "the service", auth, sleep)
         self._elsewhere = (
             None if access.elsewhere is None else Caller(access.elsewhere, "the host", AuthOptions(), sleep)
@@ -62,10 +64,10 @@ class ServiceClient:
         try:
             answer = await self._queue.get_once(below(self._base, f"/queue?take={count}"), ready)
         except BrokenOff as error:
-            return await read_batch(error.body, count, ServiceUnavailable(str(error)))
+            return await read_batch(self._aside, error.body, count, ServiceUnavailable(str(error)))
         except OutcomeUnknown as error:
             return Batch([], [], ServiceUnavailable(str(error)))
-        return await read_batch(answer.body, count)
+        return await read_batch(self._aside, answer.body, count)
 
     async def report(self, bodies: Sequence[str], ready: Ready | None = None) -> None:
         """Report status events, each given as its JSON text (interface 4.2)."""

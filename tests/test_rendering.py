@@ -429,6 +429,15 @@ def test_hostile_templates_are_split_in_one_scan(text: str, pieces: int) -> None
     assert "".join(template.pieces) == text
 
 
+@pytest.mark.parametrize("key", ["a{b", " a "])
+def test_a_text_of_very_many_braces_is_not_read_anew_for_a_message(key: str) -> None:
+    """For keys with braces, or written as a placeholder is, each message would take up to a second."""
+    block = block_of({"text": "{ a }" + "{" * 1_000_000})
+    broken = "the text contains too many braces for the names of the variables"
+    assert block.render({"a": "x", key: "y"}, None) == Broken(broken)
+    assert isinstance(block.render({"a": "x"}, None), Rendered)
+
+
 @pytest.mark.parametrize(
     ("customer", "configured", "expected"),
     [

@@ -16,6 +16,9 @@ from deliveryd.rendering.template import LONGEST_TEXT, Template, TooLong, braced
 LONGEST_BRACED_KEYS = 1000
 """Characters, in all, of a message's keys that hold braces: each brace of a template is held against each."""
 
+MOST_BRACES = 2000
+"""Opening braces of a block that is read anew for the keys of one message."""
+
 
 class Missing(NamedTuple):
     """Placeholders without a value, each once, in order of first appearance (interface 2.7, rule 4)."""
@@ -69,6 +72,8 @@ class CompiledBlock:
             return Broken("the names of the variables contain too many braces")
         if self.spellings:
             keys = (*keys, *(self.spellings & variables.keys()))
+        if keys and self.braces > MOST_BRACES:
+            return Broken("the text contains too many braces for the names of the variables")
         block = self.with_keys(keys) if keys else self
         name = _name_of(customer)
         if name is None:
@@ -117,6 +122,12 @@ class CompiledBlock:
                 return Broken(f"{self.block}.{name} {flaw}")
             texts[name] = text
         return Rendered(self.block, self.language, texts)
+
+    @property
+    def braces(self) -> int:
+        """The number of opening braces of all fields and of the greetings."""
+        templates = (*(field.template for field in self.fields), self.greetings.named, self.greetings.unnamed)
+        return sum(piece.count("{") for each in templates if each is not None for piece in each.pieces)
 
     def with_keys(self, keys: Collection[str]) -> CompiledBlock:
         """The same block, read with these keys as names exactly as they are."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Iterator
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -15,9 +17,8 @@ import trustme
 from deliveryd.config import examine_to_run
 from deliveryd.directory.file import FileDirectory
 from deliveryd.errors import ConfigError
-from deliveryd.runtime.rights import tampering
 from support.check_command import check
-from support.directories import ONE
+from support.directories import ONE, PACKAGE, importable, install_package
 from support.terminal import command
 from support.world import World, open_world
 
@@ -137,9 +138,115 @@ async def test_a_customer_file_that_everybody_may_change_is_not_read(tmp_path: P
         FileDirectory.load(path, problems.append)
 
 
-def test_a_plug_in_that_everybody_may_change_is_named(tmp_path: Path) -> None:
-    """By the status that it had when it was opened."""
-    path = tmp_path / "adapter.py"
-    path.touch(0o646)
-    path.chmod(0o646)
-    assert tampering(path, path.stat(), os.geteuid()) == f"everybody may change it; run: chmod o-w {path}"
+@pytest.fixture
+def plug_in(world: World, tmp_path: Path) -> Iterator[Path]:
+    """A package with a source that the configuration names; it leaves the file `ran` when it is imported."""
+    packages = tmp_path / "packages"
+    install_package(packages, "own = changed.sources:KIND")
+    package = packages / "changed"
+    package.mkdir()
+    (package / "sources.py").write_text(PACKAGE, encoding="utf-8")
+    (package / "__init__.py").write_text(
+        f"from pathlib import Path; Path({str(tmp_path / 'ran')!r}).touch()", encoding="utf-8"
+    )
+    people = tmp_path / "people.json"
+    people.write_text("{}", encoding="utf-8")
+    world.change('source = "file"', 'source = "own"')
+    world.change('path = "customers.jsonl"', f'people = "{people}"')
+    with importable(packages):
+        yield package
+    for name in [name for name in sys.modules if name.partition(".")[0] == "changed"]:
+        del sys.modules[name]
+
+
+@pytest.mark.parametrize("shared", ["__init__.py", "sources.py", "other.py", ".", ".."])
+@pytest.mark.parametrize("arguments", [("run",), ("check", "--offline"), ("config", "show"), ("overdue",)])
+def test_a_plug_in_that_everybody_may_change_is_not_run(
+    world: World, plug_in: Path, tmp_path: Path, shared: str, arguments: Sequence[str]
+) -> None:
+    """Its rights, and those of the files beside it, are looked at before it is imported by any command."""
+    (plug_in / "other.py").touch()
+    (plug_in / shared).resolve().chmod(0o777)
+    answered = command(*arguments, "--config", world.config)
+    assert not (tmp_path / "ran").exists()
+    place = (plug_in / shared).resolve()
+    told = f"the source 'own' isn't loaded: {place}: everybody may change it; run: chmod o-w {place}"
+    assert f"{world.config}:customers.source: {told}" in answered.err
+
+
+def test_a_plug_in_that_nobody_else_may_change_is_run(world: World, plug_in: Path, tmp_path: Path) -> None:
+    """As in the other tests, but for the rights."""
+    assert examine_to_run(world.config, {}).problems == []
+    assert (tmp_path / "ran").exists()
+
+
+def test_a_folder_on_the_way_that_everybody_may_change_starts_nothing(world: World, tmp_path: Path) -> None:
+    """Everybody could put another file there, unless the folder's sticky bit is set, as that of /tmp is."""
+    above = tmp_path / "above"
+    inner = above / "inner"
+    inner.mkdir(parents=True)
+    (inner / "deliveryd.toml").write_bytes(world.config.read_bytes())
+    (inner / "customers.jsonl").write_bytes((world.folder / "customers.jsonl").read_bytes())
+    above.chmod(0o777)
+    for answered in (
+        command("check", "--offline", "--config", inner / "deliveryd.toml"),
+        command("run", "--config", inner / "deliveryd.toml"),
+    ):
+        assert answered.status == 78
+        assert f"{above}: everybody may change it; run: chmod o-w {above}" in answered.err
+    above.chmod(0o1777)
+    assert examine_to_run(inner / "deliveryd.toml", {}).problems == []
+
+
+def test_a_folder_behind_a_link_is_on_the_way(world: World, tmp_path: Path) -> None:
+    """Both the folder that the link is in and the one that it leads to."""
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    (shared / "here").symlink_to(world.config.parent)
+    shared.chmod(0o777)
+    there = shared / "here" / world.config.name
+    assert f"{shared}: everybody may change it; run: chmod o-w {shared}" in examine_to_run(there, {}).problems
+    shared.chmod(0o755)
+    world.config.parent.chmod(0o777)
+    own = world.config.parent.resolve()
+    assert f"{own}: everybody may change it; run: chmod o-w {own}" in examine_to_run(there, {}).problems
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+def test_a_link_of_somebody_else_starts_nothing(world: World, tmp_path: Path) -> None:
+    """Its owner could make it anew, and lead elsewhere."""
+    link = tmp_path / "link.toml"
+    link.symlink_to(world.config)
+    os.chown(link, NOBODY, NOBODY, follow_symlinks=False)
+    (problem,) = examine_to_run(link, {}).problems
+    assert problem == f"{link}: belongs to nobody, who may change it; run: chown -h root {link}"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount")
+@pytest.mark.parametrize(("option", "status"), [("ro", 0), ("rw", 78)])
+def test_everybody_may_change_a_read_only_mount_by_its_mode(
+    world: World, tmp_path: Path, option: str, status: int
+) -> None:
+    """A ConfigMap of Kubernetes is such a mount; nobody can write to it."""
+    folder = tmp_path / "etc"
+    folder.mkdir()
+    steps = [
+        f"mount -t tmpfs none {folder}",
+        f"cp {world.config} {world.folder / 'customers.jsonl'} {folder}",
+        f"chmod 777 {folder}",
+        f"mount -o remount,{option} {folder}",
+        f"{sys.executable} -m deliveryd check --offline --config {folder / world.config.name}",
+    ]
+    elsewhere = {
+        "DELIVERYD_JOURNAL__URL": f"sqlite:///{tmp_path}/journal.db",
+        "DELIVERYD_SETTINGS__CACHE_DIR": f"{tmp_path}/cache",
+    }
+    done = subprocess.run(
+        ["unshare", "--mount", "sh", "-c", " && ".join(steps)],
+        env={**os.environ, **elsewhere},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == status, done.stdout + done.stderr

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from importlib.util import find_spec
@@ -439,8 +438,7 @@ def examine_to_run(path: Path, environ: Mapping[str, str] = os.environ) -> Exami
     user = os.geteuid()
     if user == 0 and examined.config is not None and not examined.config.journal.is_shared:
         user = owner_of(examined.config.journal.named)
-    problems = [f"{each.path}: {problem}" for each in examined.opened
-                if (problem := tampering(each.path, each.status, user)) is not None]  # fmt: skip
+    problems = [problem for each in examined.opened for problem in tampering(each.path, each.status, user)]
     return examined._replace(problems=[*examined.problems, *dict.fromkeys(problems)])
 
 
@@ -457,23 +455,7 @@ def examine(path: Path, environ: Mapping[str, str] = os.environ) -> Examined:
     config = file.validate(Config, whole) or file.remainder(Config, whole)
     if config is not None:
         _check(file, config)
-    return Examined(
-        config, file.problems, file.place_of, [*file.opened, *_plug_ins(config), *_believed(config)]
-    )
-
-
-def _plug_ins(config: Config | None) -> Iterator[Opened]:
-    """Yield the modules of adapters and directories that other packages bring."""
-    if config is None:
-        return
-    tables = [
-        *(provider.options for provider in config.channels.providers.values()),
-        config.customers.options,
-    ]
-    for name in {type(table).__module__ for table in tables}:
-        path = getattr(sys.modules.get(name), "__file__", None)
-        if path is not None and not name.startswith("deliveryd."):
-            yield Opened(Path(path), Path(path).stat())
+    return Examined(config, file.problems, file.place_of, [*file.opened, *_believed(config)])
 
 
 def _believed(config: Config | None) -> Iterator[Opened]:

@@ -151,8 +151,8 @@ def _read(path: Path) -> _Reading:
     with path.open("rb") as file:
         status = os.fstat(file.fileno())
         before = _Stamp.of(status)
-        if (problem := tampering(path, status, os.geteuid())) is not None:
-            return _Reading(before, steady=True, contents=Unusable([f"{path}: {problem}"]))
+        if problems := tampering(path, status, os.geteuid()):
+            return _Reading(before, steady=True, contents=Unusable(problems))
         data = file.read()
         after = _Stamp.of(os.fstat(file.fileno()))
     return _Reading(before, before == after, read_index(path, data))

@@ -13,12 +13,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from deliveryd.errors import DeliverydError
-from deliveryd.runtime.rights import user_name
+from deliveryd.runtime.rights import steps_to, user_name
 
 _PR_SET_KEEPCAPS = 8
 _CAPABILITIES_VERSION = 0x20080522
 _READ_AND_SEARCH = 1 << 2  # CAP_DAC_READ_SEARCH
-_MOST_LINKS = 40
 
 
 class _Identity(NamedTuple):
@@ -70,26 +69,9 @@ def _nearest(folder: Path) -> Path:
 
 def _foreign_link(path: Path, owner: int) -> Path | None:
     """Return the first link on a path that was created by neither root nor an owner."""
-    here = Path("/")
-    rest = list(reversed(path.absolute().parts[1:]))
-    links = 0
-    while rest and links <= _MOST_LINKS:
-        name = rest.pop()
-        step = here.parent if name == ".." else here / name
-        try:
-            there = step.lstat()
-        except OSError:
-            return None
-        if not stat.S_ISLNK(there.st_mode):
-            here = step
-            continue
-        if there.st_uid not in (0, owner):
-            return step
-        links += 1
-        target = step.readlink()
-        here = Path("/") if target.is_absolute() else here
-        rest += reversed(target.parts[1:] if target.is_absolute() else target.parts)
-    return None
+    links = (step for step, there in steps_to(path)
+             if stat.S_ISLNK(there.st_mode) and there.st_uid not in (0, owner))  # fmt: skip
+    return next(links, None)
 
 
 def _identity_of(folder: os.stat_result) -> _Identity:

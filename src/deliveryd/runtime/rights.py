@@ -7,10 +7,13 @@ import os
 import pwd
 import socket
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 
 READ, WRITE = 0o4, 0o2
 """Rights as one digit of a file's mode."""
+
+_MOST_LINKS = 40
 
 
 def may_others(status: os.stat_result, rights: int) -> bool:
@@ -93,16 +96,72 @@ def exposure(path: Path, rights: int) -> str | None:
     return None
 
 
-def tampering(path: Path, status: os.stat_result, user: int) -> str | None:
-    """Return who else than root and a user can change an opened file or folder, and the remedy, or None."""
-    if status.st_uid not in (0, user):
-        owner, name = user_name(status.st_uid), user_name(user)
-        remedy = f"run: chown root {path}" if user == 0 else f"run: chown root {path}, or chown {name} {path}"
-        return f"belongs to {owner}, who may change it; {remedy}"
+def tampering(path: Path, status: os.stat_result, user: int) -> list[str]:
+    """Return who else than root and a user can change an opened file, or what is on the way to it.
+
+    `status` is that of the open file or folder. Each problem is `PATH: who; what to do`. Whoever may write to
+    a folder on the way can put another file there. Access control lists need no check of their own: with one,
+    the group bits of a mode are its mask, the most that it gives to any other user or group that it names.
+    """
+    way = [(step, there) for step, there in steps_to(path) if not os.path.samestat(there, status)]
+    problems = [
+        *(_owner_problem(step, there, user) or _folder_problem(step, there) for step, there in way),
+        _owner_problem(path, status, user) or _writer_problem(path, status),
+    ]
+    return [problem for problem in problems if problem is not None]
+
+
+def steps_to(path: Path) -> Iterator[tuple[Path, os.stat_result]]:
+    """Yield all folders and symbolic links on the way to a file, then the file itself, from the root on.
+
+    It ends early at what doesn't exist or can't be entered, and after forty links.
+    """
+    here, rest, links = Path("/"), list(reversed(path.absolute().parts[1:])), 0
+    yield here, here.lstat()
+    while rest and links <= _MOST_LINKS:
+        name = rest.pop()
+        step = here.parent if name == ".." else here / name
+        try:
+            there = step.lstat()
+            target = step.readlink() if stat.S_ISLNK(there.st_mode) else None
+        except OSError:
+            return
+        yield step, there
+        if target is None:
+            here = step
+            continue
+        links += 1
+        here = Path("/") if target.is_absolute() else here
+        rest += reversed(target.parts[1:] if target.is_absolute() else target.parts)
+
+
+def _owner_problem(path: Path, status: os.stat_result, user: int) -> str | None:
+    if status.st_uid in (0, user):
+        return None
+    owner, name = user_name(status.st_uid), user_name(user)
+    chown = "chown -h" if stat.S_ISLNK(status.st_mode) else "chown"
+    remedy = f"run: {chown} root {path}" + ("" if user == 0 else f", or {chown} {name} {path}")
+    return f"{path}: belongs to {owner}, who may change it; {remedy}"
+
+
+def _writer_problem(path: Path, status: os.stat_result) -> str | None:
     if may_others(status, WRITE):
-        return f"everybody may change it; run: chmod o-w {path}"
+        return f"{path}: everybody may change it; run: chmod o-w {path}"
     group = foreign_group(status, WRITE)
-    return None if group is None else f"the group {group} may change it; run: chmod g-w {path}"
+    return None if group is None else f"{path}: the group {group} may change it; run: chmod g-w {path}"
+
+
+def _folder_problem(path: Path, status: os.stat_result) -> str | None:
+    """Return who can put another file in the place of one in this folder; a link has only an owner.
+
+    Nobody can if the folder's sticky bit is set, or if it is a read-only mount of its own: a ConfigMap of
+    Kubernetes is one, whose mode lets everybody write.
+    """
+    if stat.S_ISLNK(status.st_mode) or status.st_mode & stat.S_ISVTX:
+        return None
+    problem = _writer_problem(path, status)
+    is_fixed = problem and os.path.ismount(path) and os.statvfs(path).f_flag & os.ST_RDONLY
+    return None if is_fixed else problem
 
 
 def _verbs(rights: int) -> str:

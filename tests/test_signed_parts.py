@@ -25,7 +25,7 @@ from deliveryd.cli.impersonations import SECRET, chosen_presets, impersonation, 
 from deliveryd.model import SECOND
 from deliveryd.receipts.inlet import Inlet, open_inlet
 from deliveryd.receipts.reading import at_once
-from deliveryd.receipts.request import ReceiptRequest
+from deliveryd.receipts.request import ReceiptRequest, Unreadable
 from deliveryd.receipts.signatures.base import Forged
 from deliveryd.sandbox.records import ReceivedMessage
 from deliveryd.sandbox.signing import Outgoing
@@ -126,6 +126,57 @@ def test_no_presets_signature_vouches_for_another_report(name: str, tmp_path: Pa
 def changed(report: Outgoing) -> ReceiptRequest:
     """Mailgun's report under the same signature with another event."""
     return arriving(report, body=report.body.replace(b"delivered", b"failed"))
+
+
+SIGNED = {"scheme": "hmac", "header": "X-Signature", "algorithm": "hmac-sha256"}
+ANOTHER = json.dumps({"text": "Hello&id=8&status=delivered&x=", "id": "7", "status": "failed"}).encode()
+TYPES = [
+    FORM,
+    f"{FORM}; charset=utf-8",
+    "application/json",
+    "multipart/form-data; boundary=x",
+    "text/plain",
+    "",
+]
+
+
+@pytest.mark.parametrize("content_type", TYPES)
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        (ANOTHER, ("7", "failed")),
+        (b"\xef\xbb\xbf\r\n " + ANOTHER, ("7", "failed")),
+        (b"id=7&status=delivered&text=%7B%22id%22%3A%228%22%7D", ("7", "delivered")),
+        (b"id=7&status=delivered&text=two words\r\n", ("7", "delivered")),
+        (b'--x\r\nContent-Disposition: form-data; name="a"\r\n\r\n&id=8&status=delivered\r\n--x--', None),
+        (b"<report><text>&id=8&status=delivered&</text></report>", None),
+        (b"hello\n&id=8&status=delivered", None),
+        (b'"&id=8&status=delivered&"', None),
+    ],
+    ids=["JSON", "JSON with a mark", "form", "careless form", "several parts", "XML", "lines", "text"],
+)
+def test_a_signed_body_means_the_same_with_any_content_type(
+    tmp_path: Path, content_type: str, body: bytes, expected: tuple[str, str] | None
+) -> None:
+    """Its signature doesn't cover the header, which could have another report read from the same body."""
+    secret = tmp_path / "key"
+    secret.write_text(KEY)
+    secret.chmod(0o600)
+    table = {
+        "provider_id": "/id", "status": "/status", "delivered": ["delivered"], "failed": ["failed"],
+        "signature": {**SIGNED, "secret_file": secret},
+    }  # fmt: skip
+    inlet = open_inlet(ReceiptOptions.model_validate(table))
+    signature = hmac.digest(KEY.encode(), body, "sha256").hex()
+    sent = request(body, X_Signature=signature, content_type=content_type)
+    genuine = inlet.verify(sent, NOW * SECOND)
+    assert isinstance(genuine, ReceiptRequest)
+    if expected is None:
+        with pytest.raises(Unreadable):
+            at_once(inlet.read(genuine, NOW * SECOND))
+        return
+    [found] = at_once(inlet.read(genuine, NOW * SECOND)).reports
+    assert (found.provider_id, found.word) == expected
 
 
 # Each scheme: a body that no signed part covers; a signed part that isn't there

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from urllib.parse import parse_qsl
 
 from deliveryd.http.finder import Document, TextFields, read_texts
 from deliveryd.journal.used_tokens import SignedToken
 
-_FORM = b"application/x-www-form-urlencoded"
-_MULTIPART = b"multipart/"
+_FORM = re.compile(rb"(?![\[{<\"]|--)[!-~][ -~]*\s*")
+"""One line of ASCII that begins unlike JSON, XML and a body of several parts."""
+
 _NO_TEXTS: TextFields = {}
 _MOST_FIELDS = 1000
 
@@ -84,8 +86,12 @@ class ReceiptRequest:
 
     @property
     def is_form(self) -> bool:
-        """Whether the body is a form."""
-        return self._content_type().startswith(_FORM)
+        """Whether the body is a form.
+
+        The body itself decides: a signature covers it, and not the Content-Type beside it, which could have
+        JSON read as a form.
+        """
+        return _FORM.fullmatch(self.body) is not None and b"=" in self.body
 
     def form_pairs(self) -> list[tuple[str, str]]:
         """Return the fields of a form, none of another body. Raises ValueError."""
@@ -101,8 +107,7 @@ class ReceiptRequest:
 
     def with_body(self, body: bytes) -> ReceiptRequest:
         """Return the request with the content of an envelope, which is JSON."""
-        others = [(name, value) for name, value in self._raw_headers if name != b"content-type"]
-        return ReceiptRequest(self.method, self.path, self.query, others, body, base=self.base)
+        return ReceiptRequest(self.method, self.path, self.query, self._raw_headers, body, base=self.base)
 
     def with_token(self, token: SignedToken) -> ReceiptRequest:
         """Return the request with the token of its signature."""
@@ -112,12 +117,6 @@ class ReceiptRequest:
         request.token = token
         return request
 
-    def _content_type(self) -> bytes:
-        for name, value in self._raw_headers:
-            if name == b"content-type":
-                return value.lower()
-        return b""
-
     def document(self) -> Document:
         """Return the report: a form, JSON, or without a body the query. Raises Unreadable."""
         if not self.body:
@@ -125,17 +124,11 @@ class ReceiptRequest:
                 raise Unreadable("the request has neither a body nor a query")
             query = _texts(self.query, "query")
             return Document(b"", self.headers, query, form=query)
-        document = Document(self.body, self.headers, self._query_if_any(), self._form())
+        form = _texts(self.body, "form") if self.is_form else None
+        document = Document(self.body, self.headers, self._query_if_any(), form)
         if not document.is_readable:
-            raise Unreadable("the body is neither JSON nor a form")
+            raise Unreadable("the body is neither JSON nor a plain form")
         return document
-
-    def _form(self) -> TextFields | None:
-        if self.is_form:
-            return _texts(self.body, "form")
-        if self._content_type().startswith(_MULTIPART):
-            raise Unreadable("the body is multipart; only JSON and plain forms can be read")
-        return None
 
     def _query_if_any(self) -> TextFields:
         """Return the query beside a body; one that can't be read has no parameters."""

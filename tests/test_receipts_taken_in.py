@@ -323,6 +323,50 @@ async def test_requests_that_anybody_sends_provoke_few_fetches(
         assert len(fetched) in (FETCHES_AT_ONCE, FETCHES_AT_ONCE + 1)
 
 
+def from_peer(sent: ReceiptRequest, peer: str) -> ReceiptRequest:
+    return ReceiptRequest(sent.method, sent.path, sent.query, [], sent.body, peer=lambda: peer)
+
+
+async def test_made_up_certificates_keep_no_genuine_one_away(
+    tmp_path: Path, amazon: tuple[rsa.RSAPrivateKey, bytes]
+) -> None:
+    """Nor do they have a known one forgotten: after it was replaced, the new one is fetched at once."""
+    key, pem = amazon
+    host = HostWithPages(pem, {CERTIFICATE, CERTIFICATE.replace("7ff5", "0001")})
+    async with open_journal_file(tmp_path / "journal.db") as journal:
+        receipts = room_on(journal, sns_table(), host, StandingClock())
+
+        async def report(name: str, peer: str, signed: str = SIGNED_NOTIFICATION) -> int:
+            url = CERTIFICATE.replace("7ff5", name)
+            sent = from_peer(enveloped(key, signed, SigningCertURL=url), peer)
+            return (await receipts.take_in("sms", sent)).status
+
+        assert await report("7ff5", "amazon") == 400  # genuine, and its message is no report of the table
+        for number in range(50):
+            assert await report(f"made{number}", "somebody") == 503
+        assert await report("7ff5", "amazon") == 400
+        assert await report("0001", "amazon") == 400
+        assert len(host.fetched) == FETCHES_AT_ONCE + 2
+        host.pages |= {CERTIFICATE.replace("7ff5", f"old{number}") for number in range(20)}
+        for number in range(20):
+            assert await report(f"old{number}", f"peer-{number}", "another") == 401
+        assert [await report(name, "amazon") for name in ("7ff5", "0001")] == [400, 400]
+        assert len(host.fetched) == FETCHES_AT_ONCE + 2 + 20
+
+
+class HostWithPages(Host):
+    """Has one page at some addresses, and nothing at others."""
+
+    def __init__(self, page: bytes, pages: set[str]) -> None:
+        self.fetched: list[str] = []
+        self.pages = pages
+        super().__init__(page, self.fetched)
+
+    async def fetch(self, url: str) -> bytes | None:
+        page = await super().fetch(url)
+        return page if url in self.pages else None
+
+
 class HangingHost(Host):
     """Answers one address never; tells when it is asked."""
 

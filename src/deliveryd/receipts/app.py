@@ -187,7 +187,7 @@ class Receipts:
             verified = await self._with_certificates(inlet, pages, request, now, missing)
         if not isinstance(verified, Subscription):
             return verified
-        if await pages.get(verified.url, lambda: True) is None:
+        if await pages.get(verified.url, lambda: True, request.peer()) is None:
             raise _Unreachable
         return NoReport()
 
@@ -196,7 +196,7 @@ class Receipts:
     ) -> Verified:
         """Verify with the certificate, and its issuer's; requests that wait for one fetch it once."""
         for _ in range(_LONGEST_CHAIN):
-            certificate = await pages.get(missing.url, missing.is_missing)
+            certificate = await pages.get(missing.url, missing.is_missing, request.peer())
             try:
                 if certificate is not None:
                     missing.learn(certificate)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from functools import partial
 from typing import NamedTuple
 from urllib.parse import unquote
 
@@ -178,6 +179,7 @@ class ReceiptEndpoint:
             scope["headers"],
             bytes(arrival.body),
             base=self._public_url,
+            peer=partial(self._peer, scope),
         )
         return await self._take_in(provider, request)
 

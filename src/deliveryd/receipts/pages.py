@@ -1,13 +1,14 @@
 """Fetches what verification needs from a provider's own host.
 
-Anybody can provoke it. So fetches have a rate, and what can't be had isn't asked for again.
+Anybody can provoke it. So fetches have a rate for each peer, and what can't be had isn't asked for again.
+Made-up addresses use up the rate of their own peer, and a genuine request of another one gets its page.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import anyio
 
@@ -15,7 +16,7 @@ from deliveryd.errors import NotSent, OutcomeUnknown
 from deliveryd.http.client import build_client
 
 FETCHES_AT_ONCE = 10
-"""Fetches that may follow each other at once."""
+"""Fetches for one peer that may follow each other at once."""
 
 FETCH_INTERVAL = 10.0
 """Seconds after which one more is allowed."""
@@ -25,6 +26,9 @@ MISSING_FOR = 300.0
 
 MOST_MISSING = 100
 """Addresses that are remembered as giving nothing."""
+
+MOST_PEERS = 1000
+"""Peers whose fetches are counted: those that were last allowed one."""
 
 MOST_WAITING = 20
 """Requests that wait for a page at most; further ones are to come again, so that they hold no connections."""
@@ -55,22 +59,30 @@ class ProviderHosts:
         return answer.body if answer.status == 200 else None
 
 
+class _Allowance(NamedTuple):
+    """How many fetches a peer was allowed, and when that was counted."""
+
+    fetches: float
+    at: float
+
+
 class Pages:
-    """Pages that the requests of one provider need, fetched one at a time and at a bounded rate."""
+    """Pages that the requests of one provider need, fetched one at a time, at a rate for each peer."""
 
     def __init__(self, source: PageSource) -> None:
         self._source = source
         self._one = anyio.Lock()
-        self._allowed = float(FETCHES_AT_ONCE)
-        self._counted_at = 0.0
+        self._allowed: OrderedDict[str | None, _Allowance] = OrderedDict()
         self._missing: OrderedDict[str, float] = OrderedDict()
 
-    async def get(self, url: str, is_needed: Callable[[], bool]) -> bytes | None:
+    async def get(self, url: str, is_needed: Callable[[], bool], peer: str | None) -> bytes | None:
         """Return a page, or None. `is_needed` tells whether it still is when those before it are done."""
-        if self._is_missing(url) or self._one.statistics().tasks_waiting >= MOST_WAITING:
+        if self._is_missing(url) or self._allowance(peer) < 1:
+            return None
+        if self._one.statistics().tasks_waiting >= MOST_WAITING:
             return None
         async with self._one:
-            if not is_needed() or self._is_missing(url) or not self._take():
+            if not is_needed() or self._is_missing(url) or not self._take(peer):
                 return None
             page = await self._source.fetch(url)
             if page is None:
@@ -81,15 +93,21 @@ class Pages:
         """What was at this address is of no use: don't ask for it again at once."""
         self._note_missing(url)
 
-    def _take(self) -> bool:
-        """Whether one more fetch is within the rate."""
-        now = anyio.current_time()
-        self._allowed = min(FETCHES_AT_ONCE, self._allowed + (now - self._counted_at) / FETCH_INTERVAL)
-        self._counted_at = now
-        if self._allowed < 1:
+    def _take(self, peer: str | None) -> bool:
+        """Whether one more fetch is within the rate of a peer, and count it."""
+        if (allowance := self._allowance(peer)) < 1:
             return False
-        self._allowed -= 1
+        self._allowed[peer] = _Allowance(allowance - 1, anyio.current_time())
+        self._allowed.move_to_end(peer)
+        if len(self._allowed) > MOST_PEERS:
+            self._allowed.popitem(last=False)
         return True
+
+    def _allowance(self, peer: str | None) -> float:
+        counted = self._allowed.get(peer)
+        if counted is None:
+            return float(FETCHES_AT_ONCE)
+        return min(FETCHES_AT_ONCE, counted.fetches + (anyio.current_time() - counted.at) / FETCH_INTERVAL)
 
     def _is_missing(self, url: str) -> bool:
         return self._missing.get(url, float("-inf")) > anyio.current_time()

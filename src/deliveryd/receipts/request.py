@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from urllib.parse import parse_qsl
 
 from deliveryd.http.finder import Document, TextFields, read_texts
@@ -54,10 +54,12 @@ class ReceiptHeaders(Mapping[str, str]):
 class ReceiptRequest:
     """One request. `base` is `receipts.public_url`, in front of the path that the provider called.
 
+    `peer` tells who sent it; None: nobody is named.
+
     `token`: its signature covers this token and not the report, so the token counts for this report only.
     """
 
-    __slots__ = ("_raw_headers", "base", "body", "headers", "method", "path", "query", "token")
+    __slots__ = ("_raw_headers", "base", "body", "headers", "method", "path", "peer", "query", "token")
 
     def __init__(
         self,
@@ -68,6 +70,7 @@ class ReceiptRequest:
         body: bytes,
         *,
         base: str = "",
+        peer: Callable[[], str | None] = lambda: None,
     ) -> None:
         self.method = method
         self.path = path
@@ -76,6 +79,7 @@ class ReceiptRequest:
         self.headers: Mapping[str, str] = ReceiptHeaders(headers)
         self.body = body
         self.base = base
+        self.peer = peer
         self.token: SignedToken | None = None
 
     @property

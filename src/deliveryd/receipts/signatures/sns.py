@@ -46,6 +46,7 @@ _SIGNED = {
     "UnsubscribeConfirmation": _CONFIRMATION,
 }
 _MOST_CERTIFICATES = 16
+"""Those that are kept though no message was genuine by them; an issuer's is one of them."""
 
 
 class Scheme:
@@ -55,6 +56,7 @@ class Scheme:
         self._options = options
         self._certificates: dict[str, Sequence[Certificate]] = {}
         self._trusted: dict[str, amazon.TrustedKey] = {}
+        self._proven: set[str] = set()
         self._roots: Sequence[Certificate] | None = None
 
     def read_key(self, secret: str) -> str:
@@ -62,11 +64,15 @@ class Scheme:
         return secret
 
     def learn(self, url: str, page: bytes) -> None:
-        """Remember the certificates at an address. Raises Untrusted if they can't be read."""
+        """Remember the certificates at an address. Raises Untrusted if they can't be read.
+
+        Anybody can name addresses of certificates, so those of which a message was genuine stay.
+        """
         found = amazon.read_certificates(page)
-        if len(self._certificates) >= _MOST_CERTIFICATES:
-            self._certificates.clear()
-            self._trusted.clear()
+        if len(self._certificates) - len(self._proven) >= _MOST_CERTIFICATES:
+            for unproven in self._certificates.keys() - self._proven:
+                del self._certificates[unproven]
+                self._trusted.pop(unproven, None)
         self._certificates[url] = found
 
     def verify(self, request: ReceiptRequest, _keys: Sequence[str], now: int) -> Covered:
@@ -83,6 +89,7 @@ class Scheme:
         _check_readable(envelope, kind)
         self._check_time(_text(envelope, "Timestamp"), now)
         self._check(self._key(url, address["host"], now), envelope, _signed(envelope, kind))
+        self._proven.add(url)
         return Covered(_content(request, envelope, kind), body=True, query=False)
 
     def _key(self, url: str, host: str, now: int) -> RSAPublicKey:
@@ -103,6 +110,7 @@ class Scheme:
             return amazon.trust(host, chain, self._roots, now)
         except Untrusted:
             del self._certificates[url]
+            self._proven.discard(url)
             raise
 
     def _found(self, url: str) -> Sequence[Certificate]:

@@ -27,6 +27,21 @@ def test_no_text_makes_an_expression_take_long(expression: str) -> None:
 
 
 @pytest.mark.parametrize(
+    "expression", ["(.{1,500}){1,2}$x", "(?:a?){1000}b(?:[ac]?){900}", r"(\pL?){400}z", "(?:(a)|(.)){0,900}z"]
+)
+def test_an_expression_that_takes_long_on_any_text_is_refused(expression: str) -> None:
+    """Linear in the text is long, too, if each character takes thousands of steps: up to 1 s for 4 KB."""
+    with pytest.raises(ValueError, match=r"too large: [0-9]+ instructions, of at most 1500; repeats"):
+        compile_expression(expression)
+
+
+@pytest.mark.parametrize("expression", [r"^.{1,160}$", r"\pL+", "(?i)ref(?:erence)?: *([A-Z0-9]{8,64})"])
+def test_an_expression_of_usual_size_is_used(expression: str) -> None:
+    """Words of several alphabets, and repeats as long as an SMS."""
+    assert compile_expression(expression).matches("Reference: ABCD1234")
+
+
+@pytest.mark.parametrize(
     ("expression", "text", "found"),
     [
         ("^OK ([0-9]+)$", "OK 12", "12"),

@@ -10,6 +10,9 @@ if TYPE_CHECKING:
 SEARCHED_TEXT = 4096
 """Characters of a text that are searched."""
 
+LARGEST_PROGRAM = 1500
+"""Instructions of RE2 that an expression may compile to: a search takes as long as these times the text."""
+
 
 class Expression(NamedTuple):
     """A compiled expression, in RE2's syntax: no look-around, no references to groups.
@@ -39,17 +42,27 @@ def _searched(text: str) -> str:
 
 
 def compile_expression(text: str) -> Expression:
-    """Compile an expression. Raises ValueError: it isn't one, or RE2 can't search it in linear time."""
+    """Compile an expression.
+
+    Raises ValueError: it isn't one, RE2 can't search it in linear time, or it would take too long.
+    """
     import re2  # noqa: PLC0415  # needed only if the configuration has an expression
 
     options = re2.Options()
     options.log_errors = False  # it would write to standard error
     try:
-        return Expression(re2.compile(text, options))
+        pattern = re2.compile(text, options)
+        size = max(pattern.programsize, pattern.reverseprogramsize)
     except re2.error as error:
         raise ValueError(f"not a regular expression in RE2's syntax: {_reason(error)}") from None
     except UnicodeEncodeError:
         raise ValueError("not a regular expression: it holds half of a surrogate pair") from None
+    if size > LARGEST_PROGRAM:
+        raise ValueError(
+            f"the regular expression is too large: {size} instructions, of at most {LARGEST_PROGRAM};"
+            " repeats such as {1,500} count that often"
+        )
+    return Expression(pattern)
 
 
 def _reason(error: Exception) -> str:

@@ -14,11 +14,12 @@ import trio
 from trio.testing import MockClock
 
 from deliveryd.channels.base import Accepted, Dispatch, InDoubt, Misconfigured, Refused, TryAgain, Verdict
+from deliveryd.errors import OutOfFiles
 from deliveryd.model import format_instant
 from deliveryd.runtime.breaker import Breaker, BreakerPolicy
 from support.logs import LogLines, log_lines
 from support.messages import message
-from support.virtual import START, VirtualWorld, live
+from support.virtual import START, VirtualChannel, VirtualWorld, live
 
 SECOND = 1_000_000
 HOUR = 3600.0
@@ -418,6 +419,31 @@ def test_the_log_has_a_line_for_the_beginning_and_one_for_the_end(
     assert told[0]["reason"] == "provider answered 503"
     assert told[1]["seconds"] == pytest.approx(HOUR, abs=65)
     assert 60 < sum(line["event"] == "channel.probe_failed" for line in lines()) < 130
+
+
+class Lacking(VirtualChannel):
+    """A provider to which no connection can be made for ten minutes for want of a file."""
+
+    async def probe(self) -> str | None:
+        if trio.current_time() < 600:
+            raise OutOfFiles("no connection to sms.example:443: Too many open files")
+        return None
+
+
+@pytest.mark.slow
+def test_a_probe_without_a_free_file_is_put_off(world: VirtualWorld) -> None:
+    """It is said as what it is, and no failure of the provider, which would lengthen the pause."""
+    world.channels["sms"] = Lacking()
+    enqueue(world, 200)
+    failing_until(world, 60)
+    with log_lines("debug") as logged:
+        assert live(world.run_until_idle) < 700
+        said = [line["reason"] for line in logged() if line["event"] == "files.exhausted"]
+        failed = [line["reason"] for line in logged() if line["event"] == "channel.probe_failed"]
+    assert all_sent(world, 200)
+    assert 5 <= len(said) <= 11
+    assert said[0] == "no connection to sms.example:443: Too many open files"
+    assert failed == []
 
 
 @pytest.mark.slow

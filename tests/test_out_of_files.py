@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 import json
+import os
 import resource
 import signal
+import socket
 import subprocess
 import sys
+import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
+import anyio
 import pytest
 
+from deliveryd.channels.base import Channel
+from deliveryd.channels.http_options import HttpChannelOptions
+from deliveryd.channels.registry import find_adapter, open_adapter
+from deliveryd.errors import OutOfFiles
 from deliveryd.runtime.file_limit import OpenFiles
+from deliveryd.runtime.threads import Aside, in_thread
 from deliveryd.sandbox.faults import CutInHalf, Delay, FaultAnswer, Hang, HangUp
 from support.messages import message, sms_settings
 from support.patience import PATIENCE
@@ -124,6 +135,122 @@ def test_without_a_free_file_messages_wait_and_the_provider_is_not_blamed(world:
     assert told["files.exhausted"] == 1
     assert not {"channel.unavailable", "message.failed"} & told.keys()
     assert Counter(received.message_id for received in world.state.received) == dict.fromkeys(range(1, 52), 1)
+
+
+@contextmanager
+def none_free() -> Iterator[None]:
+    """This process can open no file."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    opened = max(int(each.name) for each in Path("/proc/self/fd").iterdir())
+    held = []
+    resource.setrlimit(resource.RLIMIT_NOFILE, (opened + 1, hard))
+    try:
+        with suppress(OSError):
+            while True:
+                held.append(os.dup(0))
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        for each in held:
+            os.close(each)
+
+
+@contextmanager
+def no_thread() -> Iterator[None]:
+    """This process can begin no thread; as root there is no limit on them."""
+
+    def begin(*_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(threading, "_start_new_thread", begin)
+        yield
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+@pytest.mark.parametrize("adapter", ["http", "smtp"])
+@pytest.mark.parametrize("lack", [none_free, no_thread])
+async def test_a_probe_without_a_free_file_or_thread_is_no_failed_one(
+    adapter: str, lack: Callable[[], AbstractContextManager[None]], tmp_path: Path
+) -> None:
+    """A listening provider couldn't be reached for a reason of this process."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        channel = provider_channel(adapter, "127.0.0.1" if lack is none_free else "localhost", server)
+        with lack(), pytest.raises(OutOfFiles):
+            await channel.probe()
+        await channel.aclose()
+
+
+def provider_channel(adapter: str, host: str, server: socket.socket) -> Channel:
+    port = server.getsockname()[1]
+    if adapter == "http":
+        keys: dict[str, Any] = {"url": f"http://{host}:{port}/", "json": {"text": "{content.text}"}}
+        http = HttpChannelOptions.model_validate(keys)
+        return open_adapter("channels.sms", "sms", "http", http, timeout=10.0)
+    keys = {"host": host, "port": port, "tls": "none", "sender": "shop@example.com"}
+    smtp = find_adapter("smtp").options.model_validate(keys)
+    return open_adapter("channels.email", "email", "smtp", smtp, timeout=10.0)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_blocking_work_waits_for_a_thread_and_computing_needs_none() -> None:
+    """Only work that blocks has to wait; an error of its own isn't taken for a lack of threads."""
+    done: list[int] = []
+    with no_thread():
+        assert await Aside()(lambda: 7) == 7
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(in_thread, lambda: done.append(1))
+            await anyio.wait_all_tasks_blocked()
+            assert done == []
+            tasks.cancel_scope.cancel()
+
+    def fail() -> None:
+        raise RuntimeError("can't start new thread")
+
+    with pytest.raises(RuntimeError, match="can't start"):
+        await in_thread(fail)
+    await in_thread(lambda: done.append(2))
+    assert done == [2]
+
+
+WITHOUT_THREADS = """
+import os, sys, threading
+lacks, begin = sys.argv.pop(1), threading._start_new_thread
+def start(*arguments):
+    if os.path.exists(lacks):
+        raise RuntimeError("can't start new thread")
+    return begin(*arguments)
+threading._start_new_thread = start
+from deliveryd.cli.app import main
+main()
+"""
+
+
+@pytest.mark.slow
+def test_without_a_thread_messages_wait_and_the_provider_is_not_blamed(world: World) -> None:
+    """Their customers' file isn't read anew, nor the provider's name looked up, before there are threads."""
+    lacks = world.folder / "lacks"
+    world.change("attempts = 5", "attempts = 1")
+    world.change(
+        f'url = "{world.sandbox.base_url}/',
+        f'url = "http://localhost:{world.sandbox.base_url.rpartition(":")[2]}/',
+    )
+    worker = world.start(log="info", program=["-c", WITHOUT_THREADS, str(lacks)])
+    world.sandbox.wait_for(lambda state: state.requests["queue"] > 1, PATIENCE)
+    lacks.touch()
+    world.state.enqueue(*(message(id_) for id_ in range(1, 30)))
+    while not events(world)["files.exhausted"]:
+        assert worker.poll() is None, world.log()[-2000:]
+    lacks.unlink()
+    world.sandbox.wait_for(
+        lambda state: all(state.statuses(id_)[-1:] == ["sent"] for id_ in range(1, 30)), PATIENCE
+    )
+    worker.terminate()
+    assert worker.wait(PATIENCE) == 0
+    assert not {"channel.unavailable", "message.failed", "message.in_doubt"} & events(world).keys()
+    assert Counter(received.message_id for received in world.state.received) == dict.fromkeys(range(1, 30), 1)
 
 
 # ---- errors without a free file

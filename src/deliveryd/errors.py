@@ -6,7 +6,7 @@
     ├── WireError                 an HTTP exchange gave no answer
     │   ├── NotSent               nothing of the request left: safe to send again
     │   │   ├── TooLate           its time ran out before the first byte was sent
-    │   │   ├── OutOfFiles        this process can open no more files
+    │   │   ├── OutOfFiles        this process can open no more files, or begin no thread
     │   │   └── ProxyRefused      the proxy refused to connect
     │   └── OutcomeUnknown        it was sent, and no complete response came back
     │       └── BrokenOff         the response's head was complete, its body wasn't
@@ -69,7 +69,7 @@ class TooLate(NotSent):
 
 
 class OutOfFiles(NotSent):
-    """This process, or its system, can open no more files: it says nothing of the peer."""
+    """This process, or its system, can open no more files or begin no thread: it says nothing of the peer."""
 
 
 class ProxyRefused(NotSent):

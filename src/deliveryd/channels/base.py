@@ -216,7 +216,10 @@ class Channel(Protocol):
         """Return what would be sent as readable text, with secrets masked. Sends nothing."""
 
     async def probe(self) -> str | None:
-        """Return why the provider can't be reached, or None. Sends no message."""
+        """Return why the provider can't be reached, or None. Sends no message.
+
+        Raises OutOfFiles if this process can open no connection now, which concerns no provider.
+        """
 
     async def aclose(self) -> None:
         """Release the adapter's resources."""

@@ -33,7 +33,7 @@ from deliveryd.channels.mime import Letter, Mail, compose
 from deliveryd.channels.smtp_options import SmtpOptions
 from deliveryd.channels.smtp_session import MailAccount, NeedsUtf8, Session
 from deliveryd.channels.smtp_verdicts import SmtpFailure, Stage, verdict_on_failure, verdict_on_timeout
-from deliveryd.errors import ConfigError, TooLate
+from deliveryd.errors import ConfigError, OutOfFiles, TooLate
 from deliveryd.model import Customer
 from deliveryd.network.deadline import within
 from deliveryd.network.reasons import connect_reason
@@ -172,11 +172,13 @@ class SmtpChannel:
         except NeedsUtf8:
             return Refused("the mail address isn't ASCII, and the server offers no SMTPUTF8")
         except (SMTPException, OSError) as error:
-            options = self._options
             if attempt.stage is Stage.CONNECT and is_out_of_files(error):
-                return Unsent(connect_reason(options.host, options.actual_port, error, self._ca_key))
+                return Unsent(self._connect_reason(error))
             return self._named(self._judge(attempt.stage, error), attempt.stage)
         return Accepted(mail.name)
+
+    def _connect_reason(self, error: BaseException) -> str:
+        return connect_reason(self._options.host, self._options.actual_port, error, self._ca_key)
 
     def _judge(self, stage: Stage, error: BaseException) -> SmtpFailure:
         return verdict_on_failure(stage, error, self._options, self._ca_key)
@@ -228,6 +230,8 @@ class SmtpChannel:
         except TimeoutError:
             return verdict_on_timeout(session.stage, PROBE_SECONDS, self._options).reason
         except (SMTPException, OSError) as error:
+            if session.stage is Stage.CONNECT and is_out_of_files(error):
+                raise OutOfFiles(self._connect_reason(error)) from None
             return self._judge(session.stage, error).reason
         await session.quit()
         return None

@@ -35,6 +35,7 @@ from deliveryd.delivery.recorder import Recorder
 from deliveryd.delivery.routing import Routed, is_expired
 from deliveryd.delivery.shared_pace import SharedPace
 from deliveryd.delivery.verdicts import VerdictHandler
+from deliveryd.errors import OutOfFiles
 from deliveryd.journal.base import SharedLimits
 from deliveryd.journal.pauses import Pause
 from deliveryd.journal.rows import digest_of
@@ -430,6 +431,11 @@ class Dispatcher:
             return
         try:
             problem = await channel.probe()
+        except OutOfFiles as error:
+            provider.lacks_files(str(error))
+            provider.breaker.put_off()
+            self._wakeup.set()
+            return
         except Exception as error:  # one broken adapter must not take the worker with it
             problem = f"the adapter failed with {type(error).__name__}"
         if provider.breaker.is_open:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple, Self
 
 import anyio
-import anyio.to_thread
 from pydantic import BaseModel, ConfigDict, Field
 
 from deliveryd.directory.base import Answered
@@ -17,6 +17,7 @@ from deliveryd.errors import ConfigError
 from deliveryd.model import Customer
 from deliveryd.options.units import FilePath
 from deliveryd.runtime.rights import tampering
+from deliveryd.runtime.threads import in_thread
 
 
 class FileOptions(BaseModel):
@@ -116,9 +117,7 @@ class FileDirectory:
     async def _check(self) -> None:
         self._checking = True
         try:
-            reading = await anyio.to_thread.run_sync(
-                _read_if_new, self._path, self._stamp, abandon_on_cancel=True
-            )
+            reading = await in_thread(partial(_read_if_new, self._path, self._stamp), abandon_on_cancel=True)
         except OSError as error:
             self._report_unreachable(_unreachable(self._path, error))
         else:

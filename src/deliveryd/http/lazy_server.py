@@ -15,6 +15,7 @@ import anyio.to_thread
 
 from deliveryd.http.addresses import url_of
 from deliveryd.runtime.file_limit import is_out_of_files
+from deliveryd.runtime.threads import in_thread
 from deliveryd.telemetry.log_events import Event, log
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ async def serve_when_asked(
         await _first(lambda: anyio.wait_readable(bound), stop.wait)
         while not stop.is_set():
             try:
-                serve, app = await anyio.to_thread.run_sync(_load, build, trusted_proxies)
+                serve, app = await in_thread(partial(_load, build, trusted_proxies))
             except OSError as error:
                 if not is_out_of_files(error):
                     raise

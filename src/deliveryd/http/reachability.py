@@ -8,9 +8,10 @@ from urllib.parse import urlsplit
 import anyio
 from anyio.abc import ByteStream
 
+from deliveryd.errors import OutOfFiles
 from deliveryd.http.tls import TlsFiles
 from deliveryd.network.connection import first_connected
-from deliveryd.network.reasons import connect_reason
+from deliveryd.network.reasons import not_connected
 from deliveryd.network.resolver import Address, Resolver
 
 CONNECT_TIMEOUT = 5.0
@@ -35,7 +36,10 @@ def endpoint_of(url: str, tls: TlsFiles, proxy: str | None) -> ConnectTarget:
 
 
 async def connect_problem(host: str, port: int, tls: TlsFiles | None) -> str | None:
-    """Return why `host` can't be reached, or None. `tls` None: without TLS. Makes no request."""
+    """Return why `host` can't be reached, or None. `tls` None: without TLS. Makes no request.
+
+    Raises OutOfFiles: this process can open no connection now, whatever the host.
+    """
     try:
         with anyio.fail_after(CONNECT_TIMEOUT):
             await _connect(host, port, tls)
@@ -44,7 +48,10 @@ async def connect_problem(host: str, port: int, tls: TlsFiles | None) -> str | N
     except (anyio.BrokenResourceError, anyio.EndOfStream):
         return f"TLS with {host}:{port} failed: the connection was closed"
     except OSError as error:
-        return connect_reason(host, port, error, tls.ca_key if tls is not None else "")
+        problem = not_connected(host, port, error, tls.ca_key if tls is not None else "")
+        if isinstance(problem, OutOfFiles):
+            raise problem from error
+        return str(problem)
     return None
 
 

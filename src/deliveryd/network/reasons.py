@@ -9,7 +9,7 @@ import ssl
 from typing import TypeVar
 
 from deliveryd.errors import NotSent, OutOfFiles
-from deliveryd.runtime.file_limit import is_out_of_files
+from deliveryd.runtime.file_limit import NoThread, is_out_of_files
 
 _NO_SUCH_HOST = frozenset({socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME)})
 
@@ -73,6 +73,8 @@ def _system_reason(error: BaseException) -> str:
     """Return the message of the first cause with an errno; errors that wrap it have other texts."""
     system: BaseException | None = error
     while system is not None:
+        if isinstance(system, NoThread):
+            return str(system.strerror)
         if isinstance(system, OSError) and system.errno:
             return "connection refused" if system.errno == errno.ECONNREFUSED else os.strerror(system.errno)
         system = system.__cause__ or system.__context__

@@ -19,6 +19,8 @@ from typing import NamedTuple
 import anyio
 import sniffio
 
+from deliveryd.runtime.file_limit import NoThread
+
 FRESH_SECONDS = 30.0
 """Seconds for which an answer is used without a new look-up."""
 
@@ -161,7 +163,7 @@ class Resolver:
         try:
             threading.Thread(target=work, name=f"look up {host}", daemon=True).start()
         except RuntimeError:
-            self._end(name, look_up, OSError(errno.EAGAIN, "can't start a thread to resolve a name"))
+            self._end(name, look_up, NoThread())
 
     def _end(self, name: _Name, look_up: _LookUp, result: Sequence[Address] | OSError) -> None:
         """Record the result of a look-up, and wake its waiters."""

@@ -11,6 +11,13 @@ from typing import NamedTuple
 _EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE})
 
 
+class NoThread(OSError):
+    """This process, or its system, can begin no more threads (`TasksMax=`, `ulimit -u`)."""
+
+    def __init__(self, code: int = errno.EAGAIN, text: str = "no more threads can be begun") -> None:
+        super().__init__(code, text)
+
+
 def raise_file_limit() -> None:
     """Raise the soft limit on open files to the hard one: nothing here waits with select(2)."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -25,8 +32,10 @@ def file_limit() -> int:
 
 
 def is_out_of_files(error: BaseException | None) -> bool:
-    """Whether an error or one of its causes says that this process, or the system, can open no more files."""
+    """Whether this process, or the system, can open no more files or begin no thread, by the causes."""
     while error is not None:
+        if isinstance(error, NoThread):
+            return True
         if isinstance(error, OSError) and error.errno in _EXHAUSTED:
             return True
         error = error.__cause__ or error.__context__

@@ -15,6 +15,9 @@ import anyio.to_thread
 import sniffio
 from anyio.lowlevel import RunVar
 
+from deliveryd.runtime.file_limit import NoThread
+from deliveryd.telemetry.log_events import Event, log
+
 T = TypeVar("T")
 
 
@@ -31,9 +34,44 @@ class Blocking(Protocol):
         """Run it to completion, even if the caller is cancelled meanwhile."""
 
 
-async def in_thread(work: Callable[[], T], /) -> T:
-    """Run it in a worker thread of a pool."""
-    return await anyio.to_thread.run_sync(work)
+_NEXT_TRY = 1.0
+"""Seconds after which work looks for a thread again."""
+
+_SAID_AGAIN = 60.0
+
+_SAID_AT: RunVar[float] = RunVar("when it was said that no thread can be begun")
+
+
+async def in_thread(work: Callable[[], T], /, *, abandon_on_cancel: bool = False) -> T:
+    """Run it in a worker thread of a pool; wait while this process can begin no thread."""
+    while True:
+        try:
+            return await _pooled(work, abandon_on_cancel=abandon_on_cancel)
+        except NoThread as error:
+            now = anyio.current_time()
+            if now >= _SAID_AT.get(float("-inf")) + _SAID_AGAIN:
+                _SAID_AT.set(now)
+                log(Event.FILES_EXHAUSTED, reason=str(error.strerror))
+        await anyio.sleep(_NEXT_TRY)
+
+
+async def _pooled(
+    work: Callable[[], T], *, limiter: anyio.CapacityLimiter | None = None, abandon_on_cancel: bool = False
+) -> T:
+    """Run it in a thread of a pool. Raises NoThread if there is none, and none can be begun."""
+    has_begun = False
+
+    def begin() -> T:
+        nonlocal has_begun
+        has_begun = True
+        return work()
+
+    try:
+        return await anyio.to_thread.run_sync(begin, limiter=limiter, abandon_on_cancel=abandon_on_cancel)
+    except RuntimeError as error:
+        if has_begun or "thread" not in str(error):  # "can't start new thread"
+            raise
+        raise NoThread from error
 
 
 class Aside:
@@ -42,7 +80,8 @@ class Aside:
     A thread that computes shares the interpreter with the event loop, turn by turn; of several, each would
     have its turn before the loop has the next one. Only one work of each owner queues for the thread, so that
     no owner waits for more than one work of each other owner. A call into C that takes long holds up the
-    loop all the same: what works on large texts does it in slices.
+    loop all the same: what works on large texts does it in slices. The work is done in the loop if no thread
+    can be begun.
     """
 
     def __init__(self) -> None:
@@ -65,7 +104,10 @@ class Aside:
             limiter = anyio.CapacityLimiter(1)
             _COMPUTING.set(limiter)
         async with self._turn:
-            return await anyio.to_thread.run_sync(work, limiter=limiter)
+            try:
+                return await _pooled(work, limiter=limiter)
+            except NoThread:
+                return work()
 
 
 async def inline(work: Callable[[], T], /) -> T:

@@ -247,7 +247,11 @@ class Event(StrEnum):
     JOURNAL_CLEANED = "journal.cleaned", INFO, "messages older than the retention were removed"
 
     FILES_FEW = "files.few", WARNING, "the limit on open files is too low: providers' concurrency is lowered"
-    FILES_EXHAUSTED = "files.exhausted", ERROR, "no more files can be opened; what needs one waits"
+    FILES_EXHAUSTED = (
+        "files.exhausted",
+        ERROR,
+        "no more files can be opened, or threads begun; what needs one waits",
+    )
 
     CLOCK_STEPPED = "clock.stepped", WARNING, "the clock was corrected; due times follow it"
 

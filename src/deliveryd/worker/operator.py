@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import partial
 from time import monotonic
-
-import anyio.to_thread
 
 from deliveryd.control.orders import OrderHandler
 from deliveryd.control.protocol import MOST_KEYS, as_control_reply, check_reason
@@ -17,6 +16,7 @@ from deliveryd.journal.pauses import INTAKE
 from deliveryd.journal.reader import Reader, read_found
 from deliveryd.journal.selection import FoundMessage, Selection
 from deliveryd.model import channel_of
+from deliveryd.runtime.threads import in_thread
 from deliveryd.states import State
 from deliveryd.worker.health import WorkerHealth
 
@@ -74,7 +74,7 @@ class PageOperator:
 
     async def failed(self) -> Mapping[str, object]:
         """The reasons for which messages failed, the most frequent first; as many as are read in time."""
-        counts, is_complete = await anyio.to_thread.run_sync(self._count_failed)
+        counts, is_complete = await in_thread(self._count_failed)
         reasons = [{"reason": reason, "count": count} for reason, count in counts.most_common(MOST_REASONS)]
         return {"reasons": reasons, "complete": is_complete and len(counts) <= MOST_REASONS}
 
@@ -83,7 +83,7 @@ class PageOperator:
 
         Raises DeliverydError if none was found in time.
         """
-        ids, left_out = await anyio.to_thread.run_sync(self._failed_for, failure)
+        ids, left_out = await in_thread(partial(self._failed_for, failure))
         done: list[str] = []
         skipped: dict[str, str] = {}
         if left_out:

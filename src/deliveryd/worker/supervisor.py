@@ -381,7 +381,8 @@ class Supervisor:
         seconds = max(self._config.run.drain_timeout, self._config.service.timeout) + LAST_MOMENTS
         timer = threading.Timer(seconds, end)
         timer.daemon = True
-        timer.start()
+        with suppress(RuntimeError):  # no thread can be begun: the drain goes on unwatched
+            timer.start()
         return timer
 
     async def _stop_when_idle(self, parts: Parts) -> None:

@@ -7,8 +7,6 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
-import anyio.to_thread
-
 from deliveryd import __version__
 from deliveryd.channels import registry
 from deliveryd.channels.base import Channel
@@ -370,10 +368,10 @@ async def open_directory(config: Config) -> Directory:
         case NoOptions():
             return NoDirectory()
         case FileOptions(path=path):
-            return await anyio.to_thread.run_sync(
-                FileDirectory.load,
-                path,
-                lambda problem: log(Event.CUSTOMERS_FILE_PROBLEM, reason=problem),
+            return await in_thread(
+                lambda: FileDirectory.load(
+                    path, lambda problem: log(Event.CUSTOMERS_FILE_PROBLEM, reason=problem)
+                )
             )
         case options:
             source = open_source(customers.source, options, customers.terms)

@@ -22,6 +22,7 @@ from deliveryd.model import Customer
 from deliveryd.runtime import renewal
 from deliveryd.testing.gateway import Disconnect, Gateway, Reply, Stall, closed_port, open_gateway
 from deliveryd.testing.samples import ADA, dispatch, opened
+from support.patience import PATIENCE
 from support.verdicts import nameless
 
 pytestmark = pytest.mark.anyio
@@ -36,6 +37,12 @@ def token(tmp_path: Path) -> Path:
     path.write_text("s3cret\n")
     path.chmod(0o600)
     return path
+
+
+@pytest.fixture
+def no_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However slow the machine is, no file is looked at but after a refusal."""
+    monkeypatch.setattr(renewal, "LOOK_EVERY", PATIENCE)
 
 
 async def send(gateway: Gateway, options: dict[str, Any], sample: Any = HI, block: str = "sms") -> Verdict:
@@ -444,6 +451,7 @@ SECRET = {"json": SMS, "headers": {"Authorization": "Bearer {secret.token}"}}
 
 
 @pytest.mark.parametrize("status", [401, 403])
+@pytest.mark.usefixtures("no_look")
 async def test_a_replaced_secret_is_used_at_once_after_a_refusal(token: Path, status: int) -> None:
     """The message is repeated with it, once and under its key, so nothing waits for a restart."""
     async with open_gateway() as gateway:
@@ -458,6 +466,7 @@ async def test_a_replaced_secret_is_used_at_once_after_a_refusal(token: Path, st
 
 
 @pytest.mark.parametrize("content", ["s3cret\n", ""], ids=["the same", "empty"])
+@pytest.mark.usefixtures("no_look")
 async def test_without_a_new_secret_a_refusal_is_not_repeated(token: Path, content: str) -> None:
     """Nor is one that the new secret meets as well."""
     async with open_gateway() as gateway:

@@ -15,6 +15,7 @@ from typing import NamedTuple
 from deliveryd import transitions
 from deliveryd.errors import IllegalTransition
 from deliveryd.journal.base import MatchedReceipt, PassedDeadlines
+from deliveryd.journal.emptying import empty_words
 from deliveryd.journal.rows import ENTRY, entry_of, to_json, to_text
 from deliveryd.model import SECOND, Receipt, Reported, Transition
 
@@ -55,7 +56,7 @@ UPDATE message SET confirm_by = ?1 + confirm_within WHERE id IN (SELECT id FROM 
 _NEXT_PROVIDER = "SELECT min(provider) FROM message WHERE confirm_by IS NOT NULL AND provider > ?"
 _DROP = """
 UPDATE message SET confirm_by = NULL, confirm_within = NULL, failed_next = NULL{emptied}
-WHERE id IN (SELECT id FROM message WHERE provider = ? AND confirm_by IS NOT NULL LIMIT ?)
+WHERE id IN (SELECT id FROM message WHERE provider = ? AND confirm_by IS NOT NULL LIMIT ?) RETURNING id
 """
 
 _SENT_ROW = f"id = ? AND state = {transitions.UNCONFIRMED.before:d}"
@@ -131,13 +132,12 @@ def pass_deadlines(
 ) -> PassedDeadlines:
     """Add to the listening time; send on what wasn't confirmed in time, up to `limit` of each provider.
 
-    Drop the deadlines of all other providers. `emptied` is as in `rows`.
+    Drop the deadlines of all other providers. `emptied` is as in `emptying`.
     """
     row = db.execute(_ADD_LISTENED, (str(listened),)) if listened else db.execute(_LISTENED)
     (now,) = row.fetchone() or (0,)
     done = {name: _pass_of(db, name, now, at, limit) for name in providers}
-    drop = _DROP.format(emptied=emptied)
-    dropped = {name: db.execute(drop, (name, limit)).rowcount for name in _awaited(db) - {*providers}}
+    dropped = {name: _drop(db, name, limit, emptied) for name in _awaited(db) - {*providers}}
     return PassedDeadlines(
         now,
         {name: each.passed for name, each in done.items() if each.passed},
@@ -146,6 +146,12 @@ def pass_deadlines(
         min((each.next_by for each in done.values() if each.next_by is not None), default=None),
         all(each.is_complete for each in done.values()) and all(each < limit for each in dropped.values()),
     )
+
+
+def _drop(db: sqlite3.Connection, name: str, limit: int, emptied: str) -> int:
+    ids = [id_ for (id_,) in db.execute(_DROP.format(emptied=emptied), (name, limit))]
+    empty_words(db, ids)
+    return len(ids)
 
 
 def _awaited(db: sqlite3.Connection) -> set[str]:
@@ -206,6 +212,7 @@ def restore(db: sqlite3.Connection, tried: tuple[int, int], at: int, *, reason: 
         _RESTORE.format(after=transitions.STAYS_SENT.after, emptied=emptied), (*tried, at, to_text(reason))
     )
     db.execute(_DROP_ACCEPTED, tried)
+    empty_words(db, [tried[0]])
 
 
 def stay_sent(db: sqlite3.Connection, step: Transition, emptied: str) -> int:

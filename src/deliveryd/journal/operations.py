@@ -15,6 +15,7 @@ from deliveryd.journal import leaving, statements
 from deliveryd.journal.account import add_taken
 from deliveryd.journal.base import MOST_COUNTED, Due, OutboxRow, Recorded
 from deliveryd.journal.beginnings import beginnings_of
+from deliveryd.journal.emptying import empty_words
 from deliveryd.journal.orders import Effect
 from deliveryd.journal.outbox import Outbox, settle_events
 from deliveryd.journal.receipt_match import Matching
@@ -236,6 +237,7 @@ def _move(db: sqlite3.Connection, steps: Sequence[Transition], sent_statement: s
     on_its_way = []
     to_wait = []
     sent = []
+    sent_at_last = []
     to_confirm = []
     at_an_end = []
     for transition in steps:
@@ -248,6 +250,8 @@ def _move(db: sqlite3.Connection, steps: Sequence[Transition], sent_statement: s
             progress = (entry.tries, transition.at, *_accepted(transition))
             if transition.confirmation is None:
                 sent.append((*progress, entry.id, before))
+                if entry.key > 1 or entry.number > 1 or before is not State.SENDING:
+                    sent_at_last.append(entry.id)
             else:
                 to_confirm.append((*progress, *transition.confirmation, entry.id, before))
         elif after in ENDED or before in ENDED:  # only these write the indexed column `ended_at`
@@ -271,6 +275,7 @@ def _move(db: sqlite3.Connection, steps: Sequence[Transition], sent_statement: s
         )
         if rows
     )
+    empty_words(db, sent_at_last)
     moved += len(restored)
     if moved != len(steps):
         raise IllegalTransition(

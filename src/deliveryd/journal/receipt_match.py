@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from deliveryd import transitions
 from deliveryd.journal import deadlines
 from deliveryd.journal.base import MatchedReceipt, Recorded
+from deliveryd.journal.emptying import empty_words
 from deliveryd.journal.orders import Effect
 from deliveryd.journal.outbox import Outbox
 from deliveryd.journal.pauses import IS_PAUSED
@@ -111,7 +112,7 @@ WHERE id = ?
 
 
 class Matching:
-    """Applies receipts. `namespace` is what all keys begin with, `emptied` as in `rows`."""
+    """Applies receipts. `namespace` is what all keys begin with, `emptied` as in `emptying`."""
 
     def __init__(self, outbox: Outbox, namespace: str, emptied: str) -> None:
         self._settled = _SETTLE.format(emptied=emptied)
@@ -368,6 +369,7 @@ class Matching:
             return 0
         settled = (step.after, receipt.provider, tried.key, tried.message_id, at, receipt.provider_id or None)
         db.execute(self._settled, (*settled, transitions.BY_RECEIPT))
+        empty_words(db, [tried.message_id])
         self._outbox.put(db, [step.event])
         return 1
 
@@ -385,6 +387,8 @@ class Matching:
             return NO_EFFECT
         statement = _ENDED if message.failed_next is None else self._confirmed
         db.execute(statement, (step.after, receipt.received_at, message.id))
+        if message.failed_next is not None:
+            empty_words(db, [message.id])
         self._outbox.put(db, [step.event])
         return Effect(ended=(step.after,), events=1, provider=receipt.provider)
 

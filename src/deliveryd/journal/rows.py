@@ -22,9 +22,6 @@ taken_at, beginning, sent_by
 """
 """The columns of an entry, in the order of `EntryRow`. The first of several tries under a key has a row."""
 
-EMPTIED = ", variables = NULL"
-"""What a statement that records `sent` empties: the values of variables aren't needed any more."""
-
 _escaped = json.JSONEncoder(separators=(",", ":")).encode
 
 

@@ -66,12 +66,6 @@ CREATE TABLE unaccepted (                 -- tries that failed, are in doubt, or
 ) WITHOUT ROWID;
 CREATE INDEX unaccepted_provider ON unaccepted (provider_id, provider) WHERE provider_id IS NOT NULL;
 
--- The provider's words may quote the text and the number, so they go with the variables. Nearly all
--- messages have none: their first try was accepted.
-CREATE TRIGGER message_emptied AFTER UPDATE OF variables ON message
-    WHEN NEW.variables IS NULL AND (OLD.state <> {State.SENDING:d} OR OLD.key > 1 OR OLD.number > 1)
-    BEGIN UPDATE unaccepted SET words = NULL WHERE message_id = NEW.id AND words IS NOT NULL; END;
-
 -- All tries. One that is in progress or was accepted is part of its message's row, to save a row of its own;
 -- one that was in doubt and turned out to be accepted is listed twice.
 CREATE VIEW attempt AS

@@ -37,6 +37,7 @@ from deliveryd.journal.base import (
 )
 from deliveryd.journal.damage import abandon, advice, unusable
 from deliveryd.journal.decisions import Decisions
+from deliveryd.journal.emptying import EMPTIED
 from deliveryd.journal.event_json import EventWriter
 from deliveryd.journal.files import check_writable, make_folder, sync_names
 from deliveryd.journal.group_commit import GroupCommit, PendingOperation
@@ -49,7 +50,6 @@ from deliveryd.journal.pauses import Pause
 from deliveryd.journal.presence import Presence
 from deliveryd.journal.read_transaction import read
 from deliveryd.journal.receipt_match import Matching
-from deliveryd.journal.rows import EMPTIED
 from deliveryd.journal.service import belong_to
 from deliveryd.journal.sqlite_file import BUSY_TIMEOUT, checked, checkpoint_pages, open_database
 from deliveryd.journal.stopped import in_force, stop_key_of, stops_reported

@@ -16,6 +16,7 @@ from deliveryd.journal.postgresql.commits import ChangedMeanwhile
 from deliveryd.journal.postgresql.connection import Db
 from deliveryd.journal.postgresql.days import ByDay, Days, by_day, of_day
 from deliveryd.journal.postgresql.outbox import Outbox
+from deliveryd.journal.postgresql.steps import empty_words
 from deliveryd.journal.postgresql.values import LOCATED, VISIBLE, arrays
 from deliveryd.journal.postgresql.waiting import IS_PAUSED
 from deliveryd.journal.receipt_decisions import Matched, Tried, referred_by
@@ -432,6 +433,7 @@ class Book:
             db.execute(_NAME_TRIES, arrays(self._named))
         if self._restored:
             db.execute(_DROP_TRIES, arrays(self._restored))
+        empty_words(db, [each.id for each in changed if each.is_emptied and self.tries[each.id]])
         places = {id_: log for id_, log in logs.items() if log != outbox.worker}
         return outbox.put(db, self.events, places, self.days)
 

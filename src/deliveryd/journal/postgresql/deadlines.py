@@ -14,6 +14,7 @@ from deliveryd.journal.base import MatchedReceipt, PassedDeadlines
 from deliveryd.journal.deadlines import MOST_UNREPORTED, NOTED_EVERY, KnownReports, Passed
 from deliveryd.journal.postgresql.connection import Db
 from deliveryd.journal.postgresql.elsewhere import providers_elsewhere
+from deliveryd.journal.postgresql.steps import empty_words
 from deliveryd.journal.postgresql.values import ENTRY, LOCATED, VISIBLE, arrays
 from deliveryd.journal.rows import entry_of, to_json
 from deliveryd.model import SECOND, Receipt, Reported, Transition
@@ -226,6 +227,7 @@ def _drop(db: Db, name: str, limit: int, *, keeps_variables: bool) -> int:
     ids = [id_ for (id_,) in db.execute(_DROP, (name, limit))]
     if ids and not keeps_variables:
         db.execute(_EMPTY, (ids,))
+        empty_words(db, ids)
     return len(ids)
 
 

@@ -104,6 +104,10 @@ FROM unnest(%s::int8[], %s::int4[], %s::int4[], %s::text[]) AS s (id, key, numbe
 WHERE u.message_id = s.id AND u.key = s.key AND u.number = s.number
     AND strpos(coalesce(u.reason, ''), s.reason) = 0
 """
+_EMPTY_WORDS = f"""
+UPDATE unaccepted u SET words = NULL FROM unnest(%s::int8[]) AS wanted (id) {LOCATED.format(id="wanted.id")}
+WHERE u.message_id = m.id AND u.day = m.day AND u.words IS NOT NULL
+"""
 
 
 @dataclass(slots=True)
@@ -113,6 +117,7 @@ class _Rows:
     begun: list[tuple[Any, ...]] = field(default_factory=list)
     moved: list[tuple[Any, ...]] = field(default_factory=list)
     sent: list[tuple[Any, ...]] = field(default_factory=list)
+    sent_at_last: list[int] = field(default_factory=list)
     waits: list[tuple[Any, ...]] = field(default_factory=list)
     awaited: list[tuple[Any, ...]] = field(default_factory=list)
     restored: list[Transition] = field(default_factory=list)
@@ -169,6 +174,8 @@ class StepWriter:
             db.execute(_WAIT, arrays(waits))
         if awaited := [row for row in rows.awaited if row[0] not in lost]:
             db.execute(_AWAIT, (*arrays(awaited), self._worker))
+        if not self._keeps_variables:
+            empty_words(db, rows.sent_at_last)
         places = {id_: log for id_, log in logs.items() if log != self._worker}
         return StepsWritten(rows.restored, lost, places, days)
 
@@ -204,6 +211,8 @@ class StepWriter:
             rows.sent.append(self._accepted(step))
             if step.confirmation is not None:
                 rows.awaited.append((entry.id, entry.provider or "", step.at, *step.confirmation))
+            elif entry.key > 1 or entry.number > 1 or before is not State.SENDING:
+                rows.sent_at_last.append(entry.id)
 
     def _progress(self, step: Transition) -> tuple[Any, ...]:
         after, _due_at, *progress = progress_of(step)
@@ -237,6 +246,12 @@ def _conclude(db: Db, steps: Iterable[Transition]) -> None:
         if rows:
             db.execute(statement, arrays(rows))
     record_stops(db, stops)
+
+
+def empty_words(db: Db, ids: Sequence[int]) -> None:
+    """Delete what providers said about tries of messages whose variables are emptied: it may quote them."""
+    if ids:
+        db.execute(_EMPTY_WORDS, (ids,))
 
 
 def _outcome(outcome: Outcome | None, at: int) -> tuple[Any, ...]:

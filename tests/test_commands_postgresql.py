@@ -144,7 +144,7 @@ def test_find_and_failed_list_messages(filled: Path) -> None:
     """By what is selected; a failure with its reason, and whether it can be retried."""
     assert [found["id"] for found in shown(filled, "find", "--json").data] == [1, 2, 3, 4, 5, 6, 7]
     assert [found["id"] for found in shown(filled, "find", "--channel", "email", "--json").data] == [4]
-    assert [found["id"] for found in shown(filled, "failed", "list", "--ids", "--json").data] == [5, 2]
+    assert [found["id"] for found in shown(filled, "failed", "list", "--ids", "--json").data] == [2, 5]
     failure = shown(filled, "failed", "show", 2, "--json").data
     assert (failure["reason"], failure["retry_refused"]) == ("sms: provider answered 404", None)
     [exported] = shown(filled, "failed", "export", 2).out.splitlines()

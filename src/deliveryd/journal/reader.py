@@ -133,8 +133,8 @@ def read_found(
 ) -> Iterator[FoundMessage]:
     """Find messages in portions, each in a short transaction of its own; `note` gets the number examined.
 
-    Without ids they come in the order of their ends if only ended ones are selected, else in that of ids. A
-    message that changes meanwhile may be missed or found as it was.
+    Without ids they come in the order of ids; from SQLite, if only ended ones are selected, in that of their
+    ends. A message that changes meanwhile may be missed or found as it was.
     """
     after: tuple[int, ...] | None = None
     limit, examined = FIRST_PORTION, 0

@@ -36,7 +36,7 @@ from deliveryd.journal.selection import Page, Selection, found_of_row, of_reason
 from deliveryd.journal.stopped import StopList, StoppedRecipient
 from deliveryd.journal.traces import PersonalData
 from deliveryd.journal.variables_seen import LOOKED_THROUGH, NamesSeen, names_by_settings
-from deliveryd.states import ENDED, State
+from deliveryd.states import State
 
 MOST_FOUND = 500
 """Messages of one page: each takes a look at its events."""
@@ -73,6 +73,9 @@ _BY_IDS = (
     f"SELECT {_COLUMNS} FROM unnest(%(ids)s::int8[]) AS wanted (id) {LOCATED.format(id='wanted.id')}"
     f" WHERE {VISIBLE}"
 )
+_LOWEST = -(2**63)
+_NEXT = f"SELECT m.id FROM message m WHERE {VISIBLE} AND m.id > %s ORDER BY m.id LIMIT %s"
+_WITHIN = f"SELECT {_COLUMNS} FROM message m WHERE {VISIBLE} AND m.id > %(begin)s AND m.id <= %(end)s"
 _DECISIONS = """
 SELECT seq, at, verb, kind, key, message_id, "user", caller, reason FROM decision
 WHERE seq > %(after)s AND (%(since)s::int8 IS NULL OR at >= %(since)s)
@@ -109,8 +112,7 @@ class PostgresqlReader:
         """Examine the next messages, and return those that are selected."""
         if selection.ids:
             return self._read(partial(_by_ids, selection, after, limit))
-        walk = _BY_END if selection.states and ENDED.issuperset(selection.states) else _BY_ID
-        return self._read(partial(_portion, walk, selection, after, limit))
+        return self._read(partial(_portion, selection, after, limit))
 
     def obstacles(self, verb: Action, ids: Collection[int]) -> Mapping[int, str]:
         """Return which of these messages an order would be refused for now, and why."""
@@ -180,55 +182,20 @@ class PostgresqlReader:
         return self._snapshots.read(query)
 
 
-class _Walk:
-    """An order in which messages are examined: the columns that it goes by, and what bounds it."""
+def _portion(selection: Selection, after: tuple[int, ...] | None, limit: int, db: Db) -> Page:
+    """Examine one portion: find its last message, then what is selected up to there.
 
-    def __init__(self, columns: str, begin: Callable[[Selection], tuple[int, ...]], bounds: str) -> None:
-        marks = ", ".join(["%s"] * len(columns.split(", ")))
-        self.begin = begin
-        self.columns = columns
-        self.rows = (
-            f"SELECT {columns} FROM message m WHERE {bounds} AND {VISIBLE} AND ({columns}) > ({marks})"
-            f" ORDER BY {columns} LIMIT %s"
-        )
-        keys = ", ".join(f"%({name.partition('.')[2]}{{0}})s" for name in columns.split(", "))
-        self.within = (
-            f"{bounds} AND {VISIBLE} AND ({columns}) > ({keys.format('_from')})"
-            f" AND ({columns}) <= ({keys.format('_to')})"
-        )
-
-    def named(self, place: tuple[int, ...], suffix: str) -> dict[str, int]:
-        """A place as the values of `within`."""
-        names = [f"{name.partition('.')[2]}{suffix}" for name in self.columns.split(", ")]
-        return dict(zip(names, place, strict=True))
-
-
-_LOWEST = -(2**63)
-_BY_ID = _Walk(
-    "m.id",
-    lambda selection: (max((_LOWEST if selection.first is None else selection.first) - 1, _LOWEST),),
-    "TRUE",
-)
-_BY_END = _Walk(
-    "m.ended_at, m.state, m.id", lambda selection: (selection.since or 0, -1, 0), "m.ended_at IS NOT NULL"
-)
-
-
-def _portion(walk: _Walk, selection: Selection, after: tuple[int, ...] | None, limit: int, db: Db) -> Page:
-    """Examine one portion: find its last message, then what is selected up to there."""
-    begin = after or walk.begin(selection)
-    places = db.execute(walk.rows, (*begin, limit)).fetchall()
+    Always by ids: no index has the order of the ends, so that a walk in it would sort all for each portion.
+    """
+    (begin,) = after or (_LOWEST if selection.first is None else max(selection.first - 1, _LOWEST),)
+    places = db.execute(_NEXT, (begin, limit)).fetchall()
     if not places:
         return Page((), None, 0)
     end = places[-1]
     terms, values = _terms(selection)
-    rows = db.execute(
-        f"SELECT {_COLUMNS} FROM message m WHERE {walk.within}{terms} ORDER BY {walk.columns}",
-        values | walk.named(begin, "_from") | walk.named(end, "_to"),
-    )
+    rows = db.execute(f"{_WITHIN}{terms} ORDER BY m.id", values | {"begin": begin, "end": end[0]})
     found = of_reason(selection, [found_of_row(row) for row in rows])
-    bound = selection.until if walk is _BY_END else selection.last
-    is_last = len(places) < limit or (bound is not None and end[0] > bound)
+    is_last = len(places) < limit or (selection.last is not None and end[0] > selection.last)
     return Page(found, None if is_last else end, len(places))
 
 

@@ -157,8 +157,9 @@ class Rendered(NamedTuple):
 
 def size_of(entry: Entry, rendered: Rendered, customer: Customer | None) -> int:
     """The characters of all that a message may be written from: what its work grows with."""
-    size = sum(map(len, rendered.fields.values())) + sum(map(len, entry.variables.values()))
-    return size if customer is None else size + sum(map(len, customer.fields.values()))
+    joined = "".join  # costs less than a length for each
+    size = len(joined(rendered.fields.values())) + len(joined(entry.variables.values()))
+    return size if customer is None else size + len(joined(customer.fields.values()))
 
 
 class Content(NamedTuple):

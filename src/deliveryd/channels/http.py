@@ -47,7 +47,7 @@ from deliveryd.http.tls import TlsFiles
 from deliveryd.http.wire import WireResponse
 from deliveryd.model import Customer
 from deliveryd.runtime.renewal import RenewedValue
-from deliveryd.runtime.threads import Aside
+from deliveryd.runtime.threads import LARGE, Aside
 
 if TYPE_CHECKING:
     from deliveryd.channels.phone_numbers import PhoneReader
@@ -144,8 +144,9 @@ class HttpChannel:
         for name in self.customer_fields:
             if not fields.get(name):
                 return False
-        if not all(fits_path(fields[name]) for name in self._path_fields):
-            return False
+        for name in self._path_fields:
+            if not fits_path(fields[name]):
+                return False
         phones = self._phones
         return phones is None or all(phones.is_readable(fields[name]) for name in self._phone_fields)
 
@@ -166,7 +167,9 @@ class HttpChannel:
         check = dispatch.check_time if dispatch.has_limit else None
         prepared = self._prepared.current()
         try:
-            answer = await self._client.exchange(*await self._written(prepared, dispatch), check)
+            is_large = dispatch.size > LARGE
+            request = await self._written(prepared, dispatch) if is_large else prepared.writer.write(dispatch)
+            answer = await self._client.exchange(*request, check)
             if answer.status in _NOT_ALLOWED and (renewed := self._prepared_after(prepared)) != prepared:
                 answer = await self._client.exchange(*await self._written(renewed, dispatch), check)
         except Unfit as error:

@@ -54,7 +54,11 @@ class Attempts:
             key, entry, routed.customer, routed.rendered, routed.expires_at, self._clock,
             may_begin=kit.may_begin,
         )  # fmt: skip
-        if kit.asks(entry) and (step := await self._ask(entry, routed, kit, dispatch)) is not None:
+        if (
+            entry.doubt
+            and kit.asks(entry)
+            and (step := await self._ask(entry, routed, kit, dispatch)) is not None
+        ):
             return step
         if kit.may_begin is not None and not kit.may_begin():
             return verdicts.unsent(entry, transitions.NOT_OUTLASTED)

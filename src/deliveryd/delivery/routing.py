@@ -172,7 +172,7 @@ class Router:
             return Undeliverable(entry, details, settings.expires_at)
         if entry.content is not None:
             entry = self._without_removed(entry)
-        if (name := self._repeats(entry)) is not None and entry.content is not None:
+        if entry.content is not None and (name := self._repeats(entry)) is not None:
             elsewhere = self._elsewhere(entry, name, settings, customer)
             if elsewhere is not None:
                 return elsewhere

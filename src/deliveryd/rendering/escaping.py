@@ -63,7 +63,9 @@ def _not_unicode(text: str) -> str | None:
 
 
 def _empty(text: str) -> str | None:
-    return _not_unicode(text) if text and not text.isspace() else "is empty"
+    if not text or text.isspace():
+        return "is empty"
+    return None if text.isascii() else _not_unicode(text)
 
 
 def _not_one_line(text: str) -> str | None:

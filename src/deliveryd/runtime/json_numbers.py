@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 
 import orjson
 
@@ -17,18 +18,19 @@ class NumberText(str):
 _decoder = json.JSONDecoder(parse_float=NumberText, parse_int=NumberText)
 
 
-def dumps_exact(value: object) -> bytes:
-    """Encode a value, each NumberText as the number that it is. Raises orjson.JSONEncodeError."""
-    return orjson.dumps(value, default=_number, option=orjson.OPT_PASSTHROUGH_SUBCLASS)
+def _number(value: object) -> orjson.Fragment:
+    if isinstance(value, NumberText):
+        return orjson.Fragment(value.encode())
+    raise TypeError(f"{type(value).__name__} isn't JSON")
+
+
+dumps_exact: Callable[[object], bytes] = partial(
+    orjson.dumps, default=_number, option=orjson.OPT_PASSTHROUGH_SUBCLASS
+)
+"""Encode a value, each NumberText as the number that it is. Raises orjson.JSONEncodeError."""
 
 
 def loads_variables(text: str) -> Mapping[str, str]:
     """Decode an object of texts and numbers, which become NumberText."""
     variables: Mapping[str, str] = _decoder.decode(text)
     return variables
-
-
-def _number(value: object) -> orjson.Fragment:
-    if isinstance(value, NumberText):
-        return orjson.Fragment(value.encode())
-    raise TypeError(f"{type(value).__name__} isn't JSON")

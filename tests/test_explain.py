@@ -110,6 +110,20 @@ def test_names_of_variables_are_shown_and_values_only_when_asked_for(world: Worl
     assert data["message"]["variables"] == {"word": "parcel 20417"}
 
 
+def test_the_reference_of_the_settings_is_that_of_the_cached_copy(world: World) -> None:
+    """Nothing is fetched for it; without a copy the rest is shown."""
+    world.state.settings[1] = sms_settings() | {"reference": "spring sale"}
+    world.state.enqueue(message(5))
+    world.run_until_idle()
+    requests = world.state.requests["settings"]
+    assert "\n  settings   1, reference spring sale\n" in explain(world, 5).out
+    assert explain(world, 5, "--json").data["settings_reference"] == "spring sale"
+    assert command("cache", "clear", "--config", world.config).status == 0
+    assert "\n  settings   1\n" in explain(world, 5).out
+    assert explain(world, 5, "--json").data["settings_reference"] is None
+    assert world.state.requests["settings"] == requests
+
+
 def test_for_programs_the_same_is_json(world: World) -> None:
     """Every instant stands there as in events, every event as it was sent."""
     world.state.enqueue(message(5))

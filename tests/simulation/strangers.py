@@ -10,7 +10,7 @@ from deliveryd.errors import JournalUnusable
 from deliveryd.journal.opening import JournalTerms
 from deliveryd.journal.orders import Action, ItemKind, Order
 from deliveryd.journal.service_adoption import adopt_service
-from deliveryd.worker.wiring import open_cache
+from deliveryd.worker.caches import open_cache
 from simulation.choosing import Choices
 from simulation.plan import Life, Plan
 

@@ -21,7 +21,7 @@ from deliveryd.errors import DeliverydError
 from deliveryd.journal.lock_owner import lock_owner
 from deliveryd.options.units import format_size
 from deliveryd.runtime.disk_cache import DiskCache
-from deliveryd.worker.wiring import open_cache, open_entities_cache
+from deliveryd.worker.caches import open_cache, open_entities_cache
 
 cache = CommandGroup(
     no_args_is_help=True,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
+import anyio
 import typer
 
 from deliveryd.cli.alive import USUAL_CONFIG
@@ -12,6 +13,7 @@ from deliveryd.cli.options import AsData, ConfigOption, integer
 from deliveryd.cli.output import print_json, print_lines
 from deliveryd.errors import DeliverydError
 from deliveryd.inspection.explanation import life_data, life_lines
+from deliveryd.inspection.settings_reference import cached_reference
 from deliveryd.journal.history import without_values
 from deliveryd.journal.opening import open_reader
 from deliveryd.model import number_of
@@ -31,8 +33,9 @@ def explain(
 ) -> None:
     """Show the history of one message.
 
-    It covers the time from the queue to the last event. Read-only; works with or without a running
-    worker. Exit status 1: the message isn't in the journal.
+    It covers the time from the queue to the last event. The reference of its settings is that of the copy in
+    the disk cache, if there is one. Read-only; works with or without a running worker. Exit status 1: the
+    message isn't in the journal.
     """
     loaded = load_journal_as_owner(config)
     place = loaded.journal.place
@@ -43,7 +46,9 @@ def explain(
             " or by another instance, or it was forgotten or erased; see deliveryd decisions"
         )
     shown = life if show_variables else without_values(life)
+    settings_id = None if life.message is None else life.message.settings_id
+    reference = None if settings_id is None else anyio.run(cached_reference, loaded, settings_id)
     if as_data:
-        print_json(life_data(shown))
+        print_json({**life_data(shown), "settings_reference": reference})
     else:
-        print_lines(*life_lines(shown, loaded.channels.reporting))
+        print_lines(*life_lines(shown, loaded.channels.reporting, reference))

@@ -66,14 +66,18 @@ class Step(NamedTuple):
     facts: tuple[str, ...] = ()
 
 
-def life_lines(life: Life, reporting: Collection[str]) -> Sequence[str]:
+def life_lines(life: Life, reporting: Collection[str], reference: str | None = None) -> Sequence[str]:
     """Return the history as lines: one per step, with its details below.
 
-    `reporting` are the providers that send receipts.
+    `reporting` are the providers that send receipts, `reference` is that of the settings.
     """
     steps = chronicle(life)
     begin = next((step.at for step in steps if step.at is not None), 0)
-    return [*_heading(life, reporting), "", *(line for step in steps for line in _lines(step, begin))]
+    return [
+        *_heading(life, reporting, reference),
+        "",
+        *(line for step in steps for line in _lines(step, begin)),
+    ]
 
 
 def chronicle(life: Life) -> Sequence[Step]:
@@ -92,7 +96,7 @@ def chronicle(life: Life) -> Sequence[Step]:
     return sorted(steps, key=lambda step: (step.at is None, step.at or 0))
 
 
-def _heading(life: Life, reporting: Collection[str]) -> Iterator[str]:
+def _heading(life: Life, reporting: Collection[str], reference: str | None) -> Iterator[str]:
     message = life.message
     if message is None:
         erased = any(decision.verb == Action.ERASE for decision in life.decisions)
@@ -104,7 +108,7 @@ def _heading(life: Life, reporting: Collection[str]) -> Iterator[str]:
     if message.settings_id is None:
         yield "  its queue element was malformed: it has no settings, customer or variables"
         return
-    yield f"  settings   {message.settings_id}"
+    yield f"  settings   {message.settings_id}{'' if reference is None else f', reference {reference}'}"
     yield f"  customer   {message.customer_id}"
     yield f"  variables  {EMPTIED_TEXT if message.variables is None else _variables(message.variables)}"
     if message.state not in (State.SENT, State.DELIVERED) and message.lane is not None:

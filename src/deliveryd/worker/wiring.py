@@ -56,13 +56,13 @@ from deliveryd.model import Clock, Settings, channel_of
 from deliveryd.rendering.content import CompiledSettings, compile_settings
 from deliveryd.rendering.greeting import general_stands_in, strict
 from deliveryd.runtime.breaker import BreakerPolicy
-from deliveryd.runtime.disk_cache import DiskCache
 from deliveryd.runtime.threads import Blocking, in_thread
 from deliveryd.runtime.wakeup import Heartbeats
 from deliveryd.service.client import ServiceClient
 from deliveryd.service.configuration_access import ConfigurationAccess
 from deliveryd.service.hosts import HostRules, parse_host, parse_network
 from deliveryd.telemetry.log_events import Event, log
+from deliveryd.worker.caches import log_cache_problem, open_cache, open_entities_cache
 from deliveryd.worker.open_files import within_file_limit
 from deliveryd.worker.outside import CurrentDirectory, CurrentService, Openers, Outside
 from deliveryd.worker.tracing import open_exporter
@@ -292,11 +292,6 @@ def _awaited(config: Config, listening: ListeningTime) -> dict[str, Awaited]:
     return found
 
 
-def log_cache_problem(problem: str) -> None:
-    """Log that a disk cache fails."""
-    log(Event.CACHE_BROKEN, reason=problem)
-
-
 def open_service(
     config: Config, on_cache_problem: Callable[[str], None] = log_cache_problem
 ) -> ServiceClient:
@@ -380,30 +375,6 @@ async def open_directory(config: Config) -> Directory:
 
 OPENERS = Openers(open_service, open_provider, open_directory)
 """How a worker opens what lies outside."""
-
-
-def open_cache(
-    config: Config,
-    blocking: Blocking = in_thread,
-    on_problem: Callable[[str], None] = log_cache_problem,
-) -> DiskCache:
-    """The disk cache of the service's settings; it opens its files when it is first used."""
-    return DiskCache(
-        config.settings.cache_dir,
-        config.settings.size_limit,
-        on_problem,
-        blocking,
-        below=config.service.address,
-    )
-
-
-def open_entities_cache(config: Config, on_problem: Callable[[str], None] = log_cache_problem) -> DiskCache:
-    """The disk cache of entity configurations; it opens its files when it is first used."""
-    return DiskCache(
-        config.entities.cache_dir or config.settings.cache_dir / "entities",
-        config.entities.size_limit,
-        on_problem,
-    )
 
 
 def compiler(config: Config) -> _Compiler:

@@ -14,7 +14,8 @@ from deliveryd.errors import DeliverydError, ServiceRefused, ServiceUnreadable
 from deliveryd.inspection.lint.source_map import JsonPath, SourceMap, Spot
 from deliveryd.model import Settings
 from deliveryd.service.client import ServiceClient
-from deliveryd.worker.wiring import open_cache, open_service
+from deliveryd.worker.caches import open_cache
+from deliveryd.worker.wiring import open_service
 
 _ID = re.compile(r"-?[0-9]{1,19}")
 _CACHED = "settings/"

@@ -90,8 +90,12 @@ def test_commands_find_the_worker_at_its_socket(world: World) -> None:
     assert refused.status == 78
     assert "journal.lease: needs a restart" in refused.err
     world.change('lease = "30s"\n', "")
-    answer = carry_out(load(world.config), Action.PAUSE, {ItemKind.INTAKE: ["intake"]}, lasts=3600.0)
-    assert answer.done == ("intake",)
+    paused = command("pause", "intake", "--for", "1h", "--config", world.config)
+    assert (paused.status, paused.err) == (0, "")
+    followed = (
+        "SELECT w.pauses = v.number FROM worker w, version v WHERE w.ended IS NULL AND v.kind = 'pauses'"
+    )
+    assert world.rows(followed) == [(True,)]  # the command returned once the worker went by it
     until(lambda: '"desk.decided"' in world.log(), worker)
     assert world.rows('SELECT verb, "user" FROM decision') == [("pause", ME)]
     end(worker)

@@ -9,9 +9,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import anyio
+import anyio.lowlevel
+import anyio.to_thread
 import psycopg
 import pytest
 
+from deliveryd.journal.base import Journal
+from deliveryd.journal.orders import Action, ItemKind
 from deliveryd.journal.place import JournalDatabase
 from deliveryd.journal.postgresql.opening import open_shared_journal
 from deliveryd.journal.postgresql.reader import PostgresqlReader
@@ -21,6 +26,7 @@ from deliveryd.testing.journal_cases.samples import (
     NOW,
     attempt_on,
     begin_attempts,
+    decide_on,
     make_ready,
     sample_message,
 )
@@ -88,17 +94,59 @@ async def test_workers_are_listed_and_one_is_ended_by_its_name(url: str, tmp_pat
     assert (decision.key, decision.user, decision.reason) == (worker["name"], me, "it hangs")
 
 
+async def test_it_is_known_who_goes_by_the_latest_pauses(url: str) -> None:
+    """A worker says so with the look after the one that found them: it has applied them by then."""
+    source = JournalDatabase(url)
+    workers = Workers(source)
+    async with open_shared_journal(source) as one, open_shared_journal(source) as other:
+        for each in (one, other):
+            await each.follow(NOW, ["sms"])
+        assert workers.behind() == []
+        assert (await decide_on(one, Action.PAUSE, ItemKind.CHANNEL, "sms")).done
+        assert len(workers.behind()) == 2
+        for each, left in ((one, 2), (one, 1), (other, 1), (other, 0)):
+            await each.follow(NOW, ["sms"])
+            assert len(workers.behind()) == left
+        assert (await decide_on(one, Action.PAUSE, ItemKind.SETTINGS, 40)).done
+        with psycopg.connect(url) as db:  # both stand still, and begin nothing any more
+            db.execute("UPDATE worker SET renewed_at = renewed_at - make_interval(secs => 600)")
+        assert workers.behind() == []
+
+
+async def beside(journal: Journal, config: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run a command while a worker follows what others do."""
+
+    async def follow() -> None:
+        while True:
+            await journal.follow(NOW, ["email/far"])
+            await anyio.lowlevel.checkpoint()
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(follow)
+        done = await anyio.to_thread.run_sync(run, config, *words)
+        tasks.cancel_scope.cancel()
+    return done
+
+
+async def test_a_pause_names_the_worker_that_does_not_follow_within_a_lease(url: str, tmp_path: Path) -> None:
+    config = configured(tmp_path, url)
+    config.write_text(config.read_text("utf-8").replace("[journal]", '[journal]\nlease = "6s"'), "utf-8")
+    async with open_shared_journal(JournalDatabase(url)) as journal:
+        await journal.follow(NOW, ["sms"])
+        done = await anyio.to_thread.run_sync(run, config, "pause", "channel", "sms")
+        (worker,) = Workers(JournalDatabase(url)).list()
+        assert (done.returncode, done.stdout) == (0, "paused: 1\n  channel:sms\n")
+        assert f"{worker.name} may begin attempts still" in done.stderr
+
+
 async def test_what_only_another_worker_has_can_be_paused_and_resumed(url: str, tmp_path: Path) -> None:
     config = configured(tmp_path, url)
     async with open_shared_journal(JournalDatabase(url)) as journal:
         await journal.follow(NOW, ["email/far"])
         for what in (("provider", "email/far"), ("channel", "email")):
-            for verb, told in (
-                ("pause", "other workers may begin attempts for about a second more"),
-                ("resume", ""),
-            ):
-                done = run(config, verb, *what)
-                assert (done.returncode, done.stderr) == (0, told and f"deliveryd: note: {told}\n"), done
+            for verb in ("pause", "resume"):
+                done = await beside(journal, config, verb, *what)
+                assert (done.returncode, done.stderr) == (0, ""), done
         nobodys = run(config, "pause", "provider", "email/near")
         assert nobodys.returncode == 2
         assert "did you mean email/far?" in nobodys.stderr

@@ -13,13 +13,13 @@ from deliveryd.cli.configuration import load_journal_as_owner
 from deliveryd.cli.options import AsData, ConfigOption, WhyOption, identifier, insist_on_known
 from deliveryd.cli.orders import carry_out, report_reply
 from deliveryd.cli.output import print_errors
-from deliveryd.cli.shared_journal import known_channels, known_providers
+from deliveryd.cli.printable import printable
+from deliveryd.cli.shared_journal import await_followers, known_channels, known_providers
 from deliveryd.config import Config
 from deliveryd.control.protocol import LONGEST_ORDERED_PAUSE
 from deliveryd.journal.opening import open_reader
 from deliveryd.journal.orders import Action, ItemKind
 from deliveryd.journal.pauses import INTAKE, RECENT, KnownIds
-from deliveryd.journal.place import JournalDatabase
 from deliveryd.journal.read_transaction import JournalAbsent
 from deliveryd.model import format_duration
 from deliveryd.options.units import parse_duration
@@ -28,7 +28,8 @@ pause = CommandGroup(
     no_args_is_help=True,
     help="Pause the intake, channels, providers, settings or messages.\n\n"
     "What is paused waits in the journal and uses up no try; it still expires. Attempts under way finish."
-    " It lasts over restarts, until deliveryd resume or the end of --for. A running worker acts at once.",
+    " It lasts over restarts, until deliveryd resume or the end of --for. A running worker acts at once; the"
+    " command returns when all workers of the journal do, or names those that don't after a lease.",
 )
 
 
@@ -182,6 +183,9 @@ def _pause(
     wanted = {kind: list(dict.fromkeys(keys))}
     answer = carry_out(config, Action.PAUSE, wanted, why, lasts=lasts)
     heading = "paused" if lasts is None else f"paused for {format_duration(lasts)}"
-    if isinstance(config.journal.place, JournalDatabase):
-        print_errors("deliveryd: note: other workers may begin attempts for about a second more")
+    if answer.done and (behind := await_followers(config)):
+        print_errors(
+            f"deliveryd: warning: {', '.join(map(printable, behind))} may begin attempts still: the pause"
+            " wasn't followed there; see deliveryd workers, and fence one that hangs"
+        )
     report_reply(heading, answer, as_data=as_data)

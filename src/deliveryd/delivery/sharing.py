@@ -86,11 +86,13 @@ class Sharing:
         """Follow until stopped."""
         while not self._stopping:
             self._heartbeats.beat("sharing")
-            await self._follow()
-            await self._stop_event.wait(FOLLOW_INTERVAL)
+            is_paused_anew = await self._follow()
+            # The next look tells that this worker goes by the pauses, which an operator waits for.
+            await self._stop_event.wait(0 if is_paused_anew else FOLLOW_INTERVAL)
         self._heartbeats.forget("sharing")
 
-    async def _follow(self) -> None:
+    async def _follow(self) -> bool:
+        """Look once; return whether the pauses changed."""
         providers = {name: self._doubts[name] for name in self._lanes}
         found = await self._recorder.follow(providers)
         self._follow_outages(found)
@@ -104,6 +106,7 @@ class Sharing:
             self._recorder.backlog.note_short_of_room(providers)
         if found.adopted is not None:
             await adopt_line(self._recorder, found.adopted, providers, self._clock)
+        return found.pauses is not None
 
     def _review(self) -> None:
         for lane in self._lanes.values():

@@ -39,7 +39,7 @@ MOST_SWEPT = 500
 """Receipts that fit no attempt, and that one look tries to match again."""
 
 _VERSIONS = "SELECT kind, number FROM version"
-_NOTE_PROVIDERS = "UPDATE worker SET providers = %s WHERE id = %s"
+_NOTE = "UPDATE worker SET providers = %s, pauses = %s WHERE id = %s"
 _GIVEN = "DELETE FROM given WHERE log IN (SELECT id FROM worker WHERE holder = %s) RETURNING id"
 _TAKEN = f"""
 SELECT {ENTRY} FROM unnest(%s::int8[]) AS wanted (id) {LOCATED.format(id="wanted.id")}
@@ -74,7 +74,7 @@ class Follower:
         self._seen: dict[str, int] = {}
         self._live: frozenset[int] = frozenset()
         self._looked: frozenset[int] = frozenset()
-        self._noted: frozenset[str] | None = None
+        self._noted: tuple[frozenset[str], int] | None = None
         self.providers: frozenset[str] | None = None
         """Those that this worker has; None: it hasn't said."""
 
@@ -85,16 +85,17 @@ class Follower:
             return ()
         return sorted(self._neighbours.providers - self.providers)
 
-    def note_providers(self, db: Db, providers: Collection[str]) -> None:
-        """Tell the others which providers this worker has."""
+    def note(self, db: Db, providers: Collection[str]) -> None:
+        """Tell the others which providers this worker has, and which pauses it goes by."""
         self.providers = frozenset(providers)
-        if self.providers != self._noted:
-            db.execute(_NOTE_PROVIDERS, (sorted(providers), self._worker))
-            self._noted = self.providers
+        noted = self.providers, self._seen.get("pauses", 0)
+        if noted != self._noted:
+            db.execute(_NOTE, (sorted(providers), noted[1], self._worker))
+            self._noted = noted
 
     def begin(self, db: Db, providers: Collection[str]) -> None:
         """Tell the others that this worker is there, and learn of them; what waits is put in order next."""
-        self.note_providers(db, providers)
+        self.note(db, providers)
         self._neighbours.look(db)
         self._homeless.begin(self.foreign)
 

@@ -469,7 +469,7 @@ class PostgresqlJournal(LeasedCommits):
         """Adopt what ended workers left; return what other workers did."""
 
         def look(db: Db) -> tuple[News, Mapping[int, object]]:
-            self._follower.note_providers(db, providers)
+            self._follower.note(db, providers)
             news = self._follower.look(db, now, self._clock.given)
             return news, self._missed.wake(db)
 

@@ -69,7 +69,8 @@ CREATE TABLE worker (                     -- one row for each start of a worker:
     holder bigint,                        -- who has its messages and reports its events; NULL: nobody
     settled bigint NOT NULL DEFAULT 0,    -- its events up to this number are accepted or refused
     taken bigint NOT NULL DEFAULT 0, pruned bigint NOT NULL DEFAULT 0, forgotten bigint NOT NULL DEFAULT 0,
-    providers text[] COLLATE "C" NOT NULL DEFAULT '{}'
+    providers text[] COLLATE "C" NOT NULL DEFAULT '{}',
+    pauses bigint NOT NULL DEFAULT 0      -- the version of the pauses that it goes by
 ) WITH (fillfactor = 20, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000);
 CREATE INDEX worker_holder ON worker (holder) WHERE holder IS NOT NULL;
 INSERT INTO worker (id, name, began_at, format, lease, ended) OVERRIDING SYSTEM VALUE

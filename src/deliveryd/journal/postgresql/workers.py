@@ -48,6 +48,7 @@ FROM worker w LEFT JOIN held ON held.holder = w.id
 WHERE w.ended IS NULL OR held.taken + held.ready + held.sending + held.events > 0
 ORDER BY w.id
 """
+_BEHIND = "SELECT w.id FROM worker w JOIN version v ON v.kind = 'pauses' AND w.pauses < v.number"
 _HELD = "SELECT id, state FROM message WHERE owner = %s ORDER BY id"
 _FENCE = f"UPDATE worker SET ended = '{ORDERED}' WHERE id = %s AND ended IS NULL"
 _HOW_ENDED = f"""
@@ -117,6 +118,16 @@ class Workers:
     def providers(self) -> Collection[str]:
         """Return the providers that workers have, or had until a short while ago."""
         return self._run(connect_to_read, lambda db: providers_elsewhere(db, 0, None))
+
+    def behind(self) -> Sequence[str]:
+        """Return the names of workers with a lease that don't go by the latest pauses yet."""
+
+        def read(db: Db) -> Sequence[str]:
+            behind = {id_ for (id_,) in db.execute(_BEHIND)}
+            live = [each for each in _listed(db) if each.ended is None and not each.is_over]
+            return [each.name for each in live if each.id in behind]
+
+        return self._run(connect_to_read, read)
 
     def how_ended(self, name: str) -> str | None:
         """Return how the lease of an ended worker of this name or number ended; None: there is none.

@@ -686,7 +686,7 @@ def test_who_listens_on_a_socket_has_to_prove_who_it_is(url: str, is_asked: bool
 
 
 async def test_a_row_that_somebody_locks_for_long_is_told_in_the_log(source: JournalDatabase) -> None:
-    """An operator's open transaction holds up all commits: one line says why, one that it is over."""
+    """An operator's open transaction holds up all commits: a line names its lock, one says it is over."""
     with log_lines("info") as lines:
 
         async def logged(event: str) -> str:
@@ -695,11 +695,14 @@ async def test_a_row_that_somebody_locks_for_long_is_told_in_the_log(source: Jou
             return str(found[0].get("reason"))
 
         async with open_shared_journal(source) as journal:
-            with psycopg.connect(source.url) as operator, anyio.fail_after(60.0):
+            connected = psycopg.connect(source.url, application_name="psql")
+            with connected as operator, anyio.fail_after(PATIENCE):
                 operator.execute("SELECT 1 FROM worker FOR UPDATE")
                 async with anyio.create_task_group() as tasks:
                     tasks.start_soon(journal.take, [sample_message(1)], [], NOW)
-                    assert "somebody's session holds a lock" in await logged("journal.unreachable")
+                    told = await logged("journal.unreachable")
+                    assert f"session {operator.info.backend_pid} (user postgres, psql, idle in trans" in told
+                    assert "holds a lock on worker: end its transaction" in told
                     operator.rollback()
                     await logged("journal.reached")
 

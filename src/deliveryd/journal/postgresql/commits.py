@@ -31,10 +31,8 @@ STALLED = 5.0
 LOOKED_EVERY = 1.0
 """Seconds between two looks whether a commit stalls."""
 
-NO_ANSWER = (
-    f"a commit has had no answer for {STALLED:.0f} s: somebody's session holds a lock (see pg_blocking_pids),"
-    " or the server hangs"
-)
+NO_ANSWER = f"a commit has had no answer for {STALLED:.0f} s: "
+"""What is said of it, before why."""
 
 MOST_REPEATS = 5
 """How often a transaction is repeated that met another one's locks in the wrong order, or its changes."""
@@ -106,6 +104,10 @@ class LeasedCommits(GroupCommit[Db]):
     def _forget_uncommitted(self) -> None:
         """Called when a transaction was rolled back: what is remembered of it isn't so."""
 
+    async def _why_stalled(self) -> str:
+        """Why a commit has no answer, as far as another connection can tell."""
+        raise NotImplementedError
+
     @property
     def full(self) -> bool:
         """Whether something waits for room, or for a database that can't be reached."""
@@ -136,7 +138,7 @@ class LeasedCommits(GroupCommit[Db]):
             if self._is_stalled is not was_stalled:
                 was_stalled = not was_stalled
                 if was_stalled:
-                    log(Event.JOURNAL_UNREACHABLE, reason=NO_ANSWER)
+                    log(Event.JOURNAL_UNREACHABLE, reason=NO_ANSWER + await self._why_stalled())
                 else:
                     log(Event.JOURNAL_REACHED)
 

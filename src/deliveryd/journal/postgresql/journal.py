@@ -42,6 +42,7 @@ from deliveryd.journal.postgresql import (
     waiting,
     waking,
 )
+from deliveryd.journal.postgresql.blockers import blocked_by
 from deliveryd.journal.postgresql.commits import LeasedCommits, Look, Pending, Work, translated
 from deliveryd.journal.postgresql.connection import Db
 from deliveryd.journal.postgresql.days import Days
@@ -511,6 +512,14 @@ class PostgresqlJournal(LeasedCommits):
             return await self._read_in(run)
         except psycopg.Error as error:
             raise translated(error) from error
+
+    async def _why_stalled(self) -> str:
+        pid = self._db.info.backend_pid
+        try:
+            found = await self._try_to_read(lambda db: blocked_by(db, pid))
+        except JournalError:
+            found = None
+        return found or "nobody's lock; the server waits for its standby, or hangs"
 
     def _end(self) -> None:
         self._pacing.close()

@@ -10,7 +10,6 @@ SOURCE = Path(__file__).parent.parent / "src" / "deliveryd"
 LONGEST_FUNCTION, LONGEST_FILE = 60, 500
 
 LONGER = {
-    "admin/app.py:admin_app",
     "admin/exposition.py:_gauges",
     "cli/lint.py:lint",
     "cli/sandbox.py:sandbox",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
+from collections.abc import Awaitable, Callable, Collection
 from importlib import resources
 
 from starlette.applications import Starlette
@@ -76,14 +76,6 @@ def admin_app(
         lines = ["alive" if alive else "stuck", *(f"{loop} turned {ago:.1f} s ago" for loop, ago in turns)]
         return _answer("".join(f"{line}\n" for line in lines), 200 if alive else 503)
 
-    async def readyz(_request: Request) -> Response:
-        ready, sentence = health.ready()
-        return _answer(f"{'ready' if ready else 'not ready'}\n{sentence}\n", 200 if ready else 503)
-
-    async def receipts(_request: Request) -> Response:
-        taken, sentence = health.receiving()
-        return _answer(f"{'ready' if taken else 'not ready'}\n{sentence}\n", 200 if taken else 503)
-
     async def numbers(request: Request) -> Response:
         body, content_type = expose(metrics, request.headers.get("accept", ""))
         return _answer(body, media_type=content_type)
@@ -98,8 +90,8 @@ def admin_app(
         routes=[
             Route("/", shown),
             Route("/livez", livez),
-            Route("/readyz", readyz),
-            Route("/readyz/receipts", receipts),
+            Route("/readyz", _readiness(health.ready)),
+            Route("/readyz/receipts", _readiness(health.receiving)),
             Route("/metrics", numbers),
             Route("/status", status),
             Route("/status/history", history),
@@ -114,6 +106,16 @@ def admin_app(
         ]
     )
     return HostGuard(pages, allowed_hosts)
+
+
+def _readiness(look: Callable[[], tuple[bool, str]]) -> Callable[[Request], Awaitable[Response]]:
+    """Return what answers whether something is ready, with the sentence that says why not."""
+
+    async def answer(_request: Request) -> Response:
+        ready, sentence = look()
+        return _answer(f"{'ready' if ready else 'not ready'}\n{sentence}\n", 200 if ready else 503)
+
+    return answer
 
 
 class _Drawn:

@@ -191,11 +191,6 @@ class SandboxState:
         with self.changed:
             return None if reference is None else self._by_reference.get((channel, reference))
 
-    def is_duplicate(self, channel: StandInChannel, key: str | None) -> bool:
-        """Whether a message was accepted on this channel under this idempotency key."""
-        with self.changed:
-            return key is not None and (channel, key) in self._by_key
-
     def record_mail(self, mail: ReceivedMail) -> None:
         """Store an e-mail."""
         with self.changed:

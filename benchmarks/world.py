@@ -30,10 +30,11 @@ EVENTS_TAKEN = HEAD % 2 + b"{}"
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """The provider's latency, and how many messages a second the queue lets go (0: all)."""
+    """Latencies of the provider and of posts of events; messages a second that the queue lets go (0: all)."""
 
     latency_ms: float = 0.0
     rate: float = 0.0
+    events_latency_ms: float = 0.0
 
 
 class Service:
@@ -42,6 +43,7 @@ class Service:
     def __init__(self, work: Work, conditions: Conditions) -> None:
         self.ledger = Ledger(work)
         self.latency = conditions.latency_ms / 1000
+        self.events_latency = conditions.events_latency_ms / 1000
         self.finished = asyncio.Event()
         self._work = work
         self._rate = conditions.rate
@@ -131,13 +133,9 @@ class Door(asyncio.Protocol):
     def _handle(self, request: bytes) -> None:
         service, write = self._service, self._transport.write
         if request.startswith(b"POST /sms "):
-            answer = service.provider(request)
-            if service.latency:
-                asyncio.get_running_loop().call_later(service.latency, write, answer)
-            else:
-                write(answer)
+            self._answer_after(service.latency, service.provider(request))
         elif request.startswith(b"POST /events "):
-            write(service.events(request))
+            self._answer_after(service.events_latency, service.events(request))
         elif request.startswith(b"GET /queue?take="):
             write(service.take(int(request[16 : request.index(b" ", 16)])))
         elif request.startswith(b"GET /settings/"):
@@ -150,6 +148,12 @@ class Door(asyncio.Protocol):
             write(_answer(json.dumps(service.ledger.judge().as_json()).encode()))
         else:
             write(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")
+
+    def _answer_after(self, seconds: float, answer: bytes) -> None:
+        if seconds:
+            asyncio.get_running_loop().call_later(seconds, self._transport.write, answer)
+        else:
+            self._transport.write(answer)
 
     async def _when_finished(self) -> None:
         await self._service.finished.wait()
@@ -185,7 +189,7 @@ class World:
         command = [
             sys.executable, str(Path(__file__)), f"--messages={work.messages}", f"--settings={work.settings}",
             f"--text-length={work.text_length}", f"--latency-ms={conditions.latency_ms}",
-            f"--rate={conditions.rate}",
+            f"--rate={conditions.rate}", f"--events-latency-ms={conditions.events_latency_ms}",
         ]  # fmt: skip
         with on_core(self._core):
             self._process = subprocess.Popen(command, stdout=subprocess.PIPE)
@@ -234,10 +238,12 @@ def main() -> None:
     parser.add_argument(
         "--rate", type=float, default=0.0, help="messages a second that the queue lets go; 0: all"
     )
+    parser.add_argument("--events-latency-ms", type=float, default=0.0, help="of the service's /events")
     parser.add_argument("--port", type=int, default=0)
     chosen = parser.parse_args()
     work = Work(chosen.messages, chosen.settings, chosen.text_length)
-    uvloop.run(_serve(work, Conditions(chosen.latency_ms, chosen.rate), chosen.port))
+    conditions = Conditions(chosen.latency_ms, chosen.rate, chosen.events_latency_ms)
+    uvloop.run(_serve(work, conditions, chosen.port))
 
 
 if __name__ == "__main__":

@@ -15,12 +15,13 @@ class NumberText(str):
     __slots__ = ()
 
 
+_Fragment = orjson.Fragment
 _decoder = json.JSONDecoder(parse_float=NumberText, parse_int=NumberText)
 
 
 def _number(value: object) -> orjson.Fragment:
-    if isinstance(value, NumberText):
-        return orjson.Fragment(value.encode())
+    if type(value) is NumberText:  # it has no subclasses, and this is called for each number
+        return _Fragment(value.encode())
     raise TypeError(f"{type(value).__name__} isn't JSON")
 
 

@@ -15,6 +15,7 @@ from functools import lru_cache
 from itertools import islice
 from typing import NamedTuple, Protocol
 
+from deliveryd.cleaning import cleaned
 from deliveryd.states import State
 
 BLOCKS = ("inApp", "messenger", "sms", "email")
@@ -392,13 +393,19 @@ def first_of(reasons: Collection[str]) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class Customer:
-    """What the issuer knows of a customer (interface 2.6); a blank value counts as none.
+    """What the issuer knows of a customer (interface 2.6).
 
-    `fields` holds every named value by its name, `name`, `language`, `phone` and `email` among them.
+    `fields` holds every named value by its name, `name`, `language`, `phone` and `email` among them, without
+    what surrounds it and isn't seen (see `deliveryd.cleaning`). A value of which nothing is left is none.
     """
 
     id: int
     fields: Mapping[str, str]
+
+    def __post_init__(self) -> None:
+        """Clean the fields, whichever directory they come from."""
+        seen = {name: value for name, text in self.fields.items() if (value := cleaned(text))}
+        object.__setattr__(self, "fields", seen)
 
     @property
     def name(self) -> str | None:

@@ -10,6 +10,8 @@ from typing import NamedTuple, NoReturn, Protocol
 
 import orjson
 
+from deliveryd.cleaning import cleaned
+
 _BOM = b"\xef\xbb\xbf"
 
 
@@ -70,13 +72,13 @@ class JsonLines:
     def read(self, span: Span) -> Mapping[str, str]:
         """Return the fields of a line, with or without the ID."""
         try:
-            fields = orjson.loads(self._data[span.start : span.end])
+            fields: dict[str, str] = orjson.loads(self._data[span.start : span.end])
         except orjson.JSONDecodeError:
             return self._checked(span)
         del fields["id"]
         if set(map(type, fields.values())) != {str}:  # this parser doesn't keep numbers verbatim
             return self._checked(span)
-        return {name: text for name, text in fields.items() if text and not text.isspace()}
+        return fields
 
     def _checked(self, span: Span) -> Mapping[str, str]:
         """Return the fields of the line. Raises RecordError if it isn't an object of plain values."""
@@ -170,7 +172,7 @@ def _next_row(rows: Iterator[list[str]]) -> list[str]:
 
 
 def _columns(header: list[str]) -> list[str]:
-    columns = [name.strip() for name in header]
+    columns = [cleaned(name) for name in header]
     if "id" not in columns:
         raise RecordError("expected a first row of column names, separated by commas, with id among them")
     if "" in columns or len(set(columns)) < len(columns):

@@ -129,7 +129,7 @@ def _id_in(row: Mapping[str, Any]) -> int:
 
 def _customer(customer_id: int, row: Mapping[str, Any]) -> Customer:
     fields = {name: _text_of(name, value) for name, value in row.items() if name != "id"}
-    return Customer(customer_id, {name: text for name, text in fields.items() if text.strip()})
+    return Customer(customer_id, fields)
 
 
 def _text_of(column: str, value: object) -> str:

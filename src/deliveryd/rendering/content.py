@@ -75,7 +75,7 @@ class CompiledBlock:
         if keys and self.braces > MOST_BRACES:
             return Broken("the text contains too many braces for the names of the variables")
         block = self.with_keys(keys) if keys else self
-        name = _name_of(customer)
+        name = None if customer is None else customer.name
         if name is None:
             values, greeting, needed = variables, block.greetings.unnamed, block.needed_unnamed
         else:
@@ -249,11 +249,6 @@ def _fill(field: CompiledField, values: Mapping[str, str], greeting: Template | 
     if greeting is not None and "greeting" not in values and "greeting" in template.names:
         values = {**values, "greeting": greeting.fill(values)}
     return template.fill(values)
-
-
-def _name_of(customer: Customer | None) -> str | None:
-    name = None if customer is None else customer.name
-    return None if name is None or not name.strip() else name
 
 
 def _content_tag(tag: str) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from types import ModuleType
 
+from deliveryd.cleaning import cleaned
 from deliveryd.errors import LanguageUnreadable
 
 STANDING = frozenset(
@@ -27,7 +28,7 @@ def candidates(customer_language: str | None, configured: Sequence[str]) -> tupl
 
 @lru_cache(maxsize=1024)
 def _candidates(customer_language: str | None, configured: tuple[str, ...]) -> tuple[str, ...]:
-    own = (customer_language,) if customer_language and not customer_language.isspace() else ()
+    own = (customer_language,) if customer_language and cleaned(customer_language) else ()
     return tuple(dict.fromkeys(tag for language in (*own, *configured) for tag in _fallbacks(language)))
 
 
@@ -37,7 +38,7 @@ def standard_tag(tag: str) -> str:
 
     Raises LanguageUnreadable, which quotes no more than the beginning of the tag.
     """
-    text = tag.strip()
+    text = cleaned(tag)
     if text in STANDING:
         return text
     if len(text) > _LONGEST:

@@ -5,8 +5,8 @@
                 / "{" written "}"
     written     = *( any character but "{" and "}" )
 
-What is written is read as a name once invisible characters (category Cf, variation selectors) are taken out,
-and then the white space around it. A name that is a key of the variables is a placeholder in this message.
+What is written is read as a name once invisible characters (see `deliveryd.cleaning`) are taken out, and then
+the white space around it. A name that is a key of the variables is a placeholder in this message.
 Names of the following form are placeholders in every message, and must have a value:
 
     name        = word *( white-space word )    ; in the body of an HTML e-mail: a single word
@@ -22,18 +22,14 @@ import unicodedata
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from deliveryd.cleaning import is_invisible
+
 # What has no brace inside can be cut out before the variables are known; what turns out to be no placeholder
 # is put back as it was. Only keys that hold braces themselves make a grammar of their own. The possessive
 # repeat keeps hostile text from being scanned twice.
 _BRACELESS = r"\{[^{}]*+\}"
 _GRAMMAR = re.compile(_BRACELESS)
 _WHITE_SPACE = re.compile(r"\s")
-
-_VARIATION_SELECTORS = (
-    frozenset(map(chr, range(0xFE00, 0xFE10)))
-    | frozenset(map(chr, range(0xE0100, 0xE01F0)))
-    | frozenset("\u180b\u180c\u180d\u180f")
-)
 
 LONGEST_TEXT = 2 << 20
 """Characters of a filled text at most: a long value in many places would make any number of them."""
@@ -151,12 +147,8 @@ def _percent_format(pieces: Sequence[str], slots: Sequence[tuple[int, str]]) -> 
 def _cleaned(written: str) -> str:
     """Return the name without invisible characters, which editors may leave."""
     if not written.isascii():
-        written = "".join(char for char in written if not _is_invisible(char))
+        written = "".join(char for char in written if not is_invisible(char))
     return written.strip()
-
-
-def _is_invisible(char: str) -> bool:
-    return unicodedata.category(char) == "Cf" or char in _VARIATION_SELECTORS
 
 
 def _may_stand_in_a_word(char: str) -> bool:

@@ -289,6 +289,24 @@ def test_a_field_that_no_customer_of_the_file_has_is_compared_with_those_there(w
     }
 
 
+def test_customers_whose_addresses_cannot_be_read_are_counted(world: World) -> None:
+    """By provider and field, with the first few; what `check` says quotes no address."""
+    phones = ["+447700900101", "07700 9XXXXX", "\u200b", "\u00a0+44 7700 900102", "unknown", "4.477E+11", "0"]
+    world.customers(
+        [{"id": id_, "phone": phone, "email": "a@example.com;b"} for id_, phone in enumerate(phones, 1)]
+    )
+    world.change("{customer.phone}", "{customer.phone|e164}")
+    world.add(
+        '[channels.email]\nadapter = "smtp"\nhost = "127.0.0.1"\nport = SMTP_PORT\n'
+        'tls = "none"\nsender = "club@example.com"\n'
+    )
+    told = warned(check(world, "--offline"))
+    assert told["channels.sms"] == (
+        "{customer.phone} can't be read for 4 of 7 customers, who aren't reached: 2, 5, 6 and 1 more"
+    )
+    assert told["channels.email"].startswith("{customer.email} can't be read for 7 of 7 customers")
+
+
 def test_a_field_is_compared_with_those_of_a_directory_over_http(world: World) -> None:
     in_place_of_the_file(
         world,

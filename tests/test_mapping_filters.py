@@ -11,7 +11,7 @@ from deliveryd.channels.base import Dispatch
 from deliveryd.channels.filling import ABSENT, MappingContext, Unfit, Validity, compile_tree
 from deliveryd.channels.http_address import compile_address
 from deliveryd.channels.mapping import content_problems, mapping_problems
-from deliveryd.channels.phone_numbers import PhoneReader, country_problem
+from deliveryd.channels.phone_numbers import PhoneReader
 from deliveryd.model import SECOND, Customer, parse_instant
 from deliveryd.testing.samples import dispatch
 
@@ -147,49 +147,6 @@ def test_where_keys_are_heeded_a_repeat_has_the_same_expiry() -> None:
     validity = Validity(most=300, is_repeated=True)
     fill = compile_tree("{message.expiresAt}", MappingContext(validity=validity))
     assert fill(sample(now=NOW)) == fill(sample(now=NOW + 200 * SECOND)) == "2026-11-21T18:45:00.250000Z"
-
-
-@pytest.mark.parametrize(
-    ("text", "country", "number"),
-    [
-        ("+447700900123", None, "+447700900123"),
-        ("+44 (0) 7700 900-123", None, "+447700900123"),
-        ("tel:+44-7700-900123", None, "+447700900123"),
-        ("0044 7700 900123", "GB", "+447700900123"),
-        ("00 44 7700 900123", "DE", "+447700900123"),
-        ("011 44 7700 900123", "US", "+447700900123"),
-        ("07700 900123", "GB", "+447700900123"),
-        ("0151 12345678", "DE", "+4915112345678"),
-        ("312 345 6789", "IT", "+393123456789"),
-        ("(202) 555-0111", "US", "+12025550111"),
-        ("+1 202 555 0111", "GB", "+12025550111"),
-        ("\u0660\u0667\u0667\u0660\u0660 \u0669\u0660\u0660\u0661\u0662\u0663", "GB", "+447700900123"),
-        ("07700 900123", None, None),
-        ("447700900123", None, None),
-        ("123", "GB", None),
-        ("+44 7700 900123 ext. 5", None, None),
-        ("+999 123456789", None, None),
-        ("+44 7700 900123 / 124", None, None),
-        ("unknown", "GB", None),
-        ("", "GB", None),
-        ("+44770090012345678", None, None),
-    ],
-)
-def test_phone_numbers(text: str, country: str | None, number: str | None) -> None:
-    """Numbers as people write them become E.164; what can't be read is never sent, nor quoted."""
-    reader = PhoneReader(country)
-    assert reader.is_readable(text) is (number is not None)
-    if number is not None:
-        assert reader.e164(text) == number
-    else:
-        with pytest.raises(Unfit, match=r"^the phone number can't be read$"):
-            reader.e164(text)
-
-
-def test_countries() -> None:
-    """A country is two letters of ISO 3166."""
-    assert country_problem("GB") is None
-    assert country_problem("UK") == "'UK' isn't a country; expected two letters of ISO 3166, such as \"GB\""
 
 
 def test_a_mask_hides_what_a_filter_makes_of_a_secret() -> None:

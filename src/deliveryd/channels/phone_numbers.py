@@ -1,15 +1,42 @@
-"""Phone numbers in the form that providers expect: E.164, `+` and digits only."""
+"""Phone numbers in the form that providers expect: E.164, `+` and digits only.
+
+A text is a number only if all of it is: whatever the library would skip or turn into digits may be half of a
+number, two numbers, a mask or a note, and the digits that are left somebody else's number.
+"""
 
 from __future__ import annotations
 
+import re
 from functools import lru_cache
 
 import phonenumbers
+from phonenumbers import ValidationResult
 
 from deliveryd.channels.filling import UNREADABLE_PHONE, Unfit
+from deliveryd.cleaning import is_invisible
 
 _MOST_KEPT = 1024
 """Numbers that are kept: each is read when the provider is chosen, and again when the message is sent."""
+
+_LONGEST_AREA_CODE = 5
+_LONGEST_LOCAL = 8
+"""Digits of an area code, and of a number without it, at most: what precedes a dash with blanks is one."""
+
+_PLUS = "+"
+_BLANK = " \u00a0\u2000-\u200a\u202f\u205f\u3000"
+_DASH = "\\-\u2010-\u2015\u2212\u30fc\uff0d"
+_OPENING, _CLOSING = r"(\[\uff08\uff3b", r")\]\uff09\uff3d"
+_PART = rf"/\uff0f~\u2053\u223c\uff5e{_OPENING}"
+"""What may stand before a further number as well as before a further part of this one."""
+
+_PLAIN = re.compile(r"\+[1-9][0-9]{6,14}")
+_NUMBER = re.compile(
+    rf"[{_OPENING}]?\+?[{_BLANK}{_OPENING}]*\d(?:[{_BLANK}{_DASH}{_PART}{_CLOSING}.\uff0e]*\d)*[{_CLOSING}]?"
+)
+_URI = re.compile(r"tel:(?P<number>[^;]*)(?:;phone-context=(?P<context>\+[^;]*))?", re.IGNORECASE)
+_DECIMAL = re.compile(r"\+?\d[.\uff0e]\d+|[^.\uff0e]*[.\uff0e](?:\d{1,2}|0+)")
+"""A single point as in `491511234567.0` and `4.91511234567`: groups of a number are longer, or several."""
+_FURTHER = re.compile(rf"[{_PART}]|(?<=[{_BLANK}])[{_DASH}](?=[{_BLANK}])")
 
 
 def country_problem(country: str) -> str | None:
@@ -24,7 +51,7 @@ class PhoneReader:
 
     def __init__(self, country: str | None) -> None:
         self._country = country
-        self._read = lru_cache(_MOST_KEPT)(self._parse)
+        self._read = lru_cache(_MOST_KEPT)(self._e164)
 
     def e164(self, text: str | int) -> str:
         """Return the number as `+` and digits. Raises Unfit, without the number."""
@@ -37,11 +64,61 @@ class PhoneReader:
         """Whether `e164` can read it."""
         return self._read(text) is not None
 
-    def _parse(self, text: str) -> str | None:
-        try:
-            number = phonenumbers.parse(text, self._country)
-        except phonenumbers.NumberParseException:
+    def _e164(self, text: str) -> str | None:
+        text = text if _PLAIN.fullmatch(text) else self._checked(text)
+        number = self._number(text)
+        if number is None:
             return None
-        if number.extension or not phonenumbers.is_possible_number(number):
+        possible = phonenumbers.is_possible_number_with_reason(number)
+        if possible != ValidationResult.IS_POSSIBLE and (
+            possible != ValidationResult.IS_POSSIBLE_LOCAL_ONLY or _PLUS not in text
+        ):  # without an area code it is one of any area
+            return None
+        if number.italian_leading_zero and not phonenumbers.is_valid_number(number):
             return None
         return phonenumbers.format_number(number, phonenumbers.PhoneNumberFormat.E164)
+
+    def _checked(self, text: str) -> str:
+        """Return the text as the library is to read it; empty if it isn't a number and nothing else."""
+        if not text.isascii():
+            text = "".join(char for char in text if not is_invisible(char)).replace("\uff0b", _PLUS)
+        text = text.strip()
+        if (uri := _URI.fullmatch(text)) is not None:  # RFC 3966
+            text = (uri["context"] or "") + uri["number"]
+        if not _NUMBER.fullmatch(text) or _DECIMAL.fullmatch(text) or self._holds_two(text):
+            return ""
+        return text
+
+    def _number(self, text: str) -> phonenumbers.PhoneNumber | None:
+        """Return what the text is; its country code may lack the `+`, if it is that of its country."""
+        number = self._parsed(text)
+        if number is None or _PLUS in text:
+            return number
+        digits = phonenumbers.normalize_digits_only(text)
+        if digits.startswith("0"):
+            return number
+        is_own = digits.startswith(str(number.country_code))
+        if not is_own and (digits != text or phonenumbers.is_valid_number(number)):
+            return number
+        complete = self._parsed(f"+{digits}")
+        if complete is None or not phonenumbers.is_valid_number(complete):
+            return number
+        return complete if complete.country_code == number.country_code else None
+
+    def _parsed(self, text: str) -> phonenumbers.PhoneNumber | None:
+        try:
+            return phonenumbers.parse(text, self._country)
+        except phonenumbers.NumberParseException:
+            return None
+
+    def _holds_two(self, text: str) -> bool:
+        """Whether a part of the text is more than an area code, and another part follows."""
+        return any(
+            self._national_digits(text[: match.start()])
+            > (_LONGEST_AREA_CODE if match[0] in _PART else _LONGEST_LOCAL)
+            for match in _FURTHER.finditer(text)
+        )
+
+    def _national_digits(self, text: str) -> int:
+        number = self._parsed(text)
+        return 0 if number is None else len(phonenumbers.national_significant_number(number))

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
+from collections.abc import Iterator
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
+from deliveryd.cleaning import cleaned
 from deliveryd.directory.records import Flaw, Record, RecordError, RecordFormat, Span, format_of
 from deliveryd.model import Customer
 
@@ -72,11 +75,15 @@ def read_index(path: Path, data: bytes) -> CustomerIndex | Unusable:
 
 def fields_in(path: Path) -> frozenset[str]:
     """Return the fields that any customer in a file has; none for an invalid file. Raises OSError."""
-    try:
-        records = format_of(path)(path.read_bytes()).records()
-        return frozenset(name for record in records if isinstance(record, Record) for name in record.fields)
-    except RecordError:
-        return frozenset()
+    return frozenset(name for record in records_of(path) for name in record.fields)
+
+
+def records_of(path: Path) -> Iterator[Record]:
+    """Yield the valid records of a file; none of an invalid one. Raises OSError."""
+    with suppress(RecordError):
+        for record in format_of(path)(path.read_bytes()).records():
+            if isinstance(record, Record):
+                yield record
 
 
 class _Survey:
@@ -131,7 +138,7 @@ def _reason(data: bytes, flaw: Flaw) -> str:
 
 
 def _id_of(record: Record) -> int:
-    text = record.fields.get("id", "").strip()
+    text = cleaned(record.fields.get("id", ""))
     if not text:
         raise RecordError("no id")
     digits = text.removeprefix("-")

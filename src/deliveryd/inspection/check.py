@@ -47,6 +47,7 @@ from deliveryd.inspection.check_journal import (
     running_worker,
 )
 from deliveryd.inspection.findings import Finding, Level, of_problems
+from deliveryd.inspection.unreadable_addresses import unreadable_addresses
 from deliveryd.options.proxy import ENVIRONMENT, ProxyOptions
 from deliveryd.worker.wiring import open_directory, open_provider, open_service
 
@@ -149,7 +150,8 @@ async def _directory(config: Config) -> list[Finding]:
         case CustomerFileOptions(path=path):
             good = Finding("customers.path", Level.OK, f"{path} was read")
             known = await anyio.to_thread.run_sync(fields_in, path)
-            return [good, *fields_without_values(config, known, f"{path.name} has {_listed(known)}")]
+            without = fields_without_values(config, known, f"{path.name} has {_listed(known)}")
+            return [good, *without, *await anyio.to_thread.run_sync(unreadable_addresses, config, path)]
         case HttpDirectoryOptions(fields=fields):
             return fields_without_values(config, fields, f"customers.fields has {_listed(fields)}")
         case _:

@@ -13,7 +13,7 @@ from deliveryd.model import Customer, LanguageContent, Rendered, Settings
 from deliveryd.rendering.content import Broken, CompiledBlock, Missing, compile_settings
 from deliveryd.rendering.escaping import EmailFormat, is_html
 from deliveryd.rendering.greeting import general_stands_in
-from deliveryd.rendering.language import STANDING, candidates, standard_tag
+from deliveryd.rendering.language import STANDING, candidates, matching, standard_tag
 from deliveryd.rendering.template import Template, is_words
 
 ANN = Customer(7, {"name": "Ann"})
@@ -453,6 +453,17 @@ def test_a_text_of_very_many_braces_is_not_read_anew_for_a_message(key: str) -> 
         pytest.param("iw", ["en"], ("he", "en"), id="withdrawn code"),
         pytest.param("deu", [], ("de",), id="three letters for two"),
         pytest.param("de-AT", ["de-CH", "en", "de"], ("de-at", "de", "de-ch", "en"), id="no doubles"),
+        pytest.param("\u200bde\u00a0", ["en"], ("de", "en"), id="blanks that aren't seen"),
+        pytest.param("\u200b", ["en"], ("en",), id="nothing that is seen"),
+        pytest.param("nb", ["en"], ("nb", "no", "nn", "en"), id="a form of Norwegian"),
+        pytest.param("nn-NO", [], ("nn-no", "nn", "no", "nb"), id="the other form, with a region"),
+        pytest.param("no", ["en"], ("no", "nb", "nn", "en"), id="Norwegian of either form"),
+        pytest.param("cmn-TW", [], ("zh-tw", "zh-hant", "zh"), id="the main member of a macrolanguage"),
+        pytest.param("yue", [], ("yue", "zh-hant", "zh"), id="another member, in its script"),
+        pytest.param("arz-EG", ["en"], ("arz-eg", "arz", "ar", "en"), id="a member in the same script"),
+        pytest.param("sr-ME", [], ("sr-me", "sr-latn", "sr"), id="a region with a script of its own"),
+        pytest.param("hr", ["en"], ("hr", "en"), id="a macrolanguage whose code is withdrawn"),
+        pytest.param("uk", ["en"], ("uk", "en"), id="no language of the neighbours"),
     ],
 )
 def test_languages(customer: str | None, configured: list[str], expected: tuple[str, ...]) -> None:
@@ -472,6 +483,29 @@ def test_unreadable_language(tag: str) -> None:
 def test_tags_that_are_taken_as_they_are(tag: str) -> None:
     """What is passed by the tables of languages would have come out of them unchanged."""
     assert langcodes.standardize_tag(tag) == tag == standard_tag(tag)
+
+
+@pytest.mark.parametrize(
+    ("customer", "there", "expected"),
+    [
+        pytest.param("de", ["en", "de-DE"], ("de-de",), id="with a region that goes without saying"),
+        pytest.param("de-AT", ["de-CH", "de-DE"], ("de-de",), id="the region that goes without saying"),
+        pytest.param("pt-BR", ["pt-PT", "en"], (), id="no other region"),
+        pytest.param("es-MX", ["es-ES", "es-419"], ("es-419", "es-es"), id="its part of the world"),
+        pytest.param("es-MX", ["es", "es-419"], ("es-419", "es"), id="that before the language itself"),
+        pytest.param("zh-Hant", ["zh", "zh-TW"], ("zh-tw", "zh"), id="the same script first"),
+        pytest.param("zh-HK", ["zh-CN", "zh-TW"], ("zh-tw", "zh-cn"), id="its own script first"),
+        pytest.param("nb-NO", ["en", "no-NO"], ("no-no",), id="a related language with a region"),
+        pytest.param("arb", ["ar"], ("ar",), id="the main member: the macrolanguage"),
+        pytest.param("ar", ["arb"], ("ar",), id="and the other way round"),
+        pytest.param("fr", ["de", "no tag"], (), id="nothing of it"),
+    ],
+)
+def test_languages_of_settings(customer: str, there: list[str], expected: tuple[str, ...]) -> None:
+    """Of the languages of some settings those are used that a customer's language leads to."""
+    content = {tag: LanguageContent(blocks={"sms": {"text": tag}}) for tag in there}
+    languages = compile_settings(Settings(1, None, content)).languages
+    assert matching(candidates(customer, []), tuple(languages)) == expected
 
 
 def test_content_languages_are_found_however_they_are_spelled() -> None:

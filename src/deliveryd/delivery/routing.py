@@ -15,7 +15,7 @@ from deliveryd.errors import LanguageUnreadable
 from deliveryd.journal.pauses import Pause
 from deliveryd.model import Customer, Entry, Rendered, channel_of, first_of, size_of
 from deliveryd.rendering.content import Broken, CompiledBlock, CompiledSettings, Missing
-from deliveryd.rendering.language import candidates
+from deliveryd.rendering.language import candidates, matching
 from deliveryd.transitions import WAS_REMOVED, expiry_details
 
 
@@ -337,13 +337,10 @@ class Router:
         self, settings: CompiledSettings, order: Sequence[str], tags: Sequence[str]
     ) -> Iterator[_Offer]:
         """Each channel with a block for it, in the order in which they are tried."""
-        for tag in tags:
-            language = settings.languages.get(tag)
-            if language is None:
-                continue
+        for tag in matching(tuple(tags), tuple(settings.languages)):
+            blocks = settings.languages[tag].blocks
             for name in order:
-                road = self._roads[name]
-                block = language.blocks.get(road.block)
+                block = blocks.get(self._roads[name].block)
                 if block is not None:
                     yield name, block
 
@@ -380,17 +377,18 @@ class Router:
         channel, block = chosen
         yield f"{channel}: {flaw.reason}" if entry.spent else flaw.reason
         passed_over = takewhile(
-            lambda place: place != (block.language, channel), self._candidates(entry, tags)
+            lambda place: place != (block.language, channel), self._candidates(entry, settings, tags)
         )
         yield from self._unreadable(settings, passed_over)
         greetings = settings.languages[block.language].unreadable.get("greetings")
         if greetings is not None and isinstance(flaw, Missing) and "greeting" in flaw.names:
             yield greetings
 
-    def _candidates(self, entry: Entry, tags: Sequence[str]) -> Iterator[_Place]:
+    def _candidates(self, entry: Entry, settings: CompiledSettings, tags: Sequence[str]) -> Iterator[_Place]:
         """Where a message may find its block, in the order in which it is looked for."""
         order = self._order_for(entry)
-        return ((tag, name) for tag in tags for name in order)
+        there = matching(tuple(tags), tuple(settings.languages))
+        return ((tag, name) for tag in there for name in order)
 
     def _why_none(
         self,
@@ -419,7 +417,7 @@ class Router:
         everywhere = (*tags, *settings.languages)
         if next(self._offers(settings, order, everywhere), None) is None:
             tags = everywhere  # it was the same for all customers, so that this one wasn't looked up
-        yield from self._unreadable(settings, self._candidates(entry, tags))
+        yield from self._unreadable(settings, self._candidates(entry, settings, tags))
 
     def _why_unreached(self, channel: str, customer: Customer | None, unfit: str | None) -> str:
         """Why no provider of a channel takes the message."""

@@ -20,7 +20,7 @@ from deliveryd.journal.opening import open_reader
 from deliveryd.journal.read_transaction import JournalAbsent
 from deliveryd.model import Rendered, WallClock, channel_of, first_of, format_instant, message_key
 from deliveryd.rendering.content import CompiledBlock, CompiledSettings, Missing
-from deliveryd.rendering.language import candidates, standard_tag
+from deliveryd.rendering.language import candidates, matching, standard_tag
 from deliveryd.transitions import expiry_details
 from deliveryd.worker.wiring import build_choices, build_router, compiler, open_providers, sms_rules
 
@@ -127,7 +127,9 @@ def _preview_result(
         message,
         previews,
         _chosen(previews, route, scope),
-        tuple(tag for tag in settings.languages if tag not in tags),
+        tuple(
+            tag for tag in settings.languages if tag not in matching(tuple(tags), tuple(settings.languages))
+        ),
         settings.unreadable,
         _why_not(message, previews, route, scope, now),
     )
@@ -177,10 +179,10 @@ def _blocks(
     shown = configured if scope.channel is None else {scope.channel}
     names = [name for name in config.channels.order if name in configured and name in shown]
     found: dict[str, CompiledBlock] = {}
-    for tag in tags:
-        language = settings.languages.get(tag)
+    for tag in matching(tuple(tags), tuple(settings.languages)):
+        blocks = settings.languages[tag].blocks
         for name in names:
-            block = language.blocks.get(configured[name].block) if language else None
+            block = blocks.get(configured[name].block)
             if block is not None:
                 found.setdefault(name, block)
     return list(found.items())

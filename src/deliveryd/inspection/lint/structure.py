@@ -10,7 +10,7 @@ from deliveryd.inspection.lint.rules import LintFinding
 from deliveryd.inspection.lint.subject import GREETINGS_BLOCK, Subject, fields_of
 from deliveryd.model import BLOCKS, format_instant
 from deliveryd.options.suggestion import suggestion
-from deliveryd.rendering.language import candidates, standard_tag
+from deliveryd.rendering.language import candidates, matching, standard_tag
 
 _BUTTON = {"text": None, "url": None}
 _KNOWN: Mapping[str, Mapping[str, Any]] = {
@@ -59,8 +59,8 @@ def _languages(subject: Subject) -> Iterator[LintFinding]:
     if not any(sent & language.blocks.keys() for language in content.values()):
         text = f"no block is sent by a configured channel; their blocks are {', '.join(sorted(sent))}"
         yield LintFinding("no-channel", text, "add one of these blocks")
-    there = {standard_tag(tag) for tag in content if _is_tag(tag)}
-    if not there & set(candidates(None, setup.languages)):
+    there = tuple(standard_tag(tag) for tag in content if _is_tag(tag))
+    if not matching(candidates(None, setup.languages), there):
         languages = ", ".join(setup.languages)
         text = f"customers without one of these languages get an error: content.languages is {languages}"
         yield LintFinding("missing-default-language", text, "add one of them")
@@ -123,4 +123,4 @@ def _missing_blocks(subject: Subject) -> Iterator[LintFinding]:
 
 def _covers(having: str, tag: str) -> bool:
     """Whether customers with this tag get what the other one has: `pt` covers `pt-BR`."""
-    return standard_tag(having) in candidates(tag, ())
+    return bool(matching(candidates(tag, ()), (standard_tag(having),)))

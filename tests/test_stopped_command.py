@@ -74,3 +74,53 @@ def test_a_provider_stands_for_its_channel(config: Path) -> None:
     assert lifted.status == 0
     unknown = command("stopped", "list", "--config", config, "--channel", "sms/other")
     assert (unknown.status, "sms has no provider other" in unknown.err) == (2, True)
+
+
+def mail_imported(config: Path, *lines: str) -> tuple[int, list[str], list[str]]:
+    file = config.parent / "opted-out.csv"
+    file.write_text("\n".join(lines), encoding="utf-8")
+    answered = command("stopped", "import", "--config", config, "--channel", "email", "--json", file)
+    return answered.status, answered.data["done"], sorted(answered.data["skipped"])
+
+
+@pytest.fixture(params=["smtp", "mailgun"])
+def mail_config(config: Path, request: pytest.FixtureRequest) -> Path:
+    """A channel that sends mail, by SMTP or by a provider's preset."""
+    tables = {
+        "smtp": '[channels.email]\nadapter = "smtp"\nhost = "127.0.0.1"\nsender = "club@example.com"\n',
+        "mailgun": '[channels.email]\nadapter = "mailgun"\ndomain = "mg.example.com"\n'
+        'from = "club@example.com"\nsecrets = { key = "token", signing_key = "token" }\n',
+    }
+    head, _, _ = CONFIG.partition("[channels.sms]")
+    config.write_text(head + tables[request.param], encoding="utf-8")
+    return config
+
+
+def test_what_is_no_mail_address_is_told_not_imported(mail_config: Path) -> None:
+    """As of a spreadsheet with a head and further columns; quotes and names around an address don't count."""
+    good = ("\ufeffann@example.com", '"ben@example.com"', "Cy <cy@example.com>", "\u00a0Dee@Example.com\t")
+    bad = (
+        "email",
+        "eve@example.com;2026-01-01",
+        "fay@example.com,gil@example.com",
+        "+447700900101",
+        "<>",
+        "h@",
+    )
+    status, done, skipped = mail_imported(mail_config, *good, *bad, f"digest:{'0a' * 16}")
+    assert (status, skipped) == (1, sorted(bad))
+    names = ("ann@example.com", '"ben@example.com"', "Cy <cy@example.com>", "Dee@Example.com")
+    assert done == [*names, f"digest:{'0a' * 16}"]
+    spelled = ("ANN@example.com", "ben@example.com", "cy@example.com", '"Dee, D." <dee@EXAMPLE.com>')
+    assert mail_imported(mail_config, *spelled) == (0, [], [])
+
+
+def test_a_domain_has_one_digest_however_it_is_spelled(mail_config: Path) -> None:
+    """A domain is compared as the DNS knows it (IDNA)."""
+    assert mail_imported(mail_config, "ann@b\u00fccher.example")[0] == 0
+    for spelled in ("ann@xn--bcher-kva.example", "Ann@B\u00dcCHER.example", "ann@bu\u0308cher.example"):
+        assert mail_imported(mail_config, spelled) == (0, [], [])
+    lifted = command(
+        "stopped", "lift", "--config", mail_config, "--channel", "email", "ann@XN--BCHER-KVA.example"
+    )
+    assert lifted.status == 0

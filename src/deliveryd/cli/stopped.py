@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import typer
 
+from deliveryd.channels.filling import as_is
 from deliveryd.channels.http_options import HttpChannelOptions
+from deliveryd.channels.mailbox import parse_mailbox
 from deliveryd.channels.phone_numbers import PhoneReader
+from deliveryd.channels.smtp_options import SmtpOptions
+from deliveryd.cleaning import cleaned
 from deliveryd.cli.alive import USUAL_CONFIG
 from deliveryd.cli.command_group import CommandGroup
 from deliveryd.cli.configuration import load_journal_as_owner
@@ -99,7 +104,7 @@ def import_stopped(
     """Put recipients on the list.
 
     Blank lines are skipped, and so are recipients who are on the list already. Where the channel sends to
-    phone numbers, so is anything else, which is told, with exit status 1."""
+    phone numbers or mail addresses, so is anything else, which is told, with exit status 1."""
     loaded = load_journal_as_owner(config, "channels")
     channel = _channel(loaded, channel)
     insist_on_a_channel(channel, sorted(loaded.channels.configured))
@@ -126,7 +131,7 @@ def _recipients(file: str) -> Iterator[str]:
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
         raise DeliverydError(f"{file} can't be read: {reason}") from None
-    return (stripped for line in text.splitlines() if (stripped := line.strip()))
+    return (stripped for line in text.splitlines() if (stripped := cleaned(line)))
 
 
 def _channel(config: Config, given: str) -> str:
@@ -141,46 +146,67 @@ def _order(
     config: Config, verb: Action, channel: str, recipients: Sequence[str], why: str | None
 ) -> ControlReply:
     """Carry out an order; the reply names the recipients as they were given."""
-    reader = _phone_reader(config, channel)
-    given = {sent: each for each in recipients if (sent := _as_sent(each, reader)) is not None}
-    unfit = [each for each in recipients if _as_sent(each, reader) is None]
+    kind = _recipients_of(config, channel)
+    sent = {each: _as_sent(each, kind) for each in recipients}
+    given = {address: each for each, address in sent.items() if address is not None}
+    unfit = [each for each, address in sent.items() if address is None]
     answer = ControlReply((), {})
     if given:
         answer = carry_out(config, verb, {ItemKind.RECIPIENT: [f"{channel} {each}" for each in given]}, why)
     prefix = f"{ItemKind.RECIPIENT}:{channel} "
     done = tuple(given[name.removeprefix(prefix)] for name in answer.done)
     skipped = {given[name.removeprefix(prefix)]: reason for name, reason in answer.skipped.items()}
-    return ControlReply(done, {**skipped, **dict.fromkeys(unfit, _NO_NUMBER)})
+    return ControlReply(done, {**skipped, **dict.fromkeys(unfit, f"neither {kind.name} nor a digest")})
 
 
-_NO_NUMBER = "neither a phone number with its country code nor a digest"
+class _Recipients(NamedTuple):
+    """What a channel sends to, and what reads it: None for what can't be an address."""
+
+    name: str
+    read: Callable[[str], str | None]
 
 
-def _phone_reader(config: Config, channel: str) -> PhoneReader | None:
-    """Return what reads the channel's addresses; None: not all of its providers send to numbers in E.164."""
-    countries: set[str | None] = set()
+_ANY = _Recipients("a recipient", as_is)
+
+
+def _recipients_of(config: Config, channel: str) -> _Recipients:
+    """Return what all providers of the channel send to, as far as that is known."""
     known = config.channels.configured.get(channel)
-    for provider in known.providers.values() if known is not None else ():
-        options = provider.options
-        if not isinstance(options, HttpChannelOptions) or "|e164" not in (options.address() or ""):
-            return None
-        countries.add(options.country)
+    options = [provider.options for provider in known.providers.values()] if known is not None else []
+    if known is not None and known.block == "email":
+        is_known = all(isinstance(each, HttpChannelOptions | SmtpOptions) for each in options)
+        return _Recipients("a mail address", _mail_address) if is_known else _ANY
+    countries: set[str | None] = set()
+    for each in options:
+        if not isinstance(each, HttpChannelOptions) or "|e164" not in (each.address() or ""):
+            return _ANY
+        countries.add(each.country)
     if not countries:
+        return _ANY
+    reader = PhoneReader(countries.pop() if len(countries) == 1 else None)
+    return _Recipients("a phone number with its country code", partial(_phone_number, reader))
+
+
+def _as_sent(recipient: str, kind: _Recipients) -> str | None:
+    """Return a recipient as messages are addressed; None: no message could be. Quotes of CSV don't count."""
+    text = cleaned(recipient)
+    if len(text) > 1 and text[0] == text[-1] == '"':
+        text = cleaned(text[1:-1].replace('""', '"'))
+    return text if text.startswith(DIGEST_PREFIX) else kind.read(text)
+
+
+def _mail_address(text: str) -> str | None:
+    try:
+        return parse_mailbox(text).address
+    except ValueError:
         return None
-    return PhoneReader(countries.pop() if len(countries) == 1 else None)
 
 
-def _as_sent(recipient: str, reader: PhoneReader | None) -> str | None:
-    """Return a recipient as messages are addressed; None: no message could be.
-
-    A number is international, whether it begins with +, 00 or its country code, unless it begins with one 0.
-    """
-    text = recipient.strip()
-    if reader is None or text.startswith(DIGEST_PREFIX):
-        return recipient
+def _phone_number(reader: PhoneReader, text: str) -> str | None:
+    """Read a number as an international one, with +, 00 or without, unless it begins with one 0."""
     if text.startswith("00"):
         text = f"+{text.removeprefix('00')}"
-    elif not text.startswith(("+", "0")):
+    elif text[:1].isdigit() and not text.startswith("0"):
         text = f"+{text}"
     return reader.e164(text) if reader.is_readable(text) else None
 

@@ -8,10 +8,15 @@ from __future__ import annotations
 import hmac
 import re
 import sqlite3
+import unicodedata
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+import idna
+
+from deliveryd.cleaning import cleaned
 from deliveryd.journal.base import MatchedReceipt
 from deliveryd.journal.orders import Effect
 from deliveryd.journal.read_transaction import read
@@ -70,11 +75,25 @@ def digest_of_address(key: bytes, channel: str, address: str) -> bytes:
 
 
 def _plain(address: str) -> str:
-    """Return a telephone number as its digits, a mail address in lower case, anything else as it is."""
-    text = address.strip()
+    """Return a telephone number as its digits, a mail address without its name, anything else as it is."""
+    text = cleaned(address)
     if _NUMBER.fullmatch(text):
         return "".join(filter(str.isdigit, text)).removeprefix("00")
-    return text.lower() if "@" in text else text
+    if "@" not in text:
+        return text
+    if text.endswith(">"):
+        text = text[text.rfind("<") + 1 : -1]
+    local, _, domain = text.rpartition("@")
+    return f"{unicodedata.normalize('NFC', local).lower()}@{_ascii_domain(domain)}"
+
+
+def _ascii_domain(domain: str) -> str:
+    """Return a domain as the DNS knows it (IDNA 2008, UTS 46); one that has no such form in lower case."""
+    domain = domain.removesuffix(".")
+    if not domain.isascii():
+        with suppress(idna.IDNAError):
+            return idna.encode(domain, uts46=True).decode("ascii")
+    return domain.lower()
 
 
 def digest_named(key: bytes, channel: str, recipient: str) -> bytes | None:

@@ -52,6 +52,23 @@ def test_an_instant_is_read_as_it_was_written(instant: int) -> None:
         "2024-01-01T02:00:00+02:00",
         "2023-12-31T19:30:00,000-0430",
         "2024-01-01T00:00:00.0000009Z",
+        "20240101T000000Z",
+        "20240101T0000+0000",
+        "20240101T010000,0+01",
+        "2024-001T00:00Z",
+        "2024001T000000Z",
+        "2024-W01-1T00:00:00Z",
+        "2024W011T0000Z",
+        "2023-12-31T24:00Z",
+        "2023-12-31T24:00:00.000Z",
+        "20231231T240000Z",
+        "2023-365T24:00:00",
+        "2023-W52-7T24:00+00:00",
+        "2023-12-31T18:00\u221206:00",
+        "2024-01-01T00:00.0Z",
+        "2024-01-01T01.5+01:30",
+        "2023-12-31T23:59:60Z",
+        "2024-01-01T08:59:60+09:00",
     ],
 )
 def test_the_same_instant_in_other_words(text: str) -> None:
@@ -65,11 +82,24 @@ def test_the_same_instant_in_other_words(text: str) -> None:
         "",
         "2024-01-01",
         "2024-01-01T00",
-        "20240101T000000Z",
+        "20240101",
+        "2024-W01-1",
+        "2024-001",
+        "2024-W01T00:00Z",
+        "2024-W53-1T00:00Z",
+        "2023-366T00:00Z",
+        "2024-000T00:00Z",
+        "2024-01T00:00Z",
         "2024-13-01T00:00:00Z",
         "2024-02-30T00:00:00Z",
-        "2024-01-01T24:00:00Z",
+        "2024-01-01T24:00:01Z",
+        "2024-01-01T24:01Z",
+        "2024-01-01T25:00Z",
+        "2024-01-01T00:60Z",
         "2024-01-01T00:00:60Z",
+        "2024-01-15T23:59:60Z",
+        "2024-01-01T00:00:00+05:99",
+        "2024-01-01T00:00:00Z[Europe/Berlin]",
         "2024-01-01T00:00:00+25:00",
         "2024-01-01X00:00:00Z",
         "01/01/2024 00:00:00",
@@ -81,7 +111,7 @@ def test_the_same_instant_in_other_words(text: str) -> None:
 )
 def test_what_is_no_instant_is_refused(text: str) -> None:
     """An expiry is never guessed; a date without a time of day would be a guess."""
-    with pytest.raises(ValueError, match=r"Invalid isoformat|must be in|not an ISO|out of range|between"):
+    with pytest.raises(ValueError, match="not an ISO 8601 instant"):
         parse_instant(text)
 
 

@@ -296,6 +296,62 @@ async def test_a_file_of_the_same_size_and_time_is_read_anew(watched: Watched) -
     assert await names(directory, 1) == {1: "Ada"}
 
 
+async def test_a_file_that_is_rewritten_in_place_counts_when_it_is_whole(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It must be the same at two looks a second apart; until then the customers known before stay known."""
+    lines = iter(['{"id": 2, "name": "Bob"}\n', '{"id": 3, "name": "Cy"}\n'])
+    pauses: list[float] = []
+
+    def write_on(pause: float) -> None:
+        pauses.append(pause)
+        with watched.path.open("a") as file:
+            file.write(next(lines, ""))
+
+    monkeypatch.setattr("deliveryd.directory.file.time.sleep", write_on)
+    directory = watched.load()
+    watched.path.write_text('{"id": 1, "name": "Ada"}\n')
+    for _ in range(2):
+        assert await names(directory, 1, 2, 3) == {1: "Ann"}
+    assert await names(directory, 1, 2, 3) == {1: "Ada", 2: "Bob", 3: "Cy"}
+    assert (watched.problems, pauses) == ([], [0.0] * 3)
+
+
+def crowd(count: int) -> str:
+    return "".join(f'{{"id": {id_}, "name": "Of {count}"}}\n' for id_ in range(1, count + 1))
+
+
+@pytest.mark.parametrize(
+    ("count", "used", "told"),
+    [
+        pytest.param(100, True, [], id="as many"),
+        pytest.param(80, True, [], id="a fifth less"),
+        pytest.param(79, True, ["79 customers instead of 100"], id="more than a fifth less"),
+        pytest.param(50, True, ["50 customers instead of 100"], id="half"),
+        pytest.param(
+            49,
+            False,
+            ["49 customers instead of 100: the former ones stay in use; run deliveryd reload --accept"],
+            id="less than half",
+        ),
+    ],
+)
+async def test_a_file_that_shrinks(watched: Watched, count: int, used: bool, told: list[str]) -> None:
+    """A loss is told once; one of more than half isn't believed until somebody accepts it."""
+    watched.replace(crowd(100))
+    directory = watched.load()
+    watched.replace(crowd(count))
+    for _ in range(2):
+        assert await names(directory, 1) == {1: f"Of {count if used else 100}"}
+    assert watched.problems == [f"{watched.path}: {each}" for each in told]
+    accept = await directory.read_to_accept()
+    assert accept() == count
+    assert await names(directory, 1, 100) == {1: f"Of {count}"} | ({100: "Of 100"} if count == 100 else {})
+    watched.replace("nonsense")
+    with pytest.raises(ConfigError):
+        await directory.read_to_accept()
+
+
 BREAKAGES = {
     "half written": (lambda path: path.write_text('{"id": 1, "na'), "customers.jsonl:1: not JSON: "),
     "cut to nothing": (lambda path: path.write_text(""), "customers.jsonl: empty"),

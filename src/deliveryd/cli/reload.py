@@ -30,6 +30,12 @@ def reload(
             help="Remove providers though messages of theirs are in doubt, wait, or have receipts to come.",
         ),
     ] = False,
+    accept_customers: Annotated[
+        bool,
+        typer.Option(
+            "--accept", help="Use the customer file though more than half of its customers are gone."
+        ),
+    ] = False,
     as_data: AsData = False,
 ) -> None:
     """Apply the changed configuration to the running worker.
@@ -39,7 +45,7 @@ def reload(
     """
     place = _socket_of_worker(config)
     try:
-        answer = ask(place, ReloadRequest(accept_orphans, caller()), RELOAD_TIMEOUT)
+        answer = ask(place, ReloadRequest(accept_orphans, caller(), accept_customers), RELOAD_TIMEOUT)
     except NoWorker as error:
         raise DeliverydError(
             f"{error}. If journal.url or control.socket was changed, restart the worker"

@@ -33,10 +33,14 @@ _LONGEST_PATH = 100  # of a socket's address, which the system limits to 107 byt
 
 
 class ReloadRequest(NamedTuple):
-    """Read the configuration anew and apply it; `accept_orphans` allows the removal of busy providers."""
+    """Read the configuration anew and apply it; `accept_orphans` allows the removal of busy providers.
+
+    `accept_customers` has the customer file used though more than half of its customers are gone.
+    """
 
     accept_orphans: bool = False
     caller: str | None = None
+    accept_customers: bool = False
 
 
 class ForgetSettingsRequest(NamedTuple):
@@ -142,7 +146,8 @@ def read_request(line: bytes) -> Request:
         case {"request": "order", **fields}:
             return _order(fields)
         case {"request": "reload", "accept_orphans": bool(accept_orphans), **fields}:
-            return ReloadRequest(accept_orphans, claim_of(fields.get("caller")))
+            accept_customers = fields.get("accept_customers") is True
+            return ReloadRequest(accept_orphans, claim_of(fields.get("caller")), accept_customers)
         case {"request": "forget settings", "settings": None}:
             return ForgetSettingsRequest()
         case {"request": "forget settings", "settings": settings_id} if type(settings_id) is int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from pathlib import Path
@@ -53,8 +54,11 @@ class FileDirectory:
     """Looks customers up in a JSON Lines or CSV file (design 6).
 
     The look-up that detects a change waits until the file has been read again, so that its messages see the
-    change; concurrent look-ups use the previous contents. If the file is invalid or missing, the previous
-    contents stay and the problem is passed to `on_problem`.
+    change; concurrent look-ups use the previous contents. A changed file counts if it is the same at two
+    looks, `check_interval` apart: it may be being written.
+
+    If the file is invalid or missing, or has lost more than half of its customers, the previous contents stay
+    and the problem is passed to `on_problem`; so is a loss of more than a fifth.
     """
 
     is_down = False
@@ -78,7 +82,7 @@ class FileDirectory:
 
     @classmethod
     def load(cls, path: Path, on_problem: Callable[[str], None], check_interval: float = 1.0) -> Self:
-        """Read the file; check for changes at most every `check_interval` seconds.
+        """Read the file as it is; check for changes at most every `check_interval` seconds.
 
         Raises ConfigError, which lists up to 20 mistakes by line, without values.
         """
@@ -101,6 +105,25 @@ class FileDirectory:
             await self._check()
         await answered(self._find(ids))
 
+    async def read_to_accept(self) -> Callable[[], int]:
+        """Read the file; return what puts it to use, whoever is gone, and returns the number of customers.
+
+        Raises ConfigError if the file is invalid.
+        """
+        try:
+            reading = await in_thread(partial(_read, self._path), abandon_on_cancel=True)
+        except OSError as error:
+            raise ConfigError([_unreachable(self._path, error)]) from None
+        index = reading.contents
+        if isinstance(index, Unusable):
+            raise ConfigError(index.problems)
+
+        def accept() -> int:
+            self._stamp, self._index = reading.stamp, index
+            return len(index)
+
+        return accept
+
     async def probe(self) -> str | None:
         """Return None: loading has read the file."""
         return None
@@ -117,7 +140,8 @@ class FileDirectory:
     async def _check(self) -> None:
         self._checking = True
         try:
-            reading = await in_thread(partial(_read_if_new, self._path, self._stamp), abandon_on_cancel=True)
+            read = partial(_read_if_new, self._path, self._stamp, self._check_interval)
+            reading = await in_thread(read, abandon_on_cancel=True)
         except OSError as error:
             self._report_unreachable(_unreachable(self._path, error))
         else:
@@ -133,8 +157,15 @@ class FileDirectory:
         self._stamp = reading.stamp
         if isinstance(reading.contents, Unusable):
             self._on_problem("; ".join(reading.contents.problems))
-        else:
-            self._index = reading.contents
+            return
+        before, now = len(self._index), len(reading.contents)
+        told = f"{self._path}: {now:,} customers instead of {before:,}"
+        if now < before / 2:
+            self._on_problem(f"{told}: the former ones stay in use; run deliveryd reload --accept")
+            return
+        if now < before * 4 / 5:
+            self._on_problem(told)
+        self._index = reading.contents
 
     def _report_unreachable(self, problem: str) -> None:
         if problem != self._unreachable:
@@ -142,8 +173,14 @@ class FileDirectory:
             self._on_problem(problem)
 
 
-def _read_if_new(path: Path, known: _Stamp) -> _Reading | None:
-    return None if _Stamp.of(path.stat()) == known else _read(path)
+def _read_if_new(path: Path, known: _Stamp, pause: float) -> _Reading | None:
+    """Return the file's contents, steady if they are the same `pause` seconds after the first look."""
+    first_look = _Stamp.of(path.stat())
+    if first_look == known:
+        return None
+    time.sleep(pause)
+    reading = _read(path)
+    return reading._replace(steady=reading.steady and reading.stamp == first_look)
 
 
 def _read(path: Path) -> _Reading:

@@ -15,6 +15,7 @@ import anyio
 from anyio.abc import TaskGroup
 
 from deliveryd.config import Config, Examined
+from deliveryd.directory.file import FileDirectory
 from deliveryd.errors import AddressInUse, ConfigError
 from deliveryd.journal.base import Orphans
 from deliveryd.journal.service import difference
@@ -88,11 +89,17 @@ class Reloader:
         self.sweep = self._handover.sweep
         self.last: LastReload | None = None
 
-    async def reload(self, *, accept_orphans: bool) -> LastReload:
-        """Apply the configuration as it is in the file now. Raises ConfigError; then nothing has changed."""
+    async def reload(self, *, accept_orphans: bool, accept_customers: bool = False) -> LastReload:
+        """Apply the configuration as it is in the file now. Raises ConfigError; then nothing has changed.
+
+        `accept_customers`: the customer file is used though more than half of its customers are gone.
+        """
         async with self._turn:
             try:
-                found = await self._reload(accept_orphans)
+                accept = await self._customers_to_accept() if accept_customers else None
+                found = list(await self._reload(accept_orphans))
+                if accept is not None:
+                    found.append(Change("customers.path", f"accepted with {accept():,} customers"))
             except ConfigError as error:
                 self.last = LastReload(self._clock.now(), NOT_APPLIED, problems=tuple(error.problems))
                 for problem in error.problems:
@@ -124,6 +131,10 @@ class Reloader:
     def _read(self) -> Examination:
         examined = self._around.examine()
         return Examination(examined, {} if examined.config is None else digests(examined.config))
+
+    async def _customers_to_accept(self) -> Callable[[], int] | None:
+        directory = self._handover.outside.directory
+        return await directory.read_to_accept() if isinstance(directory, FileDirectory) else None
 
     # what a removal would leave
 

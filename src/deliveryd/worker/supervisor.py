@@ -261,7 +261,9 @@ class Supervisor:
         """Begin to take operators' orders and requests, and signals to reload."""
 
         async def reload(request: ReloadRequest, _user: str) -> Mapping[str, object]:
-            found = await reloader.reload(accept_orphans=request.accept_orphans)
+            found = await reloader.reload(
+                accept_orphans=request.accept_orphans, accept_customers=request.accept_customers
+            )
             return {"outcome": found.outcome, "changes": found.changes}
 
         async def forget_settings(request: ForgetSettingsRequest, _user: str) -> Mapping[str, object]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections.abc import Collection, Iterator
 
+from deliveryd.cleaning import is_invisible
 from deliveryd.inspection.lint.rules import LintFinding
 from deliveryd.inspection.lint.subject import Field, Subject, fields_of
 from deliveryd.rendering.escaping import HTML, VERBATIM
@@ -14,6 +14,14 @@ from deliveryd.rendering.template import Template
 _FOREIGN = re.compile(
     r"[$#%]\{[\w.]{1,64}\}|%\([\w.]{1,64}\)[sd]|<%=?[^<>%]{1,64}%>|\[\[[\w.]{1,64}\]\]|\{%[^{}%]{1,64}%\}"
 )
+_OPENING = r"&(?:amp;)?(?:#0*123|#x0*7b|lcub|lbrace);|%(?:25)?7b|[\uff5b\ufe5b\u2774\u2983{]"
+_CLOSING = r"&(?:amp;)?(?:#0*125|#x0*7d|rcub|rbrace);|%(?:25)?7d|[\uff5d\ufe5c\u2775\u2984}]"
+_BRACED = re.compile(
+    rf"(?P<before>(?:{_OPENING}){{1,2}}) ?(?P<name>\w(?:[\w .-]{{0,62}}[\w.-])?) ?"
+    rf"(?P<after>(?:{_CLOSING}){{1,2}})",
+    re.IGNORECASE,
+)
+"""A name between braces, which may be written as in HTML or in addresses, or only look like braces."""
 _STYLED = re.compile(r"<(style|script)\b[^<>]*>.*?(?:</\1\s*>|\Z)", re.IGNORECASE | re.DOTALL)
 _LONGEST_SHOWN = 40
 
@@ -31,7 +39,13 @@ def _in_field(field: Field, given: Collection[str]) -> Iterator[LintFinding]:
     for match in foreign:
         said = f"{_shown(match[0])} is a placeholder of another template language"
         yield _finding("foreign-placeholder", said, "write {name}", field, match.start())
-    taken = {place for match in foreign for place in range(*match.span())}
+    encoded = [
+        each for each in _BRACED.finditer(text) if each["before"].strip("{") or each["after"].strip("}")
+    ]
+    for match in encoded:
+        said = f"{_shown(match[0])} is no placeholder, and is sent as it is"
+        yield _finding("encoded-braces", said, f"write {{{match['name']}}}", field, match.start())
+    taken = {place for match in (*foreign, *encoded) for place in range(*match.span())}
     yield from (found for found in _braced(field, text, given) if found.offset not in taken)
     yield from (found for found in _unbalanced(field, text) if found.offset not in taken)
 
@@ -47,11 +61,14 @@ def _braced(field: Field, text: str, given: Collection[str]) -> Iterator[LintFin
     slots = dict(template.slots)
     offset = 0
     for index, piece in enumerate(template.pieces):
-        if index in slots and piece[1:-1] not in given:
+        if index in slots:
             name = slots[index]
-            if text[offset - 1 : offset] == "{" and text.startswith("}", offset + len(piece)):
+            is_doubled = text[offset - 1 : offset] == "{" and text.startswith("}", offset + len(piece))
+            if is_doubled and piece not in given:
                 said = f"{{{_shown(piece)}}} becomes the value between braces"
                 yield _finding("doubled-braces", said, f"write {_shown(piece)}", field, offset - 1)
+            elif piece[1:-1] in given:
+                pass
             elif not naming(name) and name not in given:
                 said = f"{_shown(piece)} holds no name, so it is sent as it is"
                 yield _finding("literal-braces", said, _remedy_of(name, field), field, offset)
@@ -67,7 +84,7 @@ def _remedy_of(name: str, field: Field) -> str:
 
 
 def _spelled(field: Field, piece: str, name: str, offset: int) -> LintFinding:
-    hidden = [char for char in piece if unicodedata.category(char) == "Cf"]
+    hidden = [char for char in piece if is_invisible(char)]
     if hidden:
         codes = ", ".join(f"U+{ord(char):04X}" for char in dict.fromkeys(hidden))
         said = f"{{{name}}} holds {codes}, which can't be seen"

@@ -46,6 +46,7 @@ RULES: Mapping[str, Rule] = {
     # braces
     "unbalanced-brace": Rule(_WARNING, "A brace has no counterpart, and is sent as it is."),
     "doubled-braces": Rule(_WARNING, "Of {{name}} only the inner braces are replaced."),
+    "encoded-braces": Rule(_WARNING, "Braces in another form, such as %7Bname%7D, are sent as they are."),
     "literal-braces": Rule(_WARNING, "Braces hold no name, and are sent as they are."),
     "foreign-placeholder": Rule(_WARNING, "A placeholder of another template language is sent as it is."),
     "invisible-character": Rule(_WARNING, "A placeholder holds invisible characters."),

@@ -7,8 +7,20 @@ import signal
 import sys
 
 
+def open_standard_streams() -> None:
+    """Open the descriptors 0 to 2 that are closed: a journal would take a number that others write to."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest number that is free
+            stream = os.fdopen(number, "w" if number else "r", encoding="utf-8", closefd=False)
+            setattr(sys, name, stream)
+
+
 def main() -> None:
     """Run the command line, which is loaded unless a few lines answer."""
+    open_standard_streams()
     if os.getpid() == 1:  # of a container: the kernel ignores what PID 1 has no handler for
         signal.signal(signal.SIGTERM, lambda _signal, _frame: os._exit(128 + signal.SIGTERM))
     if sys.argv[1:2] == ["health"]:

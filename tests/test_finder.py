@@ -89,11 +89,33 @@ def test_a_form_is_an_object_of_texts() -> None:
     assert compile_finder("/x/*").find_all(document) == ["1", "2", "3"]
 
 
-@pytest.mark.parametrize("body", [b"a=%ff", b"\xff=1", b"&".join([b"a=1"] * 1001)])
-def test_a_form_that_cannot_be_read(body: bytes) -> None:
-    """Text that isn't UTF-8, and too many fields."""
-    with pytest.raises(ValueError, match=r"."):
-        read_texts(body)
+@pytest.mark.parametrize(
+    ("encoded", "fields"),
+    [
+        (b"a=%ff&b=1", {"a": "\ufffd", "b": "1"}),
+        (b"a=\xff&b=1", {"a": "\ufffd", "b": "1"}),
+        (b"%ff=x&b=1", {"\ufffd": "x", "b": "1"}),
+        (b"a=Gr%F6%DFe&b=1", {"a": "Gr\ufffd\ufffde", "b": "1"}),
+        (b"a=Gr\xf6\xdfe&b=1", {"a": "Gr\ufffd\ufffde", "b": "1"}),
+        (b"a=%C3\xa9&b=%00%41", {"a": "é", "b": "\0A"}),  # one character, half of it escaped
+        (b"a=%ED%A0%BD&b=1", {"a": "\ufffd\ufffd\ufffd", "b": "1"}),  # half a surrogate pair
+        (b"a=%04%22&b=1", {"a": '\x04"', "b": "1"}),  # the beginning of a text in UCS-2
+        (b"a=100%&b=%zz%4", {"a": "100%", "b": "%zz%4"}),
+        ("a=é&b=1".encode(), {"a": "é", "b": "1"}),
+        (b"&a=x+y%2B&&b==1&c&=d&", {"a": "x y+", "b": "=1", "c": "", "": "d"}),
+        (b"a=1;b=2", {"a": "1;b=2"}),
+    ],
+)
+def test_forms_are_decoded_as_the_url_standard_says(encoded: bytes, fields: dict[str, str]) -> None:
+    """What isn't UTF-8 is replaced in its field; the others are read."""
+    assert read_texts(encoded) == fields
+
+
+def test_a_form_of_too_many_fields_is_not_read() -> None:
+    """A thousand are."""
+    assert read_texts(b"&".join([b"a=1"] * 1000)) == {"a": ["1"] * 1000}
+    with pytest.raises(ValueError, match="1000 fields"):
+        read_texts(b"&".join([b"a=1"] * 1001))
 
 
 def test_the_elements_of_a_list() -> None:
@@ -162,8 +184,29 @@ def test_conditions_that_are_none(condition: dict[str, object]) -> None:
         ConditionOptions.model_validate(condition)
 
 
-def test_a_body_with_half_a_surrogate_pair_or_a_mark_of_its_encoding_is_read() -> None:
-    """A refusal that repeats a cut text still has its code."""
-    assert holds(b'{"code": 21610, "text": "\\ud83d"}', at="/code", **{"is": [21610]})
-    assert holds(b'\xef\xbb\xbf{"code": 21610}', at="/code", **{"is": [21610]})
-    assert not Document(b'{"code": NaN}').is_readable
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"code": 21610, "text": "\\ud83d"}',
+        b'{"code": 21610, "text": "Gr\xf6\xdfe"}',
+        b'{"code": 21610, "text": "\xed\xa0\xbd"}',
+        b'{"code": 21610, "text": "a\tb\nc\0"}',
+        b'{"code": 21610, "price": NaN, "least": -Infinity}',
+        b'{"code": 21610, "price": 1e999}',
+        b'\xef\xbb\xbf{"code": 21610}',
+        b'\xef\xbb\xbf {"code": 21610, "text": "\xff"}\r\n\0',
+        '{"code": 21610, "text": "é"}'.encode("utf-16"),
+        '{"code": 21610, "text": "é"}'.encode("utf-16-le"),
+    ],
+)
+def test_a_value_is_found_beside_one_that_cant_be_read(body: bytes) -> None:
+    """A refusal that repeats a cut text, or one in another coding, still has its code."""
+    assert holds(body, at="/code", **{"is": [21610]})
+
+
+def test_what_cant_be_read_is_found_nowhere() -> None:
+    """No number is no value, and a fraction beside a broken text is still as it was written."""
+    document = Document(b'{"nothing": NaN, "text": "\xff", "price": 1.50}')
+    assert [compile_finder(at).find(document) for at in ("/nothing", "/text", "/price")] == [
+        None, "\ufffd", "1.50",
+    ]  # fmt: skip

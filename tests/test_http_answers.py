@@ -219,6 +219,14 @@ def test_rows_put_together_mean_what_they_mean_one_by_one(
     assert verdict_of(apart, status, body) == verdict
 
 
+@pytest.mark.parametrize(
+    "body", [b'{"id": "m-1", "text": "Gr\xf6\xdfe"}', b'{"text": "a\tb", "cost": NaN, "id": "m-1"}']
+)
+def test_an_id_counts_beside_a_field_that_cant_be_read(body: bytes) -> None:
+    """Some gateways repeat the text in its own coding."""
+    assert verdict_of([], 202, body, provider_id="/id") == Accepted("m-1")
+
+
 def test_the_providers_id_in_a_header() -> None:
     """SendGrid has it there, and an accepted row has it too."""
     headers = {"x-message-id": "m-1"}

@@ -81,9 +81,14 @@ secrets = {{ password = "password", receipt_token = "receipt-token" }}
 """
 
 TEXTS = {
-    1: "Your code is {code}, dear customer",  # GSM-7
-    2: "Ваш код {code}",  # UCS-2
+    0: "Your code is {code}, dear customer",  # GSM-7
+    1: "Größe {code} für José, à Münster",  # Latin-1: Kannel's centre gets it so, though GSM-7 has it
+    2: "Ваш код {code}",  # UCS-2, whose bytes are ASCII
+    3: "您的验证码 {code} 😀",  # UCS-2, whose bytes are no UTF-8
 }
+
+CODINGS = ("text", "text", "ucs-2", "ucs-2")
+"""How the centre gets each."""
 
 pytestmark = [
     pytest.mark.slow,
@@ -164,14 +169,14 @@ def received(folder: Path) -> list[Text]:
     ]
 
 
-def test_kannel_sends_messages_in_both_codings_and_reports_all_of_them(world: World, tmp_path: Path) -> None:
-    """Two hundred messages, half of them in UCS-2: each arrives once, and each is told as delivered."""
+def test_kannel_sends_messages_in_all_codings_and_reports_all_of_them(world: World, tmp_path: Path) -> None:
+    """Two hundred messages in GSM-7, Latin-1 and UCS-2: each arrives once, and each is told as delivered."""
     world.customers([{"id": number, "phone": f"+447700900{number:03}"} for number in range(1, COUNT + 1)])
     world.state.enqueue(
         *(
             {
                 "id": number,
-                "settingsId": 1 + number % 2,
+                "settingsId": number % len(TEXTS),
                 "customerId": number,
                 "variables": {"code": f"{number:04}"},
             }
@@ -190,6 +195,6 @@ def test_kannel_sends_messages_in_both_codings_and_reports_all_of_them(world: Wo
         )
     assert all(world.state.statuses(n) == ["dequeued", "sent", "delivered"] for n in range(1, COUNT + 1))
     assert sorted(received(tmp_path)) == [
-        Text(f"+447700900{n:03}", "ucs-2" if n % 2 else "text", TEXTS[1 + n % 2].format(code=f"{n:04}"))
+        Text(f"+447700900{n:03}", CODINGS[n % len(TEXTS)], TEXTS[n % len(TEXTS)].format(code=f"{n:04}"))
         for n in range(1, COUNT + 1)
     ]

@@ -150,7 +150,7 @@ TYPES = [
         (b"id=7&status=delivered&text=two words\r\n", ("7", "delivered")),
         (b'--x\r\nContent-Disposition: form-data; name="a"\r\n\r\n&id=8&status=delivered\r\n--x--', None),
         (b"<report><text>&id=8&status=delivered&</text></report>", None),
-        (b"hello\n&id=8&status=delivered", None),
+        (b"text=hello\n&id=8&status=delivered", ("8", "delivered")),
         (b'"&id=8&status=delivered&"', None),
     ],
     ids=["JSON", "JSON with a mark", "form", "careless form", "several parts", "XML", "lines", "text"],
@@ -258,6 +258,33 @@ def test_the_hash_in_twilios_query_needs_its_body() -> None:
         request(b"&", "POST", url, content_type=FORM, x_twilio_signature=made),
     ]
     assert [is_genuine({"scheme": "twilio"}, KEY, each) for each in sent] == [True, False, False, False]
+
+
+def test_signatures_cover_the_bytes_of_a_form() -> None:
+    """A field in Latin-1 or UCS-2 that nobody needs; the type that a body is sent under changes nothing."""
+    body = b"Status=ok&Text=Gr%F6%DFe&Reply=\x04\xff"
+    fields = b"Reply\x04\xffStatusokTextGr\xf6\xdfe"
+    twilio = base64.b64encode(hmac.digest(KEY.encode(), URL.encode() + fields, "sha1")).decode()
+    plivo = hmac.digest(KEY.encode(), URL.encode() + b"." + fields + b".nonce1", "sha256")
+    plivos = {
+        "x_plivo_signature_v3": base64.b64encode(plivo).decode(), "x_plivo_signature_v3_nonce": "nonce1",
+    }  # fmt: skip
+    parameters = b"&Reply=\x04\xff&Status=ok&Text=Gr\xf6\xdfe"
+    vonage = body + b"&sig=" + hmac.digest(KEY.encode(), parameters, "sha256").hex().encode()
+    for named in (FORM, "application/json", "text/plain"):
+        about = {"url": URL, "content_type": named}
+        assert is_genuine({"scheme": "twilio"}, KEY, request(body, **about, x_twilio_signature=twilio))
+        assert is_genuine({"scheme": "plivo"}, KEY, request(body, **about, **plivos))
+        assert is_genuine({"scheme": "vonage"}, KEY, request(vonage, **about))
+    other = body.replace(b"%F6", b"%F7")
+    assert not is_genuine({"scheme": "twilio"}, KEY, request(other, url=URL, x_twilio_signature=twilio))
+
+
+def test_json_under_the_name_of_a_form_needs_a_signature_of_json() -> None:
+    """A signature of the address and no field covers no body, whatever the body is called."""
+    made = base64.b64encode(hmac.digest(KEY.encode(), URL.encode(), "sha1")).decode()
+    sent = request(BODY, url=URL, content_type=FORM, x_twilio_signature=made)
+    assert not is_genuine({"scheme": "twilio"}, KEY, sent)
 
 
 def test_vonages_parameters_cover_no_list() -> None:

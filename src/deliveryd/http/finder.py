@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from typing import Annotated, NamedTuple
-from urllib.parse import parse_qsl
+from urllib.parse import unquote_to_bytes
 
 import orjson
 from pydantic import AfterValidator
@@ -32,6 +32,8 @@ TextFields = Mapping[str, str | list[str]]
 """A form's fields, or a query's parameters; a name that is given several times has a list."""
 
 _NOTHING: Mapping[str, str] = {}
+_AROUND = " \t\r\n\0\ufeff"
+"""What may stand around JSON; a NUL ends the strings of some programming languages."""
 
 
 class _Unreadable:
@@ -41,12 +43,24 @@ class _Unreadable:
 _UNREADABLE = _Unreadable()
 
 
+def read_pairs(encoded: bytes) -> list[tuple[bytes, bytes]]:
+    """Return the names and values of a form or a query, by the URL Standard. Raises ValueError: too many."""
+    fields = encoded.split(b"&", _MOST_FIELDS)
+    if len(fields) > _MOST_FIELDS:
+        raise ValueError(f"there are more than {_MOST_FIELDS} fields")
+    pairs = [field.partition(b"=") for field in fields if field]
+    return [(_unquoted(name), _unquoted(value)) for name, _, value in pairs]
+
+
+def _unquoted(text: bytes) -> bytes:
+    return unquote_to_bytes(text.replace(b"+", b" "))
+
+
 def read_texts(encoded: bytes) -> TextFields:
-    """Parse a form or a query. Raises ValueError: too many fields, or not UTF-8."""
+    """Return those fields as text; what isn't UTF-8 is U+FFFD. Raises ValueError: too many."""
     texts: dict[str, str | list[str]] = {}
-    text = encoded.decode("ascii")
-    pairs = parse_qsl(text, keep_blank_values=True, errors="strict", max_num_fields=_MOST_FIELDS)
-    for name, value in pairs:
+    for raw_name, raw_value in read_pairs(encoded):
+        name, value = raw_name.decode("utf-8", "replace"), raw_value.decode("utf-8", "replace")
         earlier = texts.get(name)
         if earlier is None:
             texts[name] = value
@@ -55,10 +69,6 @@ def read_texts(encoded: bytes) -> TextFields:
         else:
             texts[name] = [earlier, value]
     return texts
-
-
-def _no_number(name: str) -> object:
-    raise ValueError(f"{name} is no JSON")
 
 
 class Document:
@@ -123,30 +133,35 @@ class Document:
         return part
 
     def _parsed(self) -> object:
-        """Parse with the fast parser; what it refuses, such as a cut emoji, the other one may read."""
+        """Parse with the fast parser; the other one reads what it refuses, such as another coding."""
         if self._tree is None:
             try:
                 self._tree = orjson.loads(self.body)
             except (ValueError, RecursionError):
-                self._tree = _attempt(_LENIENT, self.body)
+                self._tree = _leniently(self.body)
         return self._tree
 
     def _parsed_exactly(self) -> object:
         """Parse with the slower parser, which keeps numbers such as 1.50 as they are written."""
         if self._exact is None:
-            self._exact = self._exactly() if self._exactly else _attempt(_EXACT, self.body)
+            self._exact = self._exactly() if self._exactly else _leniently(self.body, parse_float=str)
         return self._exact
 
 
-_EXACT = partial(json.loads, parse_float=str)
-_LENIENT = partial(json.loads, parse_constant=_no_number)
+def _leniently(body: bytes, parse_float: Callable[[str], object] = float) -> object:
+    """Parse JSON in which a field that may not be needed isn't as it should be.
 
-
-def _attempt(parse: Callable[[bytes], object], body: bytes) -> object:
+    Bytes that aren't UTF-8 are U+FFFD, control characters belong to the text, NaN and Infinity are missing.
+    """
     try:
-        return parse(body)
+        text = body.decode(json.detect_encoding(body), "replace").strip(_AROUND)
+        return json.loads(text, strict=False, parse_float=parse_float, parse_constant=_missing)
     except (ValueError, RecursionError):
         return _UNREADABLE
+
+
+def _missing(_constant: str) -> None:
+    return None
 
 
 def _at(elements: list[object], index: int) -> object:

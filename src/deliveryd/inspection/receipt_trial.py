@@ -153,7 +153,7 @@ def _report_lines(reports: Sequence[Report]) -> Iterator[str]:
         names = (("id", report.provider_id), ("reference", report.reference))
         about = ", ".join(f"{name} {value}" for name, value in names if value is not None)
         meanings = [report.meaning, *([report.consent] if report.consent is not None else [])]
-        at = format_instant(report.at)
-        yield f"{report.word}: {' and '.join(meanings)}, at {at}, {about or 'no message'}"
+        at = f"at {format_instant(report.at)}" if report.is_dated else "undated"
+        yield f"{report.word}: {' and '.join(meanings)}, {at}, {about or 'no message'}"
     if not reports:
         yield "none"

@@ -14,7 +14,7 @@ from deliveryd.receipts.signatures.base import Forged, Verified
 from deliveryd.receipts.verification import Verifier, open_verifier
 from deliveryd.runtime.renewal import RenewedValue
 
-_MODE, _TOKEN, _CHALLENGE = "hub.mode", "hub.verify_token", "hub.challenge"
+_MODE, _TOKEN, _CHALLENGE = b"hub.mode", b"hub.verify_token", b"hub.challenge"
 _PLAIN = "text/plain; charset=utf-8"
 
 
@@ -61,11 +61,13 @@ class Inlet:
             given = dict(request.query_pairs())
         except ValueError:
             return None
-        if given.get(_MODE) != "subscribe":
+        if given.get(_MODE) != b"subscribe":
             return None
-        token = given.get(_TOKEN, "").encode()
+        token = given.get(_TOKEN, b"")
         fits = [hmac.compare_digest(token, each) for each in self._verify_tokens.latest()]
-        return ReceiptReply(200, given.get(_CHALLENGE, "")) if any(fits) else ReceiptReply(403, "wrong token")
+        if not any(fits):
+            return ReceiptReply(403, "wrong token")
+        return ReceiptReply(200, given.get(_CHALLENGE, b"").decode("utf-8", "replace"))
 
     def verify(self, request: ReceiptRequest, now: int) -> Verified:
         """Return what a genuine request holds. Raises Forged, CertificateMissing."""

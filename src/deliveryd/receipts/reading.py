@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import islice
 from typing import Literal, NamedTuple, cast
 
@@ -22,7 +23,7 @@ from deliveryd.http.json_pointer import (
     wrong_shapes,
 )
 from deliveryd.receipts.request import Unreadable
-from deliveryd.receipts.times import compile_time
+from deliveryd.receipts.times import EARLIEST, HOW_FAR_AHEAD, compile_time
 
 LONGEST_RAW = 4096
 """Characters that are kept of a report that can't be read."""
@@ -245,7 +246,7 @@ class ReportReader:
         reference = _first(self._reference, item)
         if not any(ids) and reference is None and meaning != "none":
             _missing("provider_id or reference", (*self._provider_id, *self._reference))
-        instant = None if meaning == "none" and consent is None else self._time(item)
+        instant = None if meaning == "none" and consent is None else self._time(item, received_at)
         is_dated = instant is not None
         at = received_at if instant is None else instant
         for id_ in ids:
@@ -259,15 +260,14 @@ class ReportReader:
                 return found
         return (None,)
 
-    def _time(self, item: Document) -> int | None:
-        text = _first(self._reported_at, item)
-        if text is None:
-            return None
-        try:
-            return self._read_time(text)
-        except (ValueError, OverflowError):
-            places = ", ".join(place.expression for place in self._reported_at)
-            raise Unreadable(f"no time can be read at {places}") from None
+    def _time(self, item: Document, received_at: int) -> int | None:
+        """Return the first time that can be read; None: the report is undated."""
+        for place in self._reported_at:
+            if (text := place.find(item)) is not None:
+                with suppress(ValueError, OverflowError):
+                    if EARLIEST <= (at := self._read_time(text)) <= received_at + HOW_FAR_AHEAD:
+                        return at
+        return None
 
 
 def _check_object(tree: object) -> None:

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from urllib.parse import parse_qsl
 
-from deliveryd.http.finder import Document, TextFields, read_texts
+from deliveryd.http.finder import Document, TextFields, read_pairs, read_texts
 from deliveryd.journal.used_tokens import SignedToken
 
-_FORM = re.compile(rb"(?![\[{<\"]|--)[!-~][ -~]*\s*")
-"""One line of ASCII that begins unlike JSON, XML and a body of several parts."""
+_NO_FORM = re.compile(rb"""[\s\0\xef\xbb\xbf\xfe\xff]*[\[{"<]|--""")
+"""How JSON, XML and multipart begin, after a byte order mark if there is one; a form begins with a name."""
 
+_AROUND = b" \t\r\n\0"
 _NO_TEXTS: TextFields = {}
-_MOST_FIELDS = 1000
 
 
 class Unreadable(ValueError):
@@ -57,9 +56,13 @@ class ReceiptRequest:
     `peer` tells who sent it; None: nobody is named.
 
     `token`: its signature covers this token and not the report, so the token counts for this report only.
+    `sent` is the body as it was sent, if it was compressed.
     """
 
-    __slots__ = ("_raw_headers", "base", "body", "headers", "method", "path", "peer", "query", "token")
+    __slots__ = (
+        "_raw_headers", "base", "body", "headers", "method", "path", "peer", "query", "sent",
+        "token",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -70,6 +73,7 @@ class ReceiptRequest:
         body: bytes,
         *,
         base: str = "",
+        sent: bytes | None = None,
         peer: Callable[[], str | None] = lambda: None,
     ) -> None:
         self.method = method
@@ -79,6 +83,7 @@ class ReceiptRequest:
         self.headers: Mapping[str, str] = ReceiptHeaders(headers)
         self.body = body
         self.base = base
+        self.sent = sent
         self.peer = peer
         self.token: SignedToken | None = None
 
@@ -90,27 +95,23 @@ class ReceiptRequest:
 
     @property
     def is_form(self) -> bool:
-        """Whether the body is a form.
+        """Whether the body is a form: the body tells, as its content type isn't signed, and often wrong."""
+        return b"=" in self.body and not _NO_FORM.match(self.body)
 
-        The body itself decides: a signature covers it, and not the Content-Type beside it, which could have
-        JSON read as a form.
-        """
-        return _FORM.fullmatch(self.body) is not None and b"=" in self.body
+    def form_pairs(self) -> list[tuple[bytes, bytes]]:
+        """Return the fields of a form as they were written, none of another body. Raises ValueError."""
+        return read_pairs(self.body) if self.is_form else []
 
-    def form_pairs(self) -> list[tuple[str, str]]:
-        """Return the fields of a form, none of another body. Raises ValueError."""
-        return _pairs(self.body) if self.is_form else []
+    def query_pairs(self) -> list[tuple[bytes, bytes]]:
+        """Return the parameters of the query as they were written. Raises ValueError."""
+        return read_pairs(self.query)
 
-    def query_pairs(self) -> list[tuple[str, str]]:
-        """Return the parameters of the query. Raises ValueError."""
-        return _pairs(self.query)
-
-    def parameters(self) -> list[tuple[str, str]]:
+    def parameters(self) -> list[tuple[bytes, bytes]]:
         """Return the fields of the form, or without a body those of the query. Raises ValueError."""
         return self.form_pairs() if self.body else self.query_pairs()
 
     def with_body(self, body: bytes) -> ReceiptRequest:
-        """Return the request with the content of an envelope, which is JSON."""
+        """Return the request with another body, such as the content of an envelope."""
         return ReceiptRequest(self.method, self.path, self.query, self._raw_headers, body, base=self.base)
 
     def with_token(self, token: SignedToken) -> ReceiptRequest:
@@ -128,11 +129,13 @@ class ReceiptRequest:
                 raise Unreadable("the request has neither a body nor a query")
             query = _texts(self.query, "query")
             return Document(b"", self.headers, query, form=query)
-        form = _texts(self.body, "form") if self.is_form else None
+        form = _texts(self.body.strip(_AROUND), "form") if self.is_form else None
         document = Document(self.body, self.headers, self._query_if_any(), form)
-        if not document.is_readable:
-            raise Unreadable("the body is neither JSON nor a plain form")
-        return document
+        if document.is_readable:
+            return document
+        if self.body.startswith(b"--"):
+            raise Unreadable("the body is multipart; only JSON and plain forms can be read")
+        raise Unreadable("the body is neither JSON nor a form")
 
     def _query_if_any(self) -> TextFields:
         """Return the query beside a body; one that can't be read has no parameters."""
@@ -146,10 +149,4 @@ def _texts(encoded: bytes, what: str) -> TextFields:
     try:
         return read_texts(encoded)
     except ValueError:
-        raise Unreadable(f"the {what} isn't URL-encoded UTF-8, or has too many fields") from None
-
-
-def _pairs(encoded: bytes) -> list[tuple[str, str]]:
-    return parse_qsl(
-        encoded.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=_MOST_FIELDS
-    )
+        raise Unreadable(f"the {what} has too many fields") from None

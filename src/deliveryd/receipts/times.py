@@ -8,7 +8,13 @@ from functools import partial
 from zoneinfo import ZoneInfo
 
 from deliveryd.channels.receipt_options import ISO, UNIX, UNIX_MS
-from deliveryd.model import parse_instant
+from deliveryd.model import SECOND, parse_instant
+
+EARLIEST = 946_684_800_000_000
+"""The year 2000. Earlier times stand for none: the zero of a program, such as 0001-01-01 or 1970-01-01."""
+
+HOW_FAR_AHEAD = 24 * 3600 * SECOND
+"""After the arrival: more than zones and clocks differ. Later times stand for none, too: 9999-12-31."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECONDS_FROM = 100_000_000_000  # in seconds, this would be the year 5138

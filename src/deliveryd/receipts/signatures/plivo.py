@@ -36,7 +36,7 @@ class Scheme:
         nonce = header(request, _NONCE)
         if not _PLAIN.fullmatch(nonce):
             raise Forged("the nonce isn't one of Plivo's")
-        signed = _signed(request, nonce).encode("utf-8", "surrogateescape")
+        signed = _signed(request, nonce)
         expected = [hmac.digest(key, signed, "sha256") for key in keys]
         if not any(is_any(each, expected) for each in _given(request)):
             raise Forged("the signature doesn't fit; it covers receipts.public_url")
@@ -50,13 +50,13 @@ def _given(request: ReceiptRequest) -> Iterable[bytes]:
                 yield signature
 
 
-def _signed(request: ReceiptRequest, nonce: str) -> str:
-    address = urlsplit(request.url)._replace(query="", fragment="").geturl()
+def _signed(request: ReceiptRequest, nonce: str) -> bytes:
+    address = urlsplit(request.url)._replace(query="", fragment="").geturl().encode("latin-1")
     try:
-        query = "&".join(f"{name}={value}" for name, value in sorted(request.query_pairs()))
-        form = "".join(f"{name}{value}" for name, value in sorted(request.form_pairs()))
+        query = b"&".join(name + b"=" + value for name, value in sorted(request.query_pairs()))
+        form = b"".join(name + value for name, value in sorted(request.form_pairs()))
     except ValueError:
         raise Forged("the query or the form can't be read") from None
-    dot = "." if query and form else ""
-    mark = "?" if query or form else ""
-    return f"{address}{mark}{query}{dot}{form}.{nonce}"
+    dot = b"." if query and form else b""
+    mark = b"?" if query or form else b""
+    return b"".join((address, mark, query, dot, form, b".", nonce.encode()))

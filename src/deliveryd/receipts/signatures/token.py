@@ -33,6 +33,6 @@ class Scheme:
         if self._kind == "header":
             return header(request, self._name).encode("latin-1")
         try:
-            return dict(request.query_pairs()).get(self._name, "").encode()
+            return dict(request.query_pairs()).get(self._name.encode(), b"")
         except ValueError:
             raise Forged("the query can't be read") from None

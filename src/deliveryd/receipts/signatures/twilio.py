@@ -17,7 +17,7 @@ from deliveryd.receipts.request import ReceiptRequest
 from deliveryd.receipts.signatures.base import Covered, Forged, decode, header, is_any
 
 _HEADER = "X-Twilio-Signature"
-_BODY_HASH = "bodySHA256"
+_BODY_HASH = b"bodySHA256"
 _PORTS = {"https": 443, "http": 80}
 
 
@@ -37,14 +37,14 @@ class Scheme:
         if given is None:
             raise Forged("the signature isn't base64")
         form = _sorted(request)
-        signed = [f"{url}{form}".encode() for url in _spellings(request.url)]
+        signed = [url.encode("latin-1") + form for url in _spellings(request.url)]
         if not is_any(given, [hmac.digest(key, each, "sha1") for key in keys for each in signed]):
             raise Forged("the signature doesn't fit; it covers receipts.public_url and the form")
         named = _named_hash(request)
         if named is not None and not is_any(
-            named.lower().encode(), [hashlib.sha256(request.body).hexdigest().encode()]
+            named.lower(), [hashlib.sha256(request.body).hexdigest().encode()]
         ):
-            raise Forged(f"the body doesn't fit {_BODY_HASH} of the query")
+            raise Forged(f"the body doesn't fit {_BODY_HASH.decode()} of the query")
         return Covered(request, request.is_form or named is not None, query=True)
 
 
@@ -56,18 +56,18 @@ def _spellings(url: str) -> list[str]:
     return [parts._replace(netloc=netloc).geturl() for netloc in (host, f"{host}:{port}")]
 
 
-def _sorted(request: ReceiptRequest) -> str:
+def _sorted(request: ReceiptRequest) -> bytes:
     """Return the fields of the form, sorted by name; of a repeated one every value once, sorted."""
-    values: defaultdict[str, set[str]] = defaultdict(set)
+    values: defaultdict[bytes, set[bytes]] = defaultdict(set)
     try:
         for name, value in request.form_pairs():
             values[name].add(value)
     except ValueError:
         raise Forged("the form can't be read") from None
-    return "".join(f"{name}{value}" for name in sorted(values) for value in sorted(values[name]))
+    return b"".join(name + value for name in sorted(values) for value in sorted(values[name]))
 
 
-def _named_hash(request: ReceiptRequest) -> str | None:
+def _named_hash(request: ReceiptRequest) -> bytes | None:
     """Return the hash of the body that the query names, if any."""
     try:
         return dict(request.query_pairs()).get(_BODY_HASH)

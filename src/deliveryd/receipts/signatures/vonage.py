@@ -12,9 +12,9 @@ from deliveryd.http.json_pointer import value_text
 from deliveryd.receipts.request import ReceiptRequest
 from deliveryd.receipts.signatures.base import Covered, Forged, check_time, decode, is_any, read_time
 
-_SIGNATURE = "sig"
-_TIME = "timestamp"
-_ESCAPED = str.maketrans("&=", "__")
+_SIGNATURE = b"sig"
+_TIME = b"timestamp"
+_ESCAPED = bytes.maketrans(b"&=", b"__")
 
 
 class Scheme:
@@ -30,14 +30,14 @@ class Scheme:
     def verify(self, request: ReceiptRequest, keys: Sequence[bytes], now: int) -> Covered:
         """Compare `sig`, in lower or upper case, with the hash of the other parameters under each key."""
         parameters = _parameters(request)
-        given = decode(parameters.pop(_SIGNATURE, ""), "hex")
+        given = decode(parameters.pop(_SIGNATURE, b"").decode("latin-1"), "hex")
         if not given:
             raise Forged("there is no usable sig")
         if self._options.tolerance is not None:
-            check_time(read_time(parameters.get(_TIME)), now, self._options.tolerance)
-        signed = "".join(f"&{name}={value.translate(_ESCAPED)}" for name, value in sorted(parameters.items()))
-        covered = signed.encode("utf-8", "surrogatepass")
-        if not is_any(given, [self._hash(key, covered) for key in keys]):
+            check_time(read_time(parameters.get(_TIME, b"").decode("latin-1")), now, self._options.tolerance)
+        fields = (b"&%b=%b" % (name, value.translate(_ESCAPED)) for name, value in sorted(parameters.items()))
+        signed = b"".join(fields)
+        if not is_any(given, [self._hash(key, signed) for key in keys]):
             raise Forged("sig doesn't fit")
         return Covered(request, body=bool(request.body), query=not request.body)
 
@@ -47,7 +47,7 @@ class Scheme:
         return hmac.digest(key, signed, self._options.algorithm.removeprefix("hmac-"))
 
 
-def _parameters(request: ReceiptRequest) -> dict[str, str]:
+def _parameters(request: ReceiptRequest) -> dict[bytes, bytes]:
     """Return the parameters of a query, a form or a flat JSON object. Raises Forged."""
     try:
         if not request.body or request.is_form:
@@ -64,4 +64,8 @@ def _parameters(request: ReceiptRequest) -> dict[str, str]:
     texts = {name: value_text(value) for name, value in report.items() if value is not None}
     if None in texts.values():
         raise Forged("the body has a list or an object, which sig doesn't cover")
-    return {name: text for name, text in texts.items() if text is not None}
+    return {_encoded(name): _encoded(text) for name, text in texts.items() if text is not None}
+
+
+def _encoded(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")

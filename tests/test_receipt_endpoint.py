@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import hmac
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from pathlib import Path
 
@@ -123,7 +125,14 @@ OTHERS = {"email/ses", "inApp", "sms/a", "sms/b"}
         ("sms/a sms/b", {"sms/a", "sms/b"}, "sms", 404),
         ("sms/a sms/b", {"sms/a", "sms/b"}, "sms/c", 404),
         ("sms/a sms/b", set(), "sms/c/ab", 404),
-        ("sms/a", OTHERS, "email/ses/", 307),
+        # with a slash behind
+        ("sms/a", OTHERS, "email/ses/", 503),
+        ("sms/a", OTHERS, "messenger/b/", 404),
+        ("sms/a", OTHERS, "sms/a/TOKEN-0123456789/", 200),
+        ("sms/a", OTHERS, "sms/TOKEN-0123456789/", 200),
+        ("sms/a", OTHERS, "sms/a/wrong/", 401),
+        ("sms/a", OTHERS, "sms/a/", 401),
+        ("sms", {"sms"}, "sms//", 401),
     ],
 )
 async def test_what_another_worker_can_read_is_to_be_reported_again(
@@ -308,6 +317,132 @@ async def test_a_body_of_very_many_values_is_not_parsed() -> None:
     post = reporting({"sms": MIB}, accept, lambda *_told: None)
     sizes = (MOST_VALUES, MOST_VALUES + 1)
     assert [await post("/receipts/sms", size, fill=b",") for size in sizes] == [200, 413]
+
+
+def taking_in(bodies: list[bytes], largest: int = 1000, **signature: object) -> ReceiptEndpoint:
+    """The endpoint of one provider, which keeps the bodies of its genuine requests."""
+    table = {"provider_id": "/id", **({"signature": signature} if signature else {})}
+    inlet = open_inlet(ReceiptOptions.model_validate(table))
+
+    async def take_in(_provider: str, request: ReceiptRequest) -> ReceiptReply:
+        try:
+            verified = inlet.verify(request, 0)
+        except Forged:
+            return inlet.refusal
+        assert isinstance(verified, ReceiptRequest)
+        bodies.append(verified.body)
+        return inlet.reply
+
+    return ReceiptEndpoint(
+        {"/receipts/sms": "sms"}, {"sms": inlet}, take_in, lambda _status, _provider: None,
+        largest={"sms": largest},
+    )  # fmt: skip
+
+
+BODY = b'{"id": "p1"}'
+
+
+async def answered(
+    app: ReceiptEndpoint,
+    parts: Sequence[bytes],
+    method: str = "POST",
+    path: str = "/receipts/sms",
+    **headers: str,
+) -> tuple[int, dict[bytes, bytes]]:
+    """Send a body in parts; return the answer's status and headers. `_` in a header's name stands for `-`."""
+    left, sent = list(parts), []
+
+    async def receive() -> Message:
+        return {"type": "http.request", "body": left.pop(0), "more_body": bool(left)}
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    named = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
+    scope = {
+        "type": "http", "method": method, "path": path, "raw_path": path.encode(), "query_string": b"",
+        "headers": named,
+    }  # fmt: skip
+    await app(scope, receive, send)
+    return sent[0]["status"], dict(sent[0]["headers"])
+
+
+CODED = [
+    ("gzip", gzip.compress(BODY), 200),
+    ("GZip", gzip.compress(BODY), 200),
+    ("x-gzip", gzip.compress(BODY), 200),
+    ("identity, gzip", gzip.compress(BODY), 200),
+    ("gzip", gzip.compress(BODY[:4]) + gzip.compress(BODY[4:]), 200),
+    ("", BODY, 200),
+    ("identity", BODY, 200),
+    ("gzip", gzip.compress(BODY)[:-4], 400),
+    ("gzip", gzip.compress(BODY) + b"more", 400),
+    ("gzip", BODY, 400),
+    ("gzip", gzip.compress(b" " * 989 + BODY), 413),
+    ("gzip", gzip.compress(b" " * (1 << 24)), 413),
+    ("gzip, gzip", gzip.compress(gzip.compress(BODY)), 415),
+    ("deflate", BODY, 415),
+    ("br", BODY, 415),
+    ("utf-8", BODY, 415),
+]
+
+
+@pytest.mark.parametrize(("coding", "body", "status"), CODED, ids=map(str, range(len(CODED))))
+async def test_a_body_may_be_compressed(coding: str, body: bytes, status: int) -> None:
+    """By gzip, and no larger than another one once it is decompressed; however it arrives."""
+    bodies: list[bytes] = []
+    app = taking_in(bodies)
+    whole, headers = await answered(app, [body], content_encoding=coding)
+    in_parts, _ = await answered(app, [body[at : at + 1] for at in range(len(body))], content_encoding=coding)
+    assert (whole, in_parts) == (status, status)
+    assert bodies == ([BODY] * 2 if status == 200 else [])
+    assert headers.get(b"accept-encoding") == (b"gzip" if status == 415 else None)
+
+
+async def test_a_signature_covers_a_compressed_body_before_or_after(tmp_path: Path) -> None:
+    """As the provider has it; either vouches for what is read, and nothing else does."""
+    secret = tmp_path / "secret"
+    secret.touch(mode=0o600)
+    secret.write_text("key-of-the-reports")
+    bodies: list[bytes] = []
+    app = taking_in(bodies, header="X-S", secret_file=str(secret))
+    compressed = gzip.compress(BODY)
+    statuses = []
+    for signed in (BODY, compressed, compressed + b"x"):
+        made = hmac.digest(b"key-of-the-reports", signed, "sha256").hex()
+        statuses.append((await answered(app, [compressed], content_encoding="gzip", x_s=made))[0])
+    assert (statuses, bodies) == ([200, 200, 401], [BODY, BODY])
+
+
+async def test_a_compressed_body_takes_up_room_like_a_large_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it came, and decompressed."""
+    monkeypatch.setattr(large_bodies, "LARGE_BODIES", 0)
+    largest = large_bodies.SMALL_BODY * 2
+    bodies: list[bytes] = []
+    app = taking_in(bodies, largest=largest)
+    body = gzip.compress(b" " * largest, compresslevel=0)
+    assert (await answered(app, [body], content_encoding="gzip"))[0] == 503
+    body = gzip.compress(b" " * (largest - len(BODY)) + BODY)
+    assert (await answered(app, [body], content_encoding="gzip"))[0] == 200
+    assert len(bodies) == 1
+
+
+@pytest.mark.parametrize("method", ["PUT", "HEAD", "OPTIONS", "DELETE"])
+@pytest.mark.parametrize(("path", "status"), [("sms", 405), ("sms/", 405), ("other", 404), ("sms/x", 404)])
+async def test_another_method_is_refused_where_a_provider_reports(
+    method: str, path: str, status: int
+) -> None:
+    """The answer says which ones are read."""
+    refused, headers = await answered(taking_in([]), [b""], method, f"/receipts/{path}")
+    assert (refused, headers.get(b"allow")) == (status, b"GET, POST" if status == 405 else None)
+
+
+async def test_a_large_body_may_come_at_once() -> None:
+    """All of it in the first part: nothing is waited for, as the client waits for the answer."""
+    bodies: list[bytes] = []
+    body = b" " * large_bodies.SMALL_BODY + BODY
+    assert (await answered(taking_in(bodies, largest=MIB), [body]))[0] == 200
+    assert bodies == [body]
 
 
 async def test_a_provider_may_be_removed_while_its_request_arrives() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import hmac
 import io
@@ -101,8 +102,8 @@ def twilio(config: Path, raw: str, *options: str) -> tuple[Answered, Any]:
 
 def test_a_signed_form_is_valid_and_read(config: Path) -> None:
     """The sample of the sheet, under the address that Twilio called."""
-    raw = f"{FORM.format(path='/tw?ref=01J9Z')}{SIGNED}\r\n{FIELDS}"
-    answered, data = twilio(config, raw)
+    raw = f"{FORM.format(path='/receipts/sms/twilio')}{SIGNED}\r\n{FIELDS}"
+    answered, data = twilio(config, raw, "--url", "https://cb.example/tw?ref=01J9Z")
     assert answered.status == 0
     assert data == {
         "signature": "valid",
@@ -117,9 +118,6 @@ def test_a_signed_form_is_valid_and_read(config: Path) -> None:
         ],
         "answer": {"status": 204, "body": ""},
     }
-    elsewhere = f"{FORM.format(path='/receipts/sms/twilio')}{SIGNED}\r\n{FIELDS}"
-    _, data = twilio(config, elsewhere, "--url", "https://cb.example/tw?ref=01J9Z")
-    assert (data["signature"], data["reports"][0]["reference"]) == ("valid", "01J9Z")
 
 
 @pytest.mark.parametrize(
@@ -134,7 +132,7 @@ def test_a_signed_form_is_valid_and_read(config: Path) -> None:
 def test_reports_are_shown_though_the_signature_is_invalid(config: Path, status: str, meaning: str) -> None:
     """With the answer that it would get, which is the exit status, too."""
     fields = f"MessageSid=SM11&MessageStatus={status}&To=%2B447700900123"
-    answered, data = twilio(config, f"{FORM.format(path='/tw')}{SIGNED}\r\n{fields}")
+    answered, data = twilio(config, f"{FORM.format(path='/receipts/sms/twilio')}{SIGNED}\r\n{fields}")
     assert answered.status == 1
     assert (data["signature"], data["answer"]["status"]) == ("invalid", 401)
     assert [report["meaning"] for report in data["reports"]] == [meaning]
@@ -160,9 +158,63 @@ def test_a_list_is_shown_with_what_cant_be_read(config: Path) -> None:
     ]
 
 
+PLAIN = ("--channel", "sms", "--provider", "plain")
+REPORT = json.dumps({"results": [{"id": "a", "status": "ok", "at": AT}]}).encode()
+
+
+SENT = [
+    ("POST /receipts/sms/plain", REPORT, 200),
+    ("POST /receipts/sms/plain/", REPORT, 200),
+    ("GET /receipts/sms/plain?x=1", b"", 400),
+    ("POST /receipts/sms/plain", b" " * (64 << 10) + REPORT, 413),
+    ("POST /receipts/sms/twilio", REPORT, 404),
+    ("POST /receipts/sms", REPORT, 404),
+    ("POST /receipts/smss/plain/", REPORT, 404),
+    ("POST /receipt/sms/plain", REPORT, 404),
+    ("POST /", REPORT, 404),
+    ("PUT /receipts/sms/plain", REPORT, 405),
+    ("HEAD /receipts/sms/plain", b"", 405),
+    ("POST /receipts/sms/plain\nContent-Encoding: gzip", gzip.compress(REPORT), 200),
+    ("POST /receipts/sms/plain\nContent-Encoding: x-gzip, identity", gzip.compress(REPORT), 200),
+    ("POST /receipts/sms/plain\nContent-Encoding: gzip", gzip.compress(REPORT)[:-9], 400),
+    ("POST /receipts/sms/plain\nContent-Encoding: gzip", gzip.compress(b" " * (64 << 10) + REPORT), 413),
+    ("POST /receipts/sms/plain\nContent-Encoding: br", REPORT, 415),
+    ("POST /receipts/sms/plain\nContent-Encoding: ", REPORT, 200),
+]
+
+
+@pytest.mark.parametrize(("head", "body", "status"), SENT, ids=map(str, range(len(SENT))))
+def test_the_answer_is_the_workers(config: Path, head: str, body: bytes, status: int) -> None:
+    """The same endpoint decides: an address, a method, a size or a coding that the worker refuses."""
+    first, _, header = head.partition("\n")
+    lines = [f"{first} HTTP/1.1", "Host: x", *filter(None, [header]), "", ""]
+    file = config.parent / "request"
+    file.write_bytes("\r\n".join(lines).encode() + body)
+    answered = command("receipts", "test", "--config", config, *PLAIN, "--at", AT, file, "--json")
+    assert answered.data["answer"]["status"] == status
+    assert answered.status == (0 if status == 200 else 1)
+    assert len(answered.data["reports"]) == (1 if status == 200 else 0)
+
+
+def test_what_the_endpoint_refuses_is_said_and_what_has_no_time_too(config: Path) -> None:
+    """One line each, for people."""
+    file = config.parent / "request"
+    file.write_bytes(b"POST /receipts/sms/twilio HTTP/1.1\r\n\r\n" + REPORT)
+    answered = command("receipts", "test", "--config", config, *PLAIN, file)
+    assert answered.out.splitlines() == [
+        "signature  unchecked: no provider of this name has receipts; this one's are /receipts/sms/plain",
+        "report     none",
+        "answer     404 no provider of this name has receipts",
+    ]
+    file.write_bytes(b"POST /receipts/sms/plain HTTP/1.1\r\n\r\n" + REPORT.replace(AT.encode(), b"bananas"))
+    answered = command("receipts", "test", "--config", config, *PLAIN, file)
+    assert "report     ok: delivered, undated, id a" in answered.out.splitlines()
+
+
 def test_what_cant_be_read_gets_400(config: Path) -> None:
     """One report where a list is configured."""
-    answered, data = tried(config, "POST / HTTP/1.1\r\n\r\n[]", "--channel", "sms", "--provider", "plain")
+    raw = "POST /receipts/sms/plain HTTP/1.1\r\n\r\n[]"
+    answered, data = tried(config, raw, "--channel", "sms", "--provider", "plain")
     assert (answered.status, data["reports"], data["answer"]["status"]) == (1, [], 400)
 
 
@@ -183,7 +235,7 @@ def test_the_clock_can_be_set(config: Path, at: str, signature: str, monkeypatch
     body = json.dumps({"id": "m1", "status": "ok", "at": AT})
     time = "1795284000"
     value = hmac.new(b"tok123", f"{time}.{body}".encode(), hashlib.sha256).hexdigest()
-    raw = f"POST / HTTP/1.1\nX-S: {value}\nX-Time: {time}\n\n{body}".encode()
+    raw = f"POST /receipts/messenger HTTP/1.1\nX-S: {value}\nX-Time: {time}\n\n{body}".encode()
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(raw)))
     answered = command("receipts", "test", "--config", config, "--channel", "messenger", "--at", at, "-")
     assert answered.out.splitlines()[0].split(":")[0] == f"signature  {signature}"

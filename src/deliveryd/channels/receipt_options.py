@@ -188,6 +188,10 @@ class ReceiptOptions(_ReceiptTable):
         }
         return self.model_copy(update=changed) if changed else self
 
+    def largest(self, usual: int) -> int:
+        """Return the bytes of the largest request that is read; `usual` is the limit for all providers."""
+        return max(usual, self.largest_request or 0)
+
     @property
     def problems(self) -> list[str]:
         """Return the problems with the files of its own secrets, as `key: what`."""

@@ -26,7 +26,7 @@ class RawRequest(NamedTuple):
 
 def parse_request(raw: bytes) -> RawRequest:
     """Parse a request. Raises ValueError, which says what is expected."""
-    first, headers, body = _parts(raw)
+    first, headers, body = _parts(raw, "transfer-encoding")
     match = _REQUEST.fullmatch(first)
     target = _split(match[2]) if match is not None else None
     if match is None or target is None:
@@ -43,7 +43,7 @@ def _split(target: str) -> SplitResult | None:
 
 def parse_answer(raw: bytes) -> WireResponse:
     """Parse an answer. Raises ValueError, which says what is expected."""
-    first, headers, body = _parts(raw)
+    first, headers, body = _parts(raw, "transfer-encoding", "content-encoding")
     match = _STATUS.fullmatch(first)
     if match is None:
         raise ValueError('line 1: expected a status line such as "HTTP/1.1 200 OK"')
@@ -51,8 +51,8 @@ def parse_answer(raw: bytes) -> WireResponse:
     return WireResponse(int(match[1]), named, body)
 
 
-def _parts(raw: bytes) -> tuple[str, list[Header], bytes]:
-    """Return the first line, the headers and the body. Raises ValueError."""
+def _parts(raw: bytes, *codings: str) -> tuple[str, list[Header], bytes]:
+    """Return the first line, the headers and the body, not encoded by these headers. Raises ValueError."""
     end = _BLANK.search(raw)
     head, body = (raw, b"") if end is None else (raw[: end.start()], raw[end.end() :])
     first, *lines = head.decode("latin-1").replace("\r\n", "\n").rstrip("\n").split("\n")
@@ -62,8 +62,8 @@ def _parts(raw: bytes) -> tuple[str, list[Header], bytes]:
         if match is None:
             raise ValueError(f'line {number}: expected a header such as "Content-Type: application/json"')
         headers.append((match[1].lower().encode("latin-1"), match[2].encode("latin-1")))
-    for name in (b"transfer-encoding", b"content-encoding"):
-        value = dict(headers).get(name, b"identity")
+    for name in codings:
+        value = dict(headers).get(name.encode(), b"identity")
         if value != b"identity":
-            raise ValueError(f"{name.decode()}: {value.decode('latin-1')}: save the body without an encoding")
+            raise ValueError(f"{name}: {value.decode('latin-1')}: save the body without an encoding")
     return first, headers, body

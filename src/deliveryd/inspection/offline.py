@@ -32,17 +32,17 @@ class ProviderChoice(NamedTuple):
 
 
 class OfflineProvider(NamedTuple):
-    """A provider whose adapter speaks HTTP, with its options read. A preset alone has no `public_url`."""
+    """A provider whose adapter speaks HTTP, with its options read. A preset alone has no `config`."""
 
     provider: ProviderConfig
     options: HttpChannelOptions
-    public_url: str | None
+    config: Config | None
 
 
 def offline_provider(choice: ProviderChoice) -> OfflineProvider:
     """Read the options of a provider. Raises ConfigError, DeliverydError, UsageError."""
     if choice.preset is not None:
-        provider, public_url = _of_preset(choice, choice.preset), None
+        provider, config = _of_preset(choice, choice.preset), None
     elif choice.channel is None:
         raise UsageError("name a provider with --channel, or a preset with --preset")
     elif choice.keys or choice.secrets:
@@ -50,11 +50,10 @@ def offline_provider(choice: ProviderChoice) -> OfflineProvider:
     else:
         config = load(choice.config)
         provider = configured_provider(config, choice.channel, choice.provider)
-        public_url = config.receipts.public_url
     options = provider.options
     if not isinstance(options, HttpChannelOptions):
         raise DeliverydError(f"{provider.identity}: the adapter {provider.common.adapter} doesn't speak HTTP")
-    return OfflineProvider(provider, options, public_url)
+    return OfflineProvider(provider, options, config)
 
 
 def split_identity(channel: str, name: str | None = None) -> tuple[str, str | None]:

@@ -7,26 +7,39 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from typing import Literal, NamedTuple
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
+
+import anyio
+from starlette.types import Message, Scope
 
 from deliveryd.channels.receipt_options import ReceiptOptions
+from deliveryd.config import ReceiptsOptions
 from deliveryd.errors import DeliverydError
 from deliveryd.http.raw_message import RawRequest, parse_request
 from deliveryd.inspection.offline import OfflineProvider
 from deliveryd.model import format_instant
+from deliveryd.receipts.endpoint import NOTHING_HERE, ReceiptEndpoint
 from deliveryd.receipts.inlet import Inlet, ReceiptReply, open_inlet
 from deliveryd.receipts.reading import NOTHING, ReadReports, Report, at_once
 from deliveryd.receipts.request import ReceiptRequest, Unreadable
 from deliveryd.receipts.signatures.base import CertificateMissing, Forged
 
+_TRIED = "tried"
+"""The name of the only provider that the endpoint has."""
+
 SignatureResult = Literal["valid", "invalid", "unchecked"]
 
 
 class ReceiptTable(NamedTuple):
-    """How a provider reports. `public_url` is what it calls, in front of the path; it may be unknown."""
+    """How a provider reports: its options, the addresses that it calls, and the bytes that it may send.
+
+    `public_url` stands in front of each of `paths`. A preset alone has neither, and any path is its own.
+    """
 
     options: ReceiptOptions
-    public_url: str | None
+    largest: int
+    paths: Sequence[str] = ()
+    public_url: str | None = None
 
 
 class ReceiptTrial(NamedTuple):
@@ -40,10 +53,13 @@ class ReceiptTrial(NamedTuple):
 
 def receipt_table(offline: OfflineProvider) -> ReceiptTable:
     """Return how a provider reports. Raises DeliverydError if it doesn't."""
-    provider, receipt = offline.provider, offline.options.receipt
+    provider, receipt, config = offline.provider, offline.options.receipt, offline.config
     if receipt is None:
         raise DeliverydError(f"{provider.identity} has no receipts; add [{provider.place}.receipt]")
-    return ReceiptTable(receipt, offline.public_url)
+    if config is None:
+        return ReceiptTable(receipt, receipt.largest(ReceiptsOptions().max_body))
+    paths = [path for path, name in config.channels.receipt_paths.items() if name == provider.identity]
+    return ReceiptTable(receipt, receipt.largest(config.receipts.max_body), paths, config.receipts.public_url)
 
 
 def try_receipts(
@@ -58,37 +74,88 @@ def try_receipts(
     except ValueError as error:
         raise DeliverydError(f"{source}: {error}") from None
     try:
-        inlet = open_inlet(table.options)
-        request = _request(parsed, table.public_url, url)
+        trying = _Trying(open_inlet(table.options), _called(parsed, table.public_url, url), now)
     except ValueError as error:
         raise DeliverydError(str(error)) from None
-    if (challenged := inlet.answer_challenge(request)) is not None:
-        return ReceiptTrial("unchecked", "the verification of the address isn't signed", NOTHING, challenged)
-    return _tried(inlet, request, now)
+    reply = anyio.run(trying.answer, table, parsed)
+    if trying.result is not None:
+        return trying.result
+    hint = f"; this one's are {', '.join(table.paths)}" if reply.status == NOTHING_HERE.status else ""
+    return ReceiptTrial("unchecked", f"{reply.text}{hint}", NOTHING, reply)
 
 
-def _tried(inlet: Inlet, request: ReceiptRequest, now: int) -> ReceiptTrial:
-    signature: SignatureResult = "valid" if inlet.is_signed else "unchecked"
-    reason = None if inlet.is_signed else "no signature is configured"
-    content = request
-    try:
-        verified = inlet.verify(request, now)
-        if not isinstance(verified, ReceiptRequest):
-            return ReceiptTrial(signature, reason, NOTHING, inlet.reply)
-        content = verified
-    except CertificateMissing as missing:
-        signature, reason = "unchecked", f"{missing}; it would be fetched from {missing.url}"
-    except Forged as error:
-        signature, reason = "invalid", str(error)
-    try:
-        reading, reply = at_once(inlet.read(content, now)), inlet.reply
-    except Unreadable as error:
-        reading, reply = NOTHING, ReceiptReply(400, str(error))
-    return ReceiptTrial(signature, reason, reading, inlet.refusal if signature == "invalid" else reply)
+class _Called(NamedTuple):
+    """The address that a provider called."""
+
+    base: str
+    path: str
+    query: bytes
 
 
-def _request(raw: RawRequest, public_url: str | None, url: str | None) -> ReceiptRequest:
-    """Return the request as it was sent to `url`, or to its own path below `public_url`."""
+class _Trying:
+    """Takes in one request, as the worker does, and keeps what became of it in place of recording it."""
+
+    def __init__(self, inlet: Inlet, called: _Called, now: int) -> None:
+        self._inlet = inlet
+        self._called = called
+        self._now = now
+        self.result: ReceiptTrial | None = None
+
+    async def answer(self, table: ReceiptTable, raw: RawRequest) -> ReceiptReply:
+        """Send a request to the worker's endpoint; return the answer."""
+        path = unquote(raw.path)
+        paths = table.paths or (path.rstrip("/"),)
+        endpoint = ReceiptEndpoint(
+            dict.fromkeys(paths, _TRIED), {_TRIED: self._inlet}, self._take_in, lambda *_: None,
+            largest={_TRIED: table.largest},
+        )  # fmt: skip
+        scope: Scope = {
+            "type": "http", "method": raw.method, "path": path, "raw_path": raw.path.encode("latin-1"),
+            "query_string": raw.query, "headers": raw.headers,
+        }  # fmt: skip
+        messages: list[Message] = []
+
+        async def receive() -> Message:
+            return {"type": "http.request", "body": raw.body, "more_body": False}
+
+        async def send(message: Message) -> None:
+            messages.append(message)
+
+        await endpoint(scope, receive, send)
+        head, body = messages
+        return ReceiptReply(head["status"], body["body"].decode())
+
+    async def _take_in(self, _provider: str, request: ReceiptRequest) -> ReceiptReply:
+        request.base, request.path, request.query = self._called
+        self.result = self._tried(request)
+        return self.result.reply
+
+    def _tried(self, request: ReceiptRequest) -> ReceiptTrial:
+        inlet = self._inlet
+        if (challenged := inlet.answer_challenge(request)) is not None:
+            reason: str | None = "the verification of the address isn't signed"
+            return ReceiptTrial("unchecked", reason, NOTHING, challenged)
+        signature: SignatureResult = "valid" if inlet.is_signed else "unchecked"
+        reason = None if inlet.is_signed else "no signature is configured"
+        content = request
+        try:
+            verified = inlet.verify(request, self._now)
+            if not isinstance(verified, ReceiptRequest):
+                return ReceiptTrial(signature, reason, NOTHING, inlet.reply)
+            content = verified
+        except CertificateMissing as missing:
+            signature, reason = "unchecked", f"{missing}; it would be fetched from {missing.url}"
+        except Forged as error:
+            signature, reason = "invalid", str(error)
+        try:
+            reading, reply = at_once(inlet.read(content, self._now)), inlet.reply
+        except Unreadable as error:
+            reading, reply = NOTHING, ReceiptReply(400, str(error))
+        return ReceiptTrial(signature, reason, reading, inlet.refusal if signature == "invalid" else reply)
+
+
+def _called(raw: RawRequest, public_url: str | None, url: str | None) -> _Called:
+    """Return the address that was called: `url`, or the request's own path below `public_url`."""
     path, query = raw.path, raw.query
     host = dict(raw.headers).get(b"host", b"").decode("latin-1")
     base = public_url or f"https://{host}"
@@ -99,7 +166,7 @@ def _request(raw: RawRequest, public_url: str | None, url: str | None) -> Receip
             path, query = called.path, called.query.encode() or raw.query
     elif public_url is None and host:
         _split(base)
-    return ReceiptRequest(raw.method, path, query, raw.headers, raw.body, base=base)
+    return _Called(base, path, query)
 
 
 def _split(url: str) -> SplitResult:

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 from urllib.parse import unquote
 
-from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
-from starlette.requests import Request
-from starlette.responses import PlainTextResponse, Response
-from starlette.routing import Route
-from starlette.types import Message, Receive, Scope, Send
+import anyio.lowlevel
+from starlette.types import Receive, Scope, Send
 
+from deliveryd.http.content_coding import Decoder, Undecodable
 from deliveryd.http.peers import EVERYBODY, Peers
+from deliveryd.http.wire import Header
 from deliveryd.http.wrong_tries import WrongTries
 from deliveryd.model import channel_of
 from deliveryd.receipts.inlet import Inlet, ReceiptReply
@@ -28,8 +26,7 @@ TurnedAway = Callable[[int, str | None], None]
 """Called for a rejected request, with the response's status and the provider, if the path names one."""
 
 _METHODS = ("POST", "GET")
-_PATHS = ("/receipts/{channel}", "/receipts/{channel}/{provider}")
-
+_GZIP = frozenset({"gzip", "x-gzip"})
 
 MOST_VALUES = 100_000
 """Values, by their commas, that a body may have: more are parsed at one go than the loop may stand."""
@@ -44,10 +41,20 @@ NOTHING_HERE = ReceiptReply(404, "no provider of this name has receipts")
 """What no worker of the journal can read, as far as is known."""
 
 _CROWDED = ReceiptReply(503, "too many large reports at once; report it again later")
-
+_OTHER_METHOD = ReceiptReply(405, "reports come by POST or GET")
+_OTHER_CODING = ReceiptReply(415, "a report's Content-Encoding may be gzip, or none")
+_UNDECODABLE = ReceiptReply(400, "the body can't be decompressed")
 
 _FORGED = 401
 _TOO_OFTEN = ReceiptReply(429, "too many requests whose signature doesn't fit; try again later")
+
+
+_HEADERS = {
+    _OTHER_METHOD.status: (b"allow", b"GET, POST"),
+    _OTHER_CODING.status: (b"accept-encoding", b"gzip"),
+    _TOO_OFTEN.status: (b"connection", b"close"),
+}
+"""What an answer needs besides: RFC 9110, 15.5.6 and 15.5.16."""
 
 
 class KnownProviders(NamedTuple):
@@ -58,31 +65,57 @@ class KnownProviders(NamedTuple):
 
 
 class _Arrival:
-    """A body that arrives; `is_cut`: the client left before its end."""
+    """A body that arrives, and is decompressed with `decoder`; `is_cut`: the client left before its end.
 
-    __slots__ = ("_receive", "body", "is_cut")
+    `sent` are the bytes as they came, of a compressed one. `_follows`: more of it is to come.
+    """
 
-    def __init__(self, receive: Receive) -> None:
+    __slots__ = ("_decoder", "_follows", "_receive", "body", "is_cut", "sent")
+
+    def __init__(self, receive: Receive, decoder: Decoder | None) -> None:
         self._receive = receive
+        self._decoder = decoder
+        self._follows = True
         self.body = bytearray()
+        self.sent = bytearray()
         self.is_cut = False
 
+    @property
+    def size(self) -> int:
+        """How many bytes it takes up."""
+        return len(self.body) + len(self.sent)
+
     async def more(self) -> bool:
-        """Receive a part; whether another follows."""
+        """Receive a part, if one is to come; whether another follows. Raises Undecodable."""
+        if not self._follows:
+            return False
         message = await self._receive()
+        self._follows = bool(message.get("more_body"))
         if message["type"] == "http.disconnect":
             self.is_cut = True
             return False
-        self.body += message["body"]
-        return bool(message["more_body"])
+        if self._decoder is None:
+            self.body += message["body"]
+        else:
+            self.sent += message["body"]
+            for piece in self._decoder.decode(message["body"]):
+                self.body += piece
+                await anyio.lowlevel.checkpoint()
+        return self._follows
+
+    def whole(self) -> bytes:
+        """Return the body, all of which has arrived. Raises Undecodable."""
+        if self._decoder is not None:
+            self._decoder.end()
+        return bytes(self.body)
 
 
 class ReceiptEndpoint:
     """The ASGI application: POST and GET of `paths`, such as /receipts/CHANNEL/PROVIDER, by providers.
 
-    Reports bypass Starlette, whose routing costs as much as verifying, parsing and recording a report. It
-    handles all other requests. `largest` are the sizes of providers' largest requests, `public_url` is what
-    they call, in front of the path; `known` tells which providers there are, None before the start is over.
+    A slash behind a path changes nothing. `largest` are the sizes of providers' largest requests,
+    `public_url` is what they call, in front of the path; `known` tells which providers there are, None
+    before the start is over.
     """
 
     def __init__(
@@ -103,10 +136,6 @@ class ReceiptEndpoint:
         self._turned_away = turned_away
         self._known = known
         self.adopt(paths, inlets, largest=largest, public_url=public_url)
-        self._elsewhere = Starlette(
-            routes=[Route(path, _unknown, methods=_METHODS) for path in _PATHS],
-            exception_handlers={NOTHING_HERE.status: self._not_here},
-        )
 
     def adopt(
         self,
@@ -126,22 +155,34 @@ class ReceiptEndpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
-        path = scope["path"]
-        provider = self._paths.get(path) or self._before_token(scope)
-        if provider is None or scope["method"] not in _METHODS:
-            await self._elsewhere(scope, receive, self._telling(provider, send))
-            return
-        reply = await self._answer(provider, scope, receive)
-        if reply is not None and reply.status == _FORGED and self._wrong.add(self._peer(scope)):
-            self._turned_away(_TOO_OFTEN.status, provider)
-            reply = _TOO_OFTEN
+        path = scope["path"].rstrip("/")
+        provider = self._paths.get(path) or self._before_token(path, scope["raw_path"])
+        if provider is None:
+            reply: ReceiptReply | None = self._turn_away(self._not_here(path), None)
+        elif scope["method"] not in _METHODS:
+            reply = self._turn_away(_OTHER_METHOD, provider)
+        else:
+            reply = await self._answer(provider, scope, receive)
+            if reply is not None and reply.status == _FORGED and self._wrong.add(self._peer(scope)):
+                reply = self._turn_away(_TOO_OFTEN, provider)
         if reply is not None:
             await _send(send, reply)
 
     async def _answer(self, provider: str, scope: Scope, receive: Receive) -> ReceiptReply | None:
         """Read and take in a request of a provider; None: the client is gone."""
         largest = self._largest[provider]  # a reload may remove the provider while the body arrives
-        arrival = _Arrival(receive)
+        coding = _coding(scope["headers"])
+        if coding and coding not in _GZIP:
+            return self._turn_away(_OTHER_CODING, provider)
+        arrival = _Arrival(receive, Decoder(coding, largest) if coding else None)
+        try:
+            return await self._answer_arriving(provider, scope, arrival, largest)
+        except Undecodable:
+            return self._turn_away(_UNDECODABLE, provider)
+
+    async def _answer_arriving(
+        self, provider: str, scope: Scope, arrival: _Arrival, largest: int
+    ) -> ReceiptReply | None:
         small = min(SMALL_BODY, largest)
         while len(arrival.body) <= small and await arrival.more():
             pass
@@ -150,12 +191,11 @@ class ReceiptEndpoint:
         held = HeldRoom(self._room, self._peer(scope))
         try:
             with held.scope:
-                while held.grow(len(arrival.body)) and len(arrival.body) <= largest and await arrival.more():
+                while held.grow(arrival.size) and len(arrival.body) <= largest and await arrival.more():
                     pass
-                held.grow(len(arrival.body))
+                held.grow(arrival.size)
             if held.is_evicted:
-                self._turned_away(503, provider)
-                return _CROWDED
+                return self._turn_away(_CROWDED, provider)
             held.finish()
             return await self._answer_whole(provider, scope, arrival, largest)
         finally:
@@ -167,18 +207,19 @@ class ReceiptEndpoint:
         if arrival.is_cut:
             return None
         if len(arrival.body) > largest:
-            self._turned_away(413, provider)
-            return ReceiptReply(413, f"a report must have at most {largest} bytes")
+            return self._turn_away(ReceiptReply(413, f"a report must have at most {largest} bytes"), provider)
         if len(arrival.body) > SMALL_BODY and arrival.body.count(b",") > MOST_VALUES:
-            self._turned_away(413, provider)
-            return ReceiptReply(413, f"a report must have at most {MOST_VALUES} values")
+            return self._turn_away(
+                ReceiptReply(413, f"a report must have at most {MOST_VALUES} values"), provider
+            )
         request = ReceiptRequest(
             scope["method"],
             scope["raw_path"].decode("latin-1"),
             scope["query_string"],
             scope["headers"],
-            bytes(arrival.body),
+            arrival.whole(),
             base=self._public_url,
+            sent=bytes(arrival.sent) or None,
             peer=partial(self._peer, scope),
         )
         return await self._take_in(provider, request)
@@ -191,41 +232,38 @@ class ReceiptEndpoint:
         forwarded = [value for name, value in scope["headers"] if name == b"x-forwarded-for"]
         return self._peers.connected(client[0]) or self._peers.forwarded(forwarded)
 
-    def _before_token(self, scope: Scope) -> str | None:
+    def _before_token(self, path: str, raw: bytes) -> str | None:
         """Return the provider whose path ends with a token, which may have a slash in it (%2F).
 
         Another worker's provider may have the name that a wrong token would be.
         """
         if not self._with_token:
             return None
-        raw_path = scope["raw_path"].decode("latin-1")
+        raw_path = raw.decode("latin-1").rstrip("/")
         provider = self._with_token.get(unquote(raw_path.rpartition("/")[0]))
         known = self._known()
-        if provider is None or known is None or scope["path"] not in map(_path_of, known.others):
+        if provider is None or known is None or path not in map(_path_of, known.others):
             return provider
         return provider if self._inlets[provider].has_token(raw_path) else None
 
-    async def _not_here(self, request: Request, _error: Exception) -> Response:
+    def _not_here(self, path: str) -> ReceiptReply:
         known = self._known()
         if known is None:
-            reply = STARTING
-        else:
-            reply = ELSEWHERE if _is_elsewhere(request.scope["path"], known) else NOTHING_HERE
-        return PlainTextResponse(reply.text, reply.status)
+            return STARTING
+        return ELSEWHERE if _is_elsewhere(path, known) else NOTHING_HERE
 
-    def _telling(self, provider: str | None, send: Send) -> Send:
-        """Return a `send` that also reports the response's status."""
-
-        async def tell_and_send(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                self._turned_away(message["status"], provider)
-            await send(message)
-
-        return tell_and_send
+    def _turn_away(self, reply: ReceiptReply, provider: str | None) -> ReceiptReply:
+        self._turned_away(reply.status, provider)
+        return reply
 
 
-async def _unknown(_request: Request) -> Response:
-    raise HTTPException(NOTHING_HERE.status)
+def _coding(headers: Sequence[Header]) -> str:
+    """Return how a body is encoded, in lower case; empty: not at all."""
+    given = [value for name, value in headers if name == b"content-encoding"]
+    if not given:
+        return ""
+    codings = (each.strip() for each in b",".join(given).decode("latin-1").lower().split(","))
+    return ", ".join(each for each in codings if each not in ("", "identity"))
 
 
 def _path_of(provider: str) -> str:
@@ -252,8 +290,8 @@ async def _send(send: Send, reply: ReceiptReply) -> None:
         (b"content-type", reply.content_type.encode("latin-1")),
         (b"x-content-type-options", b"nosniff"),
     ]
-    if reply is _TOO_OFTEN:
-        headers.append((b"connection", b"close"))
+    if reply.status in _HEADERS:
+        headers.append(_HEADERS[reply.status])
     if reply.login:
         headers.append((b"www-authenticate", b'Basic realm="receipts", charset="UTF-8"'))
     await send({"type": "http.response.start", "status": reply.status, "headers": headers})

@@ -461,9 +461,7 @@ def longest_pause(config: Config) -> float:
 def largest_requests(config: Config) -> Mapping[str, int]:
     """The size of the largest request with reports that is accepted of each provider that reports."""
     floor = config.receipts.max_body
-    return {
-        name: max(floor, options.largest_request or 0) for name, options in config.channels.reporting.items()
-    }
+    return {name: options.largest(floor) for name, options in config.channels.reporting.items()}
 
 
 def open_receipts(config: Config, common: Common) -> Receipts | None:
@@ -471,7 +469,7 @@ def open_receipts(config: Config, common: Common) -> Receipts | None:
     if not config.channels.reporting or not config.receipts.listen:
         return None
     from deliveryd.http.peers import Peers  # noqa: PLC0415  # loaded with it
-    from deliveryd.receipts.app import Receipts  # noqa: PLC0415  # loads starlette
+    from deliveryd.receipts.app import Receipts  # noqa: PLC0415  # loaded only where one reports
     from deliveryd.receipts.pages import ProviderHosts  # noqa: PLC0415  # loaded with it
 
     return Receipts(

@@ -29,7 +29,7 @@ class Scheme:
 
     def _given(self, request: ReceiptRequest) -> bytes:
         if self._kind == "path":
-            return unquote_to_bytes(request.path.rpartition("/")[2])
+            return unquote_to_bytes(request.path.rstrip("/").rpartition("/")[2])
         if self._kind == "header":
             return header(request, self._name).encode("latin-1")
         try:

@@ -185,6 +185,22 @@ def test_a_query_in_another_coding_is_read() -> None:
         assert only(IDS, request).provider_id == "p1"
 
 
+@pytest.mark.parametrize(
+    ("part", "given", "id_"),
+    [
+        ("^[^.]+", "q2.recvd-5f54-1.0", "q2"),
+        ("^[^.]+", "q2", "q2"),
+        ("<([^>]+)>", "Message <a@b>", "a@b"),
+    ],
+)
+def test_an_id_may_be_a_part_of_what_is_reported(part: str, given: str, id_: str) -> None:
+    """SendGrid's is longer than that of its answer."""
+    table = {**IDS, "provider_id_part": part}
+    assert only(table, post({"id": given, "status": "ok"})).provider_id == id_
+    with pytest.raises(Unreadable):
+        read({**IDS, "provider_id_part": "^x"}, post({"id": given, "status": "ok"}))
+
+
 def test_a_query_beside_a_body_and_headers_are_places() -> None:
     """The reference in the called address, the status in the body."""
     table = {
@@ -491,6 +507,11 @@ def test_times(time: str, zone: str | None, text: object, expected: int | None) 
         ({"stopped": ["a"], "resumed": ["a"], "recipient": "/to"}, "in both stopped and resumed: a"),
         ({"stopped": ["a"]}, "stopped and resumed need recipient"),
         ({"provider_id": []}, "needs provider_id or reference"),
+        (
+            {"provider_id": [], "reference": "/r", "provider_id_part": "x"},
+            "provider_id_part needs provider_id",
+        ),
+        ({"provider_id_part": "("}, "provider_id_part"),
         ({"provider_id": "id"}, "a JSON Pointer must start with"),
         ({"provider_id": "header:"}, "expected a name after"),
         ({"delivered": [], "failed": []}, "status needs words"),

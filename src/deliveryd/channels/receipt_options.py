@@ -18,6 +18,7 @@ from pydantic import (
 
 from deliveryd.channels.signature_options import Secrets, SignatureOptions
 from deliveryd.http.conditions import ConditionOptions
+from deliveryd.http.expressions import compile_expression
 from deliveryd.http.finder import HEADER, QUERY, compile_finder
 from deliveryd.http.json_pointer import parse_pointer
 from deliveryd.options.pointer import Pointer
@@ -34,6 +35,11 @@ def _place(expression: str) -> str:
     else:
         parse_pointer(expression)
     return expression
+
+
+def _expression(text: str) -> str:
+    compile_expression(text)
+    return text
 
 
 def _several(value: object) -> object:
@@ -120,6 +126,9 @@ class ReceiptOptions(_ReceiptTable):
         [], description="requests or items that are no report, if one of these holds"
     )
     provider_id: Places = Field((), description="the provider's id of the message; several: the first found")
+    provider_id_part: Annotated[str, AfterValidator(_expression)] | None = Field(
+        None, description="regular expression for the part of it that the answer has; left out: all of it"
+    )
     reference: Places = Field((), description="the echoed {message.key} or {message.id}")
     status: Places = Field((), description="the status; left out: every report means delivered")
     code: Place | None = Field(None, description='second word; "2/5" in a list is a status and a code')
@@ -162,6 +171,8 @@ class ReceiptOptions(_ReceiptTable):
             raise ValueError("status needs words: delivered, failed, stopped or resumed")
         if not self.status and any((self.failed, self.intermediate, self.stopped, self.resumed, self.code)):
             raise ValueError("words need status")
+        if self.provider_id_part is not None and not self.provider_id:
+            raise ValueError("provider_id_part needs provider_id")
         if (self.stopped or self.resumed) and not self.recipient:
             raise ValueError("stopped and resumed need recipient")
         if self.zone is not None and not self.reported_at:

@@ -13,6 +13,7 @@ import orjson
 
 from deliveryd.channels.receipt_options import IntermediateStatus, ReceiptOptions
 from deliveryd.http.conditions import Condition, ConditionOptions, compile_condition, compile_conditions
+from deliveryd.http.expressions import compile_expression
 from deliveryd.http.finder import Document, compile_finder
 from deliveryd.http.json_pointer import (
     EVERY,
@@ -144,6 +145,8 @@ class ReportReader:
         self._ignore = tuple((compile_condition(each), _absence(each)) for each in options.ignore)
         self._ignore_requests = compile_conditions(each for each in options.ignore if not each.absent)
         self._provider_id = _compiled(options.provider_id)
+        part = options.provider_id_part
+        self._part = compile_expression(part) if part is not None else None
         self._reference = _compiled(options.reference)
         self._singular = _singular([*options.provider_id, *options.reference])
         self._status = _compiled(options.status)
@@ -256,7 +259,10 @@ class ReportReader:
 
     def _ids(self, item: Document) -> Sequence[str | None]:
         for place in self._provider_id:
-            if found := place.find_all(item):
+            found: Sequence[str] = place.find_all(item)
+            if self._part is not None:
+                found = [part for each in found if (part := self._part.found(each))]
+            if found:
                 return found
         return (None,)
 

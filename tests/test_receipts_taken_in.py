@@ -134,6 +134,79 @@ async def test_a_request_tells_of_messages_and_recipients(tmp_path: Path) -> Non
         assert len(await journal.stopped()) == 1
 
 
+def mentioned(folder: Path, text: bytes) -> bool:
+    """Whether a text stands in a journal's files."""
+    return any(text in each.read_bytes() for each in folder.glob("journal.db*"))
+
+
+SHARED: dict[str, Any] = {
+    "provider_id": "/id",
+    "reference": "/ref",
+    "status": "/status",
+    "delivered": ["delivered"],
+    "failed": ["bounced", "dropped"],
+    "stopped": ["complained", "dropped", "unsubscribed"],
+    "resumed": ["resubscribed"],
+    "recipient": "/to",
+    "each": "/results",
+    "intermediate": {"accepted": ["queued"]},
+}
+
+
+async def test_signed_reports_of_other_senders_are_answered_and_nothing_of_them_is_kept(
+    tmp_path: Path,
+) -> None:
+    """An account reports on all that is sent by it. What names no message at all is about the recipient."""
+    token = tmp_path / "token"
+    token.touch(mode=0o600)
+    token.write_text("TOKEN-0123456789")
+    table = {**SHARED, "signature": {"scheme": "token", "at": "query:token", "secret_file": str(token)}}
+    theirs: list[dict[str, object]] = [
+        {"status": "delivered", "to": "a@theirs.example"},
+        {"status": "bounced", "id": "t1", "to": "a@theirs.example"},
+        {"status": "dropped", "ref": "their-ref", "to": "b@theirs.example"},
+        {"status": "dropped", "to": "c@theirs.example"},
+        {"status": "complained", "id": "t2", "to": "d@theirs.example"},
+        {"status": "resubscribed", "id": "t2", "to": "e@theirs.example"},
+        {"status": "queued", "id": "t3"},
+        {"status": "opened", "id": "t4"},
+    ]
+    async with room(tmp_path, table) as (receipts, journal):
+        for number in (1, 2):
+            await deliver_to_sent(journal, number, f"p{number}")
+        await accept_all(journal)
+
+        def signed(*items: dict[str, object]) -> ReceiptRequest:
+            body = json.dumps({"results": items}).encode()
+            return ReceiptRequest("POST", "/receipts/sms", b"token=TOKEN-0123456789", [], body)
+
+        for items in (theirs, *([item] for item in theirs)):
+            reply = await receipts.take_in("sms", signed(*items))
+            assert (reply.status, reply.text) == (200, "")
+            assert set(reply.results) <= {"not_ours", "noted"}
+        assert (await journal.counts()).receipts_unmatched == 0
+        assert await journal.stopped() == []
+        assert not mentioned(tmp_path, b"theirs")
+        ours: list[dict[str, object]] = [
+            {"status": "delivered", "id": "p1"},
+            {"status": "dropped", "id": "p2", "to": "p2@ours.example"},
+            {"status": "complained", "id": "p1", "to": "p1@ours.example"},
+            {"status": "unsubscribed", "to": "anybody@example.com"},
+        ]
+        reply = await receipts.take_in("sms", signed(*ours, *theirs))
+        assert (reply.status, len(await journal.stopped())) == (200, 3)
+        assert sorted(await waiting_events(journal)) == [(1, "delivered"), (2, "error")]
+
+
+async def test_reports_that_nobody_signed_are_kept_until_a_message_fits(tmp_path: Path) -> None:
+    """Without a signature, what names nothing is a mistake of the configuration."""
+    async with room(tmp_path, SHARED) as (receipts, journal):
+        assert (await receipts.take_in("sms", results({"status": "delivered"}))).status == 400
+        reply = await receipts.take_in("sms", results({"status": "delivered", "id": "t1"}))
+        assert (reply.status, reply.results) == (200, ["unmatched"])
+        assert (await journal.counts()).receipts_unmatched == 1
+
+
 async def turns_beside(receipts: Receipts, requests: Sequence[ReceiptRequest]) -> tuple[list[int], int]:
     """Take in requests side by side; return the answers, and the turns of another task meanwhile."""
     turns = 0
@@ -407,7 +480,7 @@ async def test_a_fetch_that_hangs_holds_up_no_other_provider(
             await anyio.wait_all_tasks_blocked()
             assert statuses == [503, 503]
             await report("email")
-            assert statuses == [503, 503, 400]  # genuine, and its message is no report of the table
+            assert statuses == [503, 503, 200]  # genuine, and it names no message
             tasks.cancel_scope.cancel()
 
 

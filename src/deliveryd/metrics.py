@@ -35,7 +35,7 @@ BatchSize = Literal["full", "short", "empty"]
 
 CacheLayer = Literal["memory", "disk", "old"]
 CustomerAnswer = Literal["found", "unknown", "unavailable"]
-ReceiptResult = Literal["accepted", "repeated", "unmatched", "forged", "malformed", "turned_away"]
+ReceiptResult = Literal["accepted", "repeated", "unmatched", "not_ours", "forged", "malformed", "turned_away"]
 
 Labels = tuple[str, ...]
 

@@ -537,6 +537,18 @@ class ProgressReport(NamedTuple):
     reference: str | None = None
 
 
+class SharedReceipt(Receipt):
+    """A receipt of an account that others send by, too: it is kept only if it names a message of ours."""
+
+    __slots__ = ()
+
+
+class RecipientReport(ProgressReport):
+    """A report of a recipient that names a message, only to learn whether it is ours; `status` is empty."""
+
+    __slots__ = ()
+
+
 class UnreadReport(NamedTuple):
     """A report of a list that can't be read, beside others that can: a part of its text, and why."""
 

@@ -45,6 +45,10 @@ class Recorded(NamedTuple):
     elsewhere: Collection[int] = ()
 
 
+NOT_OURS = "not_ours"
+"""What a report did that names no message of ours: nothing of it is kept."""
+
+
 class MatchedReceipt(NamedTuple):
     """What a receipt did: the word of the reply to the provider, and the change of the recorder's counts.
 
@@ -429,7 +433,8 @@ class Journal(SharedLimits, Protocol):
         failed, and is sent. "recalled": the same for a message that waited. "unmatched": kept until an
         attempt fits it, or until its message, being in the line's hands, takes the next step. "repeated": it
         was known. Of a progress: "told" to the service if the message is sent and the status new, or "noted".
-        Of a report that can't be read: "unread", it is kept.
+        Of a report that can't be read: "unread", it is kept. Of a SharedReceipt and a RecipientReport that
+        names no message: "not_ours", nothing of it is kept.
         Of a recipient: "matched" if it changed the list, else "repeated"; the latest in time counts.
         """
 

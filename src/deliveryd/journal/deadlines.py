@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from deliveryd import transitions
 from deliveryd.errors import IllegalTransition
-from deliveryd.journal.base import MatchedReceipt, PassedDeadlines
+from deliveryd.journal.base import NOT_OURS, MatchedReceipt, PassedDeadlines
 from deliveryd.journal.emptying import empty_words
 from deliveryd.journal.rows import ENTRY, entry_of, to_json, to_text
 from deliveryd.model import SECOND, Receipt, Reported, Transition
@@ -122,7 +122,7 @@ def note_reports(
     latest = {
         report.provider: report.received_at
         for report, match in zip(reports, matched, strict=True)
-        if isinstance(report, Receipt) and match.result != "unmatched"
+        if isinstance(report, Receipt) and match.result not in ("unmatched", NOT_OURS)
     }
     db.executemany(_NOTE_REPORT, [(at, name) for name, at in latest.items()])
 

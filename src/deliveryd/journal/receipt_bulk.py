@@ -14,10 +14,10 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from deliveryd import transitions
-from deliveryd.journal.base import MatchedReceipt
+from deliveryd.journal.base import NOT_OURS, MatchedReceipt
 from deliveryd.journal.orders import Effect
 from deliveryd.journal.outbox import Outbox
-from deliveryd.model import ProgressReport, Receipt, ReceiptStep, StatusEvent, message_key
+from deliveryd.model import ProgressReport, Receipt, ReceiptStep, SharedReceipt, StatusEvent, message_key
 from deliveryd.states import State
 
 FEWEST = 4
@@ -99,11 +99,14 @@ class BulkMatching:
         messages = Counter([*meant.values(), *others, *went_on])
         wanted = json.dumps([id_ for id_ in meant.values() if messages[id_] == 1])
         reported = {id_ for (id_,) in db.execute(_REPORTED, (wanted,))}
-        db.executemany(_MATCHED, [(*receipt, None) for receipt in unmatched])
+        not_ours = [each for each in unmatched if isinstance(each, SharedReceipt)]
+        kept = [each for each in unmatched if not isinstance(each, SharedReceipt)]
+        db.executemany(_MATCHED, [(*receipt, None) for receipt in kept])
         done = self._apply(
             db, {each: id_ for each, id_ in meant.items() if messages[id_] == 1 and id_ not in reported}
         )
-        return done | dict.fromkeys(unmatched, MatchedReceipt("unmatched"))
+        done |= dict.fromkeys(kept, MatchedReceipt("unmatched"))
+        return done | dict.fromkeys(not_ours, MatchedReceipt(NOT_OURS))
 
     def _plain(
         self,

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from deliveryd import transitions
 from deliveryd.journal import deadlines
-from deliveryd.journal.base import MatchedReceipt, Recorded
+from deliveryd.journal.base import NOT_OURS, MatchedReceipt, Recorded
 from deliveryd.journal.emptying import empty_words
 from deliveryd.journal.orders import Effect
 from deliveryd.journal.outbox import Outbox
@@ -40,7 +40,9 @@ from deliveryd.model import (
     Entry,
     ProgressReport,
     Receipt,
+    RecipientReport,
     Reported,
+    SharedReceipt,
     Transition,
     UnreadReport,
     key_prefix,
@@ -145,6 +147,8 @@ class Matching:
         provider, provider_id, status, at, reference = progress
         report = Receipt(provider, provider_id, False, status, at, at, reference)
         tried = self._tried(db, report)
+        if isinstance(progress, RecipientReport):
+            return MatchedReceipt(NOT_OURS if tried is None else "noted")
         if tried is None:
             return MatchedReceipt("noted")
         row = db.execute(
@@ -244,6 +248,8 @@ class Matching:
         kept = _kept(db, receipt)
         if _is_repeated(db, receipt, tried, kept):
             return MatchedReceipt("repeated")
+        if tried is None and isinstance(receipt, SharedReceipt):
+            return MatchedReceipt(NOT_OURS)
         effect = self._match(db, tried, receipt, AT_REST) if tried is not None else None
         message_id = tried.message_id if tried is not None and effect is not None else None
         db.execute(

@@ -12,6 +12,7 @@ import anyio.lowlevel
 from deliveryd.delivery.recorder import Recorder
 from deliveryd.errors import JournalError
 from deliveryd.http.peers import EVERYBODY, Peers
+from deliveryd.journal.base import NOT_OURS
 from deliveryd.journal.used_tokens import SignedToken
 from deliveryd.metrics import Metrics, ReceiptResult
 from deliveryd.model import (
@@ -19,7 +20,9 @@ from deliveryd.model import (
     OptOut,
     ProgressReport,
     Receipt,
+    RecipientReport,
     Reported,
+    SharedReceipt,
     UnreadReport,
     channel_of,
 )
@@ -237,10 +240,8 @@ class Receipts:
         results: list[str] = []
         for begin in range(0, max(1, len(reading.reports)), _RECORDED_AT_ONCE):
             part = reading.reports[begin : begin + _RECORDED_AT_ONCE]
-            reports = [*unread, *self._reported(provider, part, now)]
+            recorded = await self._record_part(provider, unread, part, now)
             unread = []
-            opt_outs = list(_opt_outs(channel_of(provider), part, now))
-            recorded = await self._batcher.record(reports, opt_outs) if reports or opt_outs else ()
             if recorded is None:
                 return None
             for place, result in enumerate(recorded, 1):
@@ -250,16 +251,43 @@ class Receipts:
             results += recorded
         return results
 
-    def _reported(self, provider: str, reports: Sequence[Report], now: int) -> Iterator[Reported]:
-        """Return what the journal records of reports."""
-        for report in reports:
-            id_ = report.provider_id or ""
-            if report.meaning in ("delivered", "failed"):
-                delivered = report.meaning == "delivered"
-                status = report.word if delivered else report.details
-                yield Receipt(provider, id_, delivered, status, report.at, now, report.reference)
-            elif report.intermediate is not None and report.intermediate in self._intermediate:
-                yield ProgressReport(provider, id_, report.intermediate, now, report.reference)
+    async def _record_part(
+        self, provider: str, unread: Sequence[Reported], part: Sequence[Report], now: int
+    ) -> Sequence[str] | None:
+        """Record reports that can't be read and those that can; of a message of others nothing is kept."""
+        known = [each for each in part if each.names_message or each.meaning == "none"]
+        pairs = [(each, it) for each in known if (it := self._reported(provider, each, now)) is not None]
+        reports = [*unread, *(reported for _report, reported in pairs)]
+        channel, consents = channel_of(provider), [each for each in known if each.consent is not None]
+        at_once = list(_opt_outs(channel, [each for each in consents if not _depends(each)], now))
+        recorded = await self._batcher.record(reports, at_once) if reports or at_once else ()
+        if recorded is None:
+            return None
+        results = [*recorded, *[NOT_OURS] * (len(part) - len(known))]
+        if any(map(_depends, consents)):
+            of_ours = [
+                report
+                for (report, _reported), result in zip(pairs, recorded[len(unread) :], strict=False)
+                if report.consent is not None and _depends(report) and result != NOT_OURS
+            ]
+            opt_outs = list(_opt_outs(channel, of_ours, now))
+            more = await self._batcher.record((), opt_outs) if opt_outs else ()
+            return None if more is None else [*results, *more]
+        return results
+
+    def _reported(self, provider: str, report: Report, now: int) -> Reported | None:
+        """Return what the journal is told of a report."""
+        id_ = report.provider_id or ""
+        if report.meaning in ("delivered", "failed"):
+            delivered = report.meaning == "delivered"
+            status = report.word if delivered else report.details
+            kind = SharedReceipt if report.is_shared else Receipt
+            return kind(provider, id_, delivered, status, report.at, now, report.reference)
+        if report.intermediate is not None and report.intermediate in self._intermediate:
+            return ProgressReport(provider, id_, report.intermediate, now, report.reference)
+        if report.consent is not None and _depends(report):
+            return RecipientReport(provider, id_, "", now, report.reference)
+        return None
 
     def _turned_away(self, status: int, provider: str | None) -> None:
         """A request was no report to a provider, or one that is too large: perhaps a mistyped address."""
@@ -273,6 +301,8 @@ class Receipts:
                 self._log_seldom("malformed", Event.RECEIPT_MALFORMED, provider)
             case "noted":
                 pass
+            case "not_ours":
+                self._metrics.receipt("not_ours", provider)
             case "repeated":
                 self._log("repeated", Event.RECEIPT_REPEATED, provider)
             case _:
@@ -306,6 +336,11 @@ class Receipts:
             if status is not None:
                 fields["status"] = status
             log(event, **fields)
+
+
+def _depends(report: Report) -> bool:
+    """Whether what a report says of a recipient counts only if the message that it names is ours."""
+    return report.is_shared and report.names_message
 
 
 def _opt_outs(channel: str, reports: Sequence[Report], now: int) -> Iterator[OptOut]:

@@ -90,10 +90,10 @@ class _Arrival:
         if not self._follows:
             return False
         message = await self._receive()
-        self._follows = bool(message.get("more_body"))
         if message["type"] == "http.disconnect":
-            self.is_cut = True
+            self.is_cut, self._follows = True, False
             return False
+        self._follows = bool(message["more_body"])
         if self._decoder is None:
             self.body += message["body"]
         else:
@@ -175,19 +175,19 @@ class ReceiptEndpoint:
         if coding and coding not in _GZIP:
             return self._turn_away(_OTHER_CODING, provider)
         arrival = _Arrival(receive, Decoder(coding, largest) if coding else None)
+        small = min(SMALL_BODY, largest)
         try:
-            return await self._answer_arriving(provider, scope, arrival, largest)
+            while len(arrival.body) <= small and await arrival.more():
+                pass
+            if len(arrival.body) <= small:
+                return await self._answer_whole(provider, scope, arrival, largest)
+            return await self._answer_large(provider, scope, arrival, largest)
         except Undecodable:
             return self._turn_away(_UNDECODABLE, provider)
 
-    async def _answer_arriving(
+    async def _answer_large(
         self, provider: str, scope: Scope, arrival: _Arrival, largest: int
     ) -> ReceiptReply | None:
-        small = min(SMALL_BODY, largest)
-        while len(arrival.body) <= small and await arrival.more():
-            pass
-        if len(arrival.body) <= small:
-            return await self._answer_whole(provider, scope, arrival, largest)
         held = HeldRoom(self._room, self._peer(scope))
         try:
             with held.scope:

@@ -53,7 +53,8 @@ class Report(NamedTuple):
 
     `word` is what has a meaning: the status, or the status and the code. `intermediate` is the status for the
     service, `consent` what it says of `recipient`. `at` is when it happened, or when the report came if it
-    has no instant (`is_dated` False).
+    has no instant (`is_dated` False). `is_shared`: it is signed, and others may send by the same account; a
+    report of ours has our reference, or the provider's id once that is known.
     """
 
     provider_id: str | None
@@ -67,6 +68,12 @@ class Report(NamedTuple):
     consent: Consent | None = None
     recipient: str | None = None
     is_dated: bool = True
+    is_shared: bool = False
+
+    @property
+    def names_message(self) -> bool:
+        """Whether it says which message it is about."""
+        return self.provider_id is not None or self.reference is not None
 
     @property
     def details(self) -> str:
@@ -148,6 +155,8 @@ class ReportReader:
         part = options.provider_id_part
         self._part = compile_expression(part) if part is not None else None
         self._reference = _compiled(options.reference)
+        self._is_signed = options.signature is not None
+        self._is_shared = self._is_signed and bool(options.reference)
         self._singular = _singular([*options.provider_id, *options.reference])
         self._status = _compiled(options.status)
         self._code = _compiled_place(options.code) if options.code is not None else None
@@ -247,15 +256,16 @@ class ReportReader:
             consent = None  # what became of the message is known all the same
         ids = self._ids(item)
         reference = _first(self._reference, item)
-        if not any(ids) and reference is None and meaning != "none":
+        if not any(ids) and reference is None and meaning != "none" and not self._is_signed:
             _missing("provider_id or reference", (*self._provider_id, *self._reference))
         instant = None if meaning == "none" and consent is None else self._time(item, received_at)
         is_dated = instant is not None
         at = received_at if instant is None else instant
         for id_ in ids:
             yield Report(
-                id_, reference, word, meaning, at, status, code, intermediate, consent, recipient, is_dated
-            )
+                id_, reference, word, meaning, at, status, code, intermediate, consent, recipient, is_dated,
+                self._is_shared,
+            )  # fmt: skip
 
     def _ids(self, item: Document) -> Sequence[str | None]:
         for place in self._provider_id:

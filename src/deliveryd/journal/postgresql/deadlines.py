@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
 from deliveryd import transitions
-from deliveryd.journal.base import MatchedReceipt, PassedDeadlines
+from deliveryd.journal.base import NOT_OURS, MatchedReceipt, PassedDeadlines
 from deliveryd.journal.deadlines import MOST_UNREPORTED, NOTED_EVERY, KnownReports, Passed
 from deliveryd.journal.postgresql.connection import Db
 from deliveryd.journal.postgresql.elsewhere import providers_elsewhere
@@ -284,7 +284,7 @@ def note_reports(db: Db, reports: Sequence[Reported], matched: Sequence[MatchedR
     latest = {
         report.provider: report.received_at
         for report, match in zip(reports, matched, strict=True)
-        if isinstance(report, Receipt) and match.result != "unmatched"
+        if isinstance(report, Receipt) and match.result not in ("unmatched", NOT_OURS)
     }
     if latest:
         db.execute(_NOTE_REPORT, (list(latest), list(latest.values())))

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from deliveryd import transitions
 from deliveryd.errors import IllegalTransition
-from deliveryd.journal.base import MatchedReceipt
+from deliveryd.journal.base import NOT_OURS, MatchedReceipt
 from deliveryd.journal.orders import Effect
 from deliveryd.journal.postgresql.book import COLUMNS, Book
 from deliveryd.journal.postgresql.connection import Db
@@ -19,7 +19,7 @@ from deliveryd.journal.postgresql.deadlines import note_reports
 from deliveryd.journal.postgresql.outbox import Outbox
 from deliveryd.journal.postgresql.steps import StepWriter
 from deliveryd.journal.postgresql.unread import keep_unread
-from deliveryd.journal.postgresql.values import LOCATED, arrays, indexable, plain
+from deliveryd.journal.postgresql.values import LOCATED, arrays, as_kept, indexable, named_ids, plain
 from deliveryd.journal.receipt_decisions import (
     AFTER_A_STEP,
     AT_REST,
@@ -37,7 +37,15 @@ from deliveryd.journal.receipt_decisions import (
     was_tried,
     word_of,
 )
-from deliveryd.model import ProgressReport, Receipt, Reported, Transition, UnreadReport
+from deliveryd.model import (
+    ProgressReport,
+    Receipt,
+    RecipientReport,
+    Reported,
+    SharedReceipt,
+    Transition,
+    UnreadReport,
+)
 from deliveryd.states import ENDED, State
 
 _KEPT_ALIKE = f"""
@@ -153,9 +161,9 @@ class Matching:
             return []
         keep_unread(db, [report for report in reports if isinstance(report, UnreadReport)])
         batch = _ReceiptBatch(self._book(), self._namespace)
-        batch.read(db, [_plain(report) for report in reports if not isinstance(report, UnreadReport)])
+        batch.read(db, [as_kept(report) for report in reports if not isinstance(report, UnreadReport)])
         matched = [
-            MatchedReceipt("unread") if isinstance(report, UnreadReport) else batch.receive(_plain(report))
+            MatchedReceipt("unread") if isinstance(report, UnreadReport) else batch.receive(as_kept(report))
             for report in reports
         ]
         batch.write(db, self._outbox)
@@ -168,7 +176,7 @@ class Matching:
         if row is None:
             return None
         receipt, book = not_before(Receipt(*row), at), self._book()
-        book.read(db, _referred([receipt], self._namespace), _named([receipt]))
+        book.read(db, _referred([receipt], self._namespace), named_ids([receipt]))
         tried = book.tried(receipt)
         effect = apply(book, tried, receipt, AT_REST) if tried is not None else None
         if tried is None or effect is None:
@@ -189,7 +197,7 @@ class Matching:
             return []
         book = self._book()
         receipts = [not_before(Receipt(*values), at) for _, _, *values in rows]
-        book.read(db, _referred(receipts, self._namespace), [each for each in _named(receipts) if each[0]])
+        book.read(db, _referred(receipts, self._namespace), [each for each in named_ids(receipts) if each[0]])
         effects: list[Effect] = []
         matched: list[tuple[int, int]] = []
         looked: list[tuple[int, bool, bool]] = []
@@ -274,7 +282,7 @@ class Matching:
             return _KeptMatched({}, frozenset())
         book = self._book()
         receipts = [each.receipt for each in kept]
-        book.read(db, {*steps, *_referred(receipts, self._namespace)}, _named(receipts))
+        book.read(db, {*steps, *_referred(receipts, self._namespace)}, named_ids(receipts))
         effects: dict[int, Effect] = {}
         matched: list[tuple[int | None, int]] = []
         for _seq, receipt in kept:
@@ -372,7 +380,7 @@ class _ReceiptBatch:
         """Read what these may be about."""
         if not reports:
             return
-        named = _named(reports)
+        named = named_ids(reports)
         self._book.read(db, _referred(reports, self._namespace), [each for each in named if each[0]])
         for seq, *values in db.execute(_KEPT_ALIKE, arrays(sorted(named))):
             receipt = Receipt(*values)
@@ -391,6 +399,8 @@ class _ReceiptBatch:
         ]
         if self._is_repeated(receipt, tried, alike):
             return MatchedReceipt("repeated")
+        if tried is None and isinstance(receipt, SharedReceipt):
+            return MatchedReceipt(NOT_OURS)
         is_naming = tried is not None and self._book.learn(tried, receipt)
         effect = apply(self._book, tried, receipt, AT_REST) if tried is not None else None
         if tried is None or effect is None:
@@ -442,8 +452,9 @@ class _ReceiptBatch:
         provider, provider_id, status, at, reference = progress
         report = Receipt(provider, provider_id, False, status, at, at, reference)
         tried = self._book.tried(report)
-        if tried is None:
-            return MatchedReceipt("noted")
+        if tried is None or isinstance(progress, RecipientReport):
+            is_theirs = tried is None and isinstance(progress, RecipientReport)
+            return MatchedReceipt(NOT_OURS if is_theirs else "noted")
         record = self._book.records[tried.message_id]
         is_new = record.key == tried.key and not self._book.has_told(record.id, status)
         event = transitions.progressed(record.id, State(record.state), status, at) if is_new else None
@@ -485,16 +496,3 @@ def _referred(reports: Iterable[Receipt | ProgressReport], namespace: str) -> se
     """The messages that references name."""
     named = (referred_by(each.reference, namespace) for each in reports if each.reference is not None)
     return {each.message_id for each in named if each is not None}
-
-
-def _named(reports: Iterable[Receipt | ProgressReport]) -> set[tuple[str, str]]:
-    return {(each.provider_id, each.provider) for each in reports}
-
-
-def _plain(report: Receipt | ProgressReport) -> Receipt | ProgressReport:
-    """The report, with text that a column can hold."""
-    provider_id, reference = indexable(report.provider_id), indexable(report.reference)
-    status = plain(report.status)
-    if (provider_id, status, reference) == (report.provider_id, report.status, report.reference):
-        return report
-    return report._replace(provider_id=provider_id or "", status=status or "", reference=reference)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from deliveryd.journal.rows import to_name, to_text
+from deliveryd.model import ProgressReport, Receipt
 
 LOCATED = "JOIN seen ON seen.id = {id} JOIN message m ON m.day = seen.day AND m.id = seen.id"
 """SQL that finds the rows of messages in their partitions, by the SQL of their ids."""
@@ -38,3 +39,17 @@ def plain(text: str | None) -> str | None:
 def indexable(text: str | None) -> str | None:
     """A provider's id or reference as an index can hold it."""
     return to_name(plain(text))
+
+
+def as_kept(report: Receipt | ProgressReport) -> Receipt | ProgressReport:
+    """The report, with text that a column can hold."""
+    provider_id, reference = indexable(report.provider_id), indexable(report.reference)
+    status = plain(report.status)
+    if (provider_id, status, reference) == (report.provider_id, report.status, report.reference):
+        return report
+    return report._replace(provider_id=provider_id or "", status=status or "", reference=reference)
+
+
+def named_ids(reports: Iterable[Receipt | ProgressReport]) -> set[tuple[str, str]]:
+    """Return the providers' ids that reports name, with the providers."""
+    return {(each.provider_id, each.provider) for each in reports}

@@ -8,7 +8,16 @@ import pytest
 
 from deliveryd.journal.base import Journal
 from deliveryd.journal.orders import Action, ItemKind
-from deliveryd.model import Outcome, ProgressReport, Reported, StopChange, Transition, UnreadReport
+from deliveryd.model import (
+    Outcome,
+    ProgressReport,
+    RecipientReport,
+    Reported,
+    SharedReceipt,
+    StopChange,
+    Transition,
+    UnreadReport,
+)
 from deliveryd.states import State
 from deliveryd.testing.journal_cases.protocol import OpenJournal
 from deliveryd.testing.journal_cases.samples import (
@@ -40,8 +49,46 @@ def stop(digest: bytes, at: int, *, stopped: bool = True, channel: str = "sms") 
     return StopChange(channel, digest, at, stopped, None, "receipt")
 
 
+def shared(provider_id: str, reference: str | None = None) -> SharedReceipt:
+    return SharedReceipt(*sample_receipt(provider_id)[:-1], reference)
+
+
 class ReportCases:
     """What a journal must do: progress, reports that can't be read, and stopped recipients."""
+
+    @pytest.mark.parametrize("others", [1, 9])
+    async def test_of_a_shared_account_only_what_names_a_message_is_kept(
+        self, open_journal: OpenJournal, others: int
+    ) -> None:
+        """One by one and many at once: by the key, also before the outcome, and by an id that is known."""
+        async with open_journal() as journal:
+            await deliver_to_sent(journal, 6, "p6")
+            await deliver_to_sent(journal, 7, "p7")
+            await make_ready(journal, 8)
+            await begin_attempts(journal, attempt_on(8))
+            keys = [key_of(journal).replace("-7-", f"-{id_}-") for id_ in (7, 8)]
+            await accept_all(journal)
+            names: list[tuple[str, str | None]] = [(f"u{number}", None) for number in range(others)]
+            names += [("u1", "theirs"), ("u2", "99"), ("u3", "dead00-7-1"), ("", "theirs")]
+            foreign: list[Reported] = [shared(*name) for name in names]
+            ours: list[Reported] = [shared("p6"), shared("q7", keys[0]), shared("q8", keys[1])]
+            results = await received(journal, *foreign, *ours, *foreign)
+            none = ["not_ours"] * len(foreign)
+            assert results == [*none, "matched", "matched", "unmatched", *none]
+            assert (await journal.counts()).receipts_unmatched == 1
+            assert await waiting_events(journal) == [(6, "delivered"), (7, "delivered")]
+
+    async def test_a_report_of_a_recipient_tells_whose_message_it_names(
+        self, open_journal: OpenJournal
+    ) -> None:
+        """Nothing else is done with it."""
+        async with open_journal() as journal:
+            await deliver_to_sent(journal, 7)
+            await accept_all(journal)
+            names = [("p1", None), ("", key_of(journal)), ("p2", None), ("", "theirs")]
+            reports = [RecipientReport("sms", id_, "", NOW, reference) for id_, reference in names]
+            assert await received(journal, *reports) == ["noted", "noted", "not_ours", "not_ours"]
+            assert await waiting_events(journal) == []
 
     @pytest.mark.parametrize("by", ["id", "key", "message"])
     async def test_progress_is_told_once_for_each_status_while_the_message_is_sent(

@@ -13,6 +13,7 @@ from simulation import (
     breaks_of_confirming,
     breaks_of_delivery,
     breaks_of_keeping,
+    breaks_of_leaving,
     breaks_of_naming,
     breaks_of_refusals,
     breaks_of_rejecting,
@@ -45,3 +46,6 @@ RELOADING: Mapping[str, Break] = {**breaks_in(breaks_of_reloading), **breaks_in(
 
 REJECTING: Mapping[str, Break] = breaks_in(breaks_of_rejecting)
 """Those that only plans with rejections show."""
+
+LEAVING: Mapping[str, Break] = breaks_in(breaks_of_leaving)
+"""Those that only plans show in which providers are removed."""

@@ -9,6 +9,7 @@ from simulation import (
     rules_of_beginning,
     rules_of_choosing,
     rules_of_confirming,
+    rules_of_leaving,
     rules_of_rejecting,
     rules_of_reporting,
     rules_of_sending,
@@ -31,6 +32,7 @@ RULES = (
     *rules_of_choosing.RULES,
     *rules_of_confirming.RULES,
     *rules_of_rejecting.RULES,
+    *rules_of_leaving.RULES,
 )
 UNANSWERED = BROKEN_OFF | {
     Trouble.RESET_BEFORE,

@@ -93,6 +93,8 @@ def _is_no_needless_repeat(case: Case, before: Sequence[Asked], again: Asked) ->
     arrived = [asked for asked in before if case.may_have_arrived(asked)]
     if arrived and _said(again) != _said(arrived[0]):
         yield "what may have arrived was repeated with other words"
+    if arrived and again.content.get("to") != arrived[0].content.get("to"):
+        yield "what may have arrived was repeated to another address"
     if arrived and MORE in again.content and MORE not in arrived[0].content:
         yield "what may have arrived was repeated with a value that isn't kept"
 

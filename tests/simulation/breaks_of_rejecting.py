@@ -8,7 +8,7 @@ import pytest
 
 from deliveryd.channels.base import InDoubt, Misconfigured, Refused, TryAgain
 from deliveryd.delivery.provider import Provider
-from deliveryd.delivery.refusals import Refusals
+from deliveryd.delivery.refusals import WIDESPREAD, Refusals
 
 Patch = pytest.MonkeyPatch
 
@@ -30,3 +30,16 @@ def one_rejection_is_the_providers(patch: Patch) -> None:
 def rejections_use_up_no_tries(patch: Patch) -> None:
     """A message that is rejected again and again is never at fault."""
     patch.setattr(Refusals, "rejects_alone", lambda *_: False)
+
+
+def channel_closed_by_three_refused_ids(patch: Patch) -> None:
+    """When three settings ids wait, the provider refuses everything, whatever else it accepts."""
+    are_widespread = Refusals._are_widespread
+    patch.setattr(
+        Refusals, "_are_widespread", lambda self: len(self.waiting) >= WIDESPREAD or are_widespread(self)
+    )
+
+
+def refused_ids_never_wait(patch: Patch) -> None:
+    """All messages of a refused template end at once, not only the first ones."""
+    patch.setattr(Refusals, "refused", lambda *_: False)

@@ -21,6 +21,7 @@ from simulation.new_beginnings import FORGETS
 from simulation.plan import Offers, Trouble
 from simulation.rules_of_beginning import began_anew
 from simulation.rules_of_pausing import broken_pauses
+from simulation.rules_of_rejecting import broken_waits
 from simulation.run import History
 from simulation.service import id_of
 from simulation.wire import BROKEN_OFF
@@ -56,6 +57,7 @@ def violations(history: History) -> list[str]:
     found += _malformed_told(history)
     found += _taken_without_room(history)
     found += broken_pauses(history)
+    found += broken_waits(history)
     for case in cases(history):
         rules = rules_of_beginning.RULES if began_anew(case) else RULES
         for rule in (*rules, *rules_of_sharing.RULES) if history.is_shared else rules:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from simulation.case import TAKEN_FOR_SENT, Case
-from simulation.ledger import Asked
+from simulation.ledger import Asked, read_event
 from simulation.plan import Trouble
+from simulation.rules_of_sending import REFUSED_BY_MISTAKE
+from simulation.run import History
 
 IN_TIME = 5.0
 """Seconds beyond its time in line after which a message is accepted that providers don't reject."""
@@ -73,6 +76,21 @@ def _others_in_time(case: Case) -> Iterator[str]:
     taken = next((one.at for one in case.asked if one.trouble in TAKEN_FOR_SENT), float("inf"))
     if taken - case.offered_at > in_line + IN_TIME:
         yield f"was held up for {taken - case.offered_at:.1f} s by what providers reject"
+
+
+def broken_waits(history: History) -> Iterator[str]:
+    """A refused template costs a few messages: the others wait until the provider takes it."""
+    plan, rejections = history.plan, history.plan.rejections
+    if rejections is None:
+        return
+    id_of = {message.id: message.settings_id for message in plan.messages}
+    most = REFUSED_BY_MISTAKE + plan.tuning.concurrency
+    ended = {event.message_id for post in history.ledger.posted for event in map(read_event, post.bodies)
+             if event.status == "error"}  # fmt: skip
+    lost = Counter(id_of[id_] for id_ in ended - rejections.messages)
+    for settings_id in rejections.settings:
+        if lost[settings_id] > most:
+            yield f"settings {settings_id} cost {lost[settings_id]} messages while they were refused"
 
 
 RULES = (_rejected_in_bounds, _others_in_time)

@@ -36,9 +36,9 @@ SEEN = {
     "doubts_released_from_a_removed_provider": 28,
     "routed_as_before_the_reload": 1,
     "held_doubts_never_repeated": 8,
-    "tries_without_a_request_counted": 8,
-    "kept_content_filled_up": 8,
-    "held_though_the_mapping_is_back": 81,
+    "tries_without_a_request_counted": 21,
+    "kept_content_filled_up": 21,
+    "held_though_the_mapping_is_back": 380,
     "questions_counted_as_tries": 142,
     "held_without_a_question": 105,
 }

@@ -16,13 +16,13 @@ import respx
 from trio.testing import MockClock
 
 from deliveryd import __version__
-from deliveryd.errors import ServiceUnavailable
+from deliveryd.errors import ServiceUnavailable, ServiceUnreadable
 from deliveryd.http.client import HttpClient, build_client
 from deliveryd.http.httpx_wire import HttpxWire
 from deliveryd.runtime import renewal
 from deliveryd.service.auth import AuthOptions
-from deliveryd.service.caller import TRIES
 from deliveryd.service.client import ServiceClient
+from deliveryd.service.wire import LARGEST_SETTINGS
 from deliveryd.testing.gateway import Act, Disconnect, Reply, Stall, closed_port, open_gateway
 
 pytestmark = pytest.mark.anyio
@@ -153,12 +153,27 @@ async def test_broken_connections_over_a_socket() -> None:
 
 @real_sockets
 async def test_an_answer_that_is_too_large_is_unavailable() -> None:
-    """A service that answers without end costs bounded memory, and no more tries than any trouble."""
+    """A service that answers without end costs bounded memory, and one try."""
     async with open_gateway() as gateway, connected(gateway.url, max_body=1000) as client:
         gateway.script += [Reply(200, b"{" + b" " * 1000 + b"}")] * 5
         with pytest.raises(ServiceUnavailable, match="larger than 1000 bytes"):
-            await client.fetch_settings(1)
-        assert len(gateway.seen) == TRIES
+            await client.report(["{}"])
+        assert len(gateway.seen) == 1
+
+
+@real_sockets
+async def test_settings_have_one_bound() -> None:
+    """Up to it they are read, whatever bounds other answers; beyond it they can't be used, as in a file."""
+    async with open_gateway() as gateway, connected(gateway.url) as client:
+        largest = b'{"content": {}}'.ljust(LARGEST_SETTINGS)
+        gateway.script += [Reply(200, largest), Reply(200, largest + b" "), Reply(200, largest * 3)]
+        assert client.parse_settings(1, await client.fetch_settings(1)).id == 1
+        for _ in range(2):
+            with pytest.raises(ServiceUnreadable, match=f"settings 1: larger than {LARGEST_SETTINGS} bytes"):
+                await client.fetch_settings(1)
+        assert len(gateway.seen) == 3
+    with pytest.raises(ServiceUnreadable, match=f"settings 1: larger than {LARGEST_SETTINGS} bytes"):
+        client.parse_settings(1, largest + b" ")
 
 
 def element(id_: int, text: str = "") -> bytes:
@@ -232,9 +247,9 @@ async def test_a_compressed_answer_is_bounded_by_what_it_stands_for() -> None:
     """Some kB that stand for 64 MiB cost no more than the bound."""
     async with open_gateway() as gateway, connected(gateway.url, max_body=1000) as client:
         bomb = Reply(200, gzip.compress(bytes(64 << 20), 1), (("Content-Encoding", "gzip"),))
-        gateway.script += [bomb] * TRIES
+        gateway.script += [bomb]
         with pytest.raises(ServiceUnavailable, match="larger than 1000 bytes"):
-            await client.fetch_settings(1)
+            await client.report(["{}"])
 
 
 @real_sockets

@@ -19,7 +19,13 @@ from deliveryd.admin.exposition import expose
 from deliveryd.delivery import settings as room_module
 from deliveryd.delivery.backlog import Backlog
 from deliveryd.delivery.settings import FLAWED_SECONDS, UNUSABLE_SECONDS, SettingsCache
-from deliveryd.errors import DeliverydError, ServiceRefused, ServiceUnavailable, SettingsUnusable
+from deliveryd.errors import (
+    DeliverydError,
+    ServiceRefused,
+    ServiceUnavailable,
+    ServiceUnreadable,
+    SettingsUnusable,
+)
 from deliveryd.metrics import Metrics
 from deliveryd.model import Settings
 from deliveryd.rendering.content import CompiledSettings, compile_settings
@@ -250,6 +256,7 @@ UNUSABLE: dict[str, bytes | DeliverydError] = {
     "410": ServiceRefused("the service answered 410", 410),
     "400": ServiceRefused("the service answered 400", 400),
     "422": ServiceRefused("the service answered 422", 422),
+    "larger than the bound": ServiceUnreadable("settings 1: larger than 2097152 bytes"),
     "no JSON": b"<html>",
     "no content": b"{}",
     "a strange expiry": b'{"content": {}, "delivery": {"expiresAt": "soon"}}',

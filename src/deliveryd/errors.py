@@ -10,8 +10,10 @@
     │   │   └── ProxyRefused      the proxy refused to connect
     │   └── OutcomeUnknown        it was sent, and no complete response came back
     │       └── BrokenOff         the response's head was complete, its body wasn't
+    │           └── TooLarge      its body is larger than the limit
     ├── ServiceError              the remote service
     │   ├── ServiceUnavailable    no usable answer after the retries of one call: try later
+    │   │   └── AnswerTooLarge    its answer is larger than the limit
     │   ├── ServiceRefused        it rejected this request: don't repeat it
     │   └── ServiceUnreadable     its answer doesn't match the interface
     ├── SettingsUnusable          the settings don't exist or can't be read: their messages end in an error
@@ -97,6 +99,10 @@ class BrokenOff(OutcomeUnknown):
         self.body = body
 
 
+class TooLarge(BrokenOff):
+    """The response's body is larger than the limit."""
+
+
 class ServiceError(DeliverydError):
     """The remote service didn't fulfil a request."""
 
@@ -104,13 +110,20 @@ class ServiceError(DeliverydError):
 class ServiceUnavailable(ServiceError):
     """No usable answer after the retries of one call. Retry in `after` seconds.
 
-    `status` is the answer's status, if there was one.
+    `status` is the answer's status, if there was one. `was_sent`: the service may have had the request.
     """
 
-    def __init__(self, message: str, after: float | None = None, status: int | None = None) -> None:
+    def __init__(
+        self, message: str, after: float | None = None, status: int | None = None, *, was_sent: bool = False
+    ) -> None:
         super().__init__(message)
         self.after = after
         self.status = status
+        self.was_sent = was_sent or status is not None
+
+
+class AnswerTooLarge(ServiceUnavailable):
+    """The service's answer is larger than the limit."""
 
 
 class ServiceRefused(ServiceError):

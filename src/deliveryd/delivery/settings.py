@@ -21,7 +21,13 @@ from deliveryd.delivery.known_settings import (
     UsableSettings,
 )
 from deliveryd.delivery.request_slots import RequestSlot, RequestSlots
-from deliveryd.errors import ServiceRefused, ServiceUnavailable, ServiceUnreadable, SettingsUnusable
+from deliveryd.errors import (
+    ServiceError,
+    ServiceRefused,
+    ServiceUnavailable,
+    ServiceUnreadable,
+    SettingsUnusable,
+)
 from deliveryd.metrics import Metrics
 from deliveryd.model import Settings, first_of
 from deliveryd.rendering.content import CompiledSettings
@@ -63,7 +69,7 @@ class SettingsSource(Protocol):
     """What the settings come from."""
 
     async def fetch_settings(self, settings_id: int) -> bytes:
-        """The settings as they were written."""
+        """The settings as they were written. Raises ServiceError; ServiceUnreadable: they can't be used."""
 
     def parse_settings(self, settings_id: int, body: bytes) -> Settings:
         """Read what was fetched."""
@@ -356,7 +362,7 @@ class SettingsCache:
             try:
                 body = await self._source.fetch_settings(slot.id)
                 known = self._usable(await self._read(slot.id, body), len(body))
-            except (ServiceUnavailable, ServiceRefused, SettingsUnusable) as error:
+            except (ServiceError, SettingsUnusable) as error:
                 known = self._failed(slot.id, error)
         if known is None:
             known = self._unavailable(slot.id, ServiceUnavailable(GAVE_WAY))
@@ -382,9 +388,7 @@ class SettingsCache:
             self._service_answers(began)
         self._wakeup.set()
 
-    def _failed(
-        self, settings_id: int, error: ServiceUnavailable | ServiceRefused | SettingsUnusable
-    ) -> KnownSettings:
+    def _failed(self, settings_id: int, error: ServiceError | SettingsUnusable) -> KnownSettings:
         match error:
             case ServiceUnavailable():
                 return self._unavailable(settings_id, error)

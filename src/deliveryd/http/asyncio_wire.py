@@ -18,7 +18,7 @@ from typing import cast
 
 import httptools
 
-from deliveryd.errors import BrokenOff, NotSent, OutcomeUnknown, WireError
+from deliveryd.errors import BrokenOff, NotSent, OutcomeUnknown, TooLarge, WireError
 from deliveryd.http.content_coding import Decoder, Undecodable
 from deliveryd.http.wire import IDENTITY, BeforeSend, Headers, Target, WireResponse
 from deliveryd.network.connection import connect
@@ -277,11 +277,11 @@ class _Connection(asyncio.Protocol):
         self._decoder: Decoder | None = None
         self._head_done = False
 
-    def _unknown(self, reason: str) -> OutcomeUnknown:
+    def _unknown(self, reason: str, kind: type[BrokenOff] = BrokenOff) -> OutcomeUnknown:
         """Return the error for an incomplete response, with its status if the head was complete."""
         if not self._head_done or (status := self._parser.get_status_code()) < 200:
             return OutcomeUnknown(reason)
-        return BrokenOff(reason, status, self._headers, bytes(self._body))
+        return kind(reason, status, self._headers, bytes(self._body))
 
     def _fail(self, error: WireError) -> None:
         if self._waiter is not None and not self._waiter.done():
@@ -380,11 +380,11 @@ class _Connection(asyncio.Protocol):
                 else:
                     self._body += piece
         except Undecodable as error:
-            self._fail(self._unknown(str(error)))
+            self._fail(self._unknown(str(error), error.kind))
 
     def _fail_too_large(self, data: bytes) -> None:
         self._body += data[: self._max_body - len(self._body)]
-        self._fail(self._unknown(f"the answer is larger than {self._max_body} bytes"))
+        self._fail(self._unknown(f"the answer is larger than {self._max_body} bytes", TooLarge))
 
     def on_message_complete(self) -> None:
         if (

@@ -5,6 +5,8 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterator
 
+from deliveryd.errors import BrokenOff, TooLarge
+
 PIECE = 256 * 1024
 """Most bytes decoded at a time."""
 
@@ -21,7 +23,15 @@ _GZIP_NAMES = frozenset({"gzip", "x-gzip"})
 
 
 class Undecodable(Exception):
-    """A body can't be decoded; the text says why."""
+    """A body can't be decoded; the text says why, and `kind` is the error of its exchange."""
+
+    kind: type[BrokenOff] = BrokenOff
+
+
+class TooMuch(Undecodable):
+    """A body is larger than the limit before it is decoded."""
+
+    kind = TooLarge
 
 
 class Decoder:
@@ -42,7 +52,7 @@ class Decoder:
         """Decode the next piece of the body, in small pieces; stop one byte beyond the limit."""
         self._received += len(data)
         if self._received > self._max_size + LARGER_AT_MOST:
-            raise Undecodable(f"the compressed answer is larger than {self._max_size} bytes")
+            raise TooMuch(f"the compressed answer is larger than {self._max_size} bytes")
         data, self._head = self._head + data, b""
         is_full = False  # the stream has more output, though all input is consumed
         while (data or is_full) and self._decoded <= self._max_size:

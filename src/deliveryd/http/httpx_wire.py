@@ -10,7 +10,7 @@ from typing import Any
 import anyio
 import httpx
 
-from deliveryd.errors import BrokenOff, NotSent, OutcomeUnknown, ProxyRefused
+from deliveryd.errors import BrokenOff, NotSent, OutcomeUnknown, ProxyRefused, TooLarge
 from deliveryd.http.content_coding import Decoder, Undecodable
 from deliveryd.http.httpx_transport import ResolvingTransport
 from deliveryd.http.proxy import Login, Proxy
@@ -157,11 +157,11 @@ class _Progress:
         """Record that the response's head is complete."""
         self.status, self.headers = response.status_code, _headers_of(response)
 
-    def unknown(self, reason: str) -> OutcomeUnknown:
+    def unknown(self, reason: str, kind: type[BrokenOff] = BrokenOff) -> OutcomeUnknown:
         """Return the error for an incomplete response, with its status if the head was complete."""
         if self.status is None:
             return OutcomeUnknown(reason)
-        return BrokenOff(reason, self.status, self.headers, bytes(self.body))
+        return kind(reason, self.status, self.headers, bytes(self.body))
 
 
 class _Body:
@@ -171,6 +171,7 @@ class _Body:
         self._progress = progress
         self._max_size = max_size
         self._problem: str | None = None
+        self._kind: type[BrokenOff] = BrokenOff
         encoding = progress.headers.get("content-encoding", IDENTITY).lower()
         try:
             self._decoder = Decoder(encoding, max_size) if encoding != IDENTITY else None
@@ -183,13 +184,14 @@ class _Body:
             for data in self._decoder.decode(chunk) if self._decoder is not None else (chunk,):
                 self._append(data)
         except Undecodable as error:
-            self._problem = self._problem or str(error)
+            if self._problem is None:
+                self._problem, self._kind = str(error), error.kind
         return self._problem is None
 
     def _append(self, data: bytes) -> None:
         received = self._progress.body
-        if len(received) + len(data) > self._max_size:
-            self._problem = self._problem or f"the answer is larger than {self._max_size} bytes"
+        if self._problem is None and len(received) + len(data) > self._max_size:
+            self._problem, self._kind = f"the answer is larger than {self._max_size} bytes", TooLarge
         received += data[: self._max_size - len(received)]
 
     def end(self) -> None:
@@ -200,7 +202,7 @@ class _Body:
         except Undecodable as error:
             self._problem = str(error)
         if self._problem is not None:
-            raise self._progress.unknown(self._problem)
+            raise self._progress.unknown(self._problem, self._kind)
 
 
 def _nothing_to_check() -> None:

@@ -8,7 +8,15 @@ from functools import partial
 import anyio
 
 from deliveryd import __version__
-from deliveryd.errors import BrokenOff, NotSent, ServiceRefused, ServiceUnavailable, WireError
+from deliveryd.errors import (
+    AnswerTooLarge,
+    BrokenOff,
+    NotSent,
+    ServiceRefused,
+    ServiceUnavailable,
+    TooLarge,
+    WireError,
+)
 from deliveryd.http.client import HttpClient, raw_header, target_of
 from deliveryd.http.retry_after import retry_after
 from deliveryd.http.wire import Target, WireResponse
@@ -40,6 +48,8 @@ _LOOKED_UP: tuple[str | None, ...] = (None,)  # resolved when connecting
 
 def _is_brief(error: BaseException) -> bool:
     """Whether the error is transient, and the requested pause is short enough."""
+    if isinstance(error, TooLarge):
+        return False
     return isinstance(error, WireError) or (
         isinstance(error, ServiceUnavailable) and (error.after or 0.0) <= LONGEST_RETRY_PAUSE
     )
@@ -88,8 +98,10 @@ class Caller:
         once = partial(self._accepted, method, target, sent, body, addresses, also=also, ready=ready)
         try:
             return await self._some_tries(once, _is_brief)
+        except TooLarge as error:
+            raise AnswerTooLarge(str(error), was_sent=True) from None
         except WireError as error:
-            raise ServiceUnavailable(str(error)) from None
+            raise ServiceUnavailable(str(error), was_sent=not isinstance(error, NotSent)) from None
 
     async def ask(self, target: Target) -> WireResponse:
         """Send a GET once and return its answer, whatever its status. Raises WireError."""

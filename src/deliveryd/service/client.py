@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import anyio
 
-from deliveryd.errors import BrokenOff, OutcomeUnknown, ServiceUnavailable
+from deliveryd.errors import AnswerTooLarge, BrokenOff, OutcomeUnknown, ServiceUnavailable
 from deliveryd.http.client import HttpClient, target_of
 from deliveryd.http.wire import WireResponse
 from deliveryd.model import Settings
@@ -18,7 +18,7 @@ from deliveryd.service.auth import AuthOptions
 from deliveryd.service.batch import LARGEST_BATCH, Batch, read_batch
 from deliveryd.service.caller import Caller, Ready, Sleep, below
 from deliveryd.service.configuration_access import ConfigurationAccess
-from deliveryd.service.wire import GROUPS, MOST_PAGES, read_settings
+from deliveryd.service.wire import GROUPS, LARGEST_SETTINGS, MOST_PAGES, read_settings, settings_too_large
 
 if TYPE_CHECKING:
     from deliveryd.service.customer_area import CustomerArea
@@ -47,6 +47,7 @@ class ServiceClient:
         auth = auth or AuthOptions()
         self._base = target_of(base_url)
         self._service = Caller(http, "the service", auth, sleep)
+        self._settings = Caller(http.bounded(LARGEST_SETTINGS), "the service", auth, sleep)
         self._queue = Caller(http.bounded(LARGEST_BATCH), "the service", auth, sleep)
         self._aside = Aside()
         self._own_host = Caller(http.bounded(access.max_size), "the service", auth, sleep)
@@ -76,7 +77,10 @@ class ServiceClient:
 
     async def fetch_settings(self, settings_id: int) -> bytes:
         """Return settings as sent by the service (interface 4.3); `parse_settings` parses them."""
-        answer = await self._call("GET", f"/settings/{settings_id}")
+        try:
+            answer = await self._settings.call("GET", below(self._base, f"/settings/{settings_id}"))
+        except AnswerTooLarge:
+            raise settings_too_large(settings_id) from None
         return answer.body
 
     @staticmethod
@@ -133,9 +137,6 @@ class ServiceClient:
         from deliveryd.service.customer_area import CustomerArea  # noqa: PLC0415  # the worker never reads it
 
         return CustomerArea(self._base, self._service, self._own_host, self._elsewhere, self._access)
-
-    async def _call(self, method: str, path: str) -> WireResponse:
-        return await self._service.call(method, below(self._base, path))
 
     async def aclose(self) -> None:
         """Close all connections."""

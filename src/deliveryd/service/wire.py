@@ -257,7 +257,7 @@ def read_settings(settings_id: int, body: bytes) -> Settings:
     Raises ServiceUnreadable, with the path of the problem, if no block can be read, or the expiry can't.
     """
     if len(body) > LARGEST_SETTINGS:
-        raise ServiceUnreadable(f"settings {settings_id}: larger than {LARGEST_SETTINGS} bytes")
+        raise settings_too_large(settings_id)
     try:
         wire = SettingsBody.model_validate(_parsed(_decoded(body)))
     except ValidationError as error:
@@ -273,6 +273,11 @@ def read_settings(settings_id: int, body: bytes) -> Settings:
     if settings.unreadable and not any(any(language.blocks.values()) for language in content.values()):
         raise ServiceUnreadable(f"settings {settings_id}: {'; '.join(first_of(settings.unreadable))}")
     return settings
+
+
+def settings_too_large(settings_id: int) -> ServiceUnreadable:
+    """Return the error for settings of more than `LARGEST_SETTINGS` bytes."""
+    return ServiceUnreadable(f"settings {settings_id}: larger than {LARGEST_SETTINGS} bytes")
 
 
 def problems_of(error: ValidationError, where: tuple[str, ...] = ()) -> str:

@@ -21,7 +21,7 @@ from deliveryd.admin.exposition import expose
 from deliveryd.delivery.backlog import Backlog
 from deliveryd.delivery.in_flight import InFlightLimit
 from deliveryd.delivery.outbox_signals import OutboxSignals
-from deliveryd.delivery.posting import ABOUT_THE_EVENTS
+from deliveryd.delivery.posting import ABOUT_THE_EVENTS, Posting
 from deliveryd.delivery.recorder import Recorder, RefusedEvent
 from deliveryd.delivery.reporting import Reporting
 from deliveryd.errors import ServiceError, ServiceRefused, ServiceUnavailable
@@ -70,6 +70,8 @@ class Service:
         self.script: deque[ServiceError | None] = deque()
         self.refuses: set[int] = set()
         self.status = 400
+        self.fails_at: set[int] = set()
+        self.failure: ServiceError = ServiceUnavailable("the service answered 500", status=500)
         self.largest = 1 << 30
         self.too_large = 0
         self.posts: list[list[int]] = []
@@ -92,6 +94,8 @@ class Service:
         error = self.script.popleft() if self.script else None
         if error is not None:
             raise error
+        if self.fails_at.intersection(ids):
+            raise self.failure
         if sum(map(len, bodies)) > self.largest:
             self.too_large += 1
             raise ServiceRefused("the service answered 413", 413)
@@ -100,6 +104,14 @@ class Service:
             raise ServiceRefused(f"the service answered {self.status}", self.status)
         self.accepted += ids
         self.answered += events
+        self._turn.set()
+        self._turn = anyio.Event()
+
+    async def accepts(self, count: int, seconds: float) -> None:
+        """Wait until it has accepted so many events, so many seconds at most."""
+        with anyio.fail_after(seconds):
+            while len(self.accepted) < count:
+                await self._turn.wait()
 
     async def posted(self, times: int) -> None:
         """Wait for so many posts."""
@@ -147,10 +159,8 @@ class Station:
         self.metrics = Metrics([], "1")
         self.recorder = WatchedRecorder(journal, self.metrics)
         self.signals = self.recorder.outbox
-        self.reporting = Reporting(
-            self.service, journal, self.recorder, self.metrics, Heartbeats(),
-            batch_size=BATCH, flush_interval=FLUSH,
-        )  # fmt: skip
+        posting = Posting(self.service, journal, self.recorder, self.metrics, Heartbeats())
+        self.reporting = Reporting(posting, batch_size=BATCH, flush_interval=FLUSH)
 
     @property
     def accepted(self) -> list[OutboxRow]:
@@ -486,8 +496,9 @@ async def test_a_refusal_of_who_asks_or_how_sets_nothing_aside(tmp_path: Path, s
         assert [station.reporting.down] == [True]
         await station.flushed(2)
         assert [station.reporting.down] == [False]
-        assert station.service.accepted == [1, 2]
-        assert station.service.posts == [[1, 2]] * 6
+        assert sorted(station.service.accepted) == [1, 2]
+        assert station.service.posts[:3] == [[1, 2]] * 3
+        assert len(station.service.posts) <= 7  # one for each pause, then those that are accepted
         assert station.refused == []
 
 
@@ -549,6 +560,170 @@ async def test_a_worker_that_ends_does_not_sit_out_a_pause(tmp_path: Path) -> No
         await station.flushed(1)
         assert station.service.accepted == [1]
         assert anyio.current_time() < 10
+
+
+def _many_answers() -> list[ServiceError]:
+    return [
+        ServiceUnavailable("the service answered 500", status=500),
+        ServiceUnavailable("the service answered 504", status=504),
+        ServiceUnavailable("no answer within 10 s", was_sent=True),
+        ServiceRefused("the service answered 403", 403),
+    ]
+
+
+@in_virtual_time
+@pytest.mark.parametrize("failure", _many_answers(), ids=str)
+async def test_an_event_that_the_service_fails_at_holds_up_no_other(
+    tmp_path: Path, lines: Callable[[], list[dict[str, Any]]], failure: ServiceError
+) -> None:
+    """The others are accepted within a minute, later ones at once; it is told once it can be."""
+    async with running(tmp_path) as station:
+        station.service.fails_at, station.service.failure = {7}, failure
+        await station.put(*range(3 * BATCH))
+        station.signals.expect_now(3 * BATCH)
+        await station.service.accepts(3 * BATCH - 1, 60)
+        await anyio.sleep(60)
+        assert (station.reporting.failing, station.reporting.down) == (1, False)
+        before = len(station.service.posts)
+        for begin in range(1000, 1050):
+            await station.put(begin)
+            station.signals.expect_now(1)
+            await station.service.accepts(3 * BATCH + begin - 1000, 1)
+        await anyio.sleep(4 * 3600)
+        alone = [post for post in station.service.posts[before:] if 7 in post]
+        assert set(map(tuple, alone)) == {(7,)}
+        assert len(alone) < 15
+        station.service.fails_at = set()
+        await station.flushed(3 * BATCH + 50)
+        assert Counter(station.service.accepted) == Counter([*range(3 * BATCH), *range(1000, 1050)])
+        assert station.refused == []
+        assert station.reporting.failing == 0
+    failing = [line for line in lines() if line["event"] == "events.failing"]
+    assert [line["message_id"] for line in failing] == [7]
+
+
+@in_virtual_time
+async def test_a_single_batch_with_an_event_that_the_service_fails_at(tmp_path: Path) -> None:
+    """Smaller posts find some that are accepted, though nothing else waits; the rest follows."""
+    async with running(tmp_path) as station:
+        station.service.fails_at = {0}
+        await station.put(*range(BATCH))
+        station.signals.expect_now(BATCH)
+        await station.service.accepts(BATCH - 1, 60)
+
+
+@in_virtual_time
+async def test_every_third_event_fails_and_all_others_are_accepted(tmp_path: Path) -> None:
+    """Within minutes, and those of one message stay in order."""
+    async with running(tmp_path) as station:
+        station.service.fails_at = set(range(0, 300, 3))
+        ended = [Malformed(f"{{{id_}}}", "no message", id_) for id_ in range(0, 300, 2)]
+        await station.put(*range(1, 300, 2))
+        await station.journal.take([], ended, 1)
+        station.signals.expect_now(450)
+        good = sum(2 - id_ % 2 for id_ in range(300) if id_ % 3)
+        await station.service.accepts(good, 600)
+        await anyio.sleep(60)
+        assert station.reporting.failing == 100
+        station.service.fails_at = set()
+        await station.flushed(450)
+    assert len(station.service.answered) == len(set(station.service.answered)) == 450
+    for id_ in range(0, 300, 2):
+        assert [s for each, s in station.service.answered if each == id_] == ["dequeued", "error"]
+
+
+@in_virtual_time
+async def test_events_behind_a_failing_one_leave_the_outbox(tmp_path: Path) -> None:
+    """A restart doesn't post them again, and reads don't get slower while it waits."""
+    async with running(tmp_path) as station:
+        station.service.fails_at = {0}
+        await station.put(*range(BATCH))
+        station.signals.expect_now(BATCH)
+        await anyio.sleep(60)
+        for begin in range(1000, 1000 + 20 * BATCH, BATCH):
+            await station.put(*range(begin, begin + BATCH))
+            station.signals.expect_now(BATCH)
+            await anyio.sleep(1)
+        assert len(station.service.accepted) == 21 * BATCH - 1
+        assert (await station.journal.counts()).events_waiting <= 2 * BATCH
+
+
+@in_virtual_time
+async def test_an_outage_in_which_everything_fails_costs_a_post_a_pause(
+    tmp_path: Path, lines: Callable[[], list[dict[str, Any]]]
+) -> None:
+    """Six hours of 500, also beginning within a search: no events are blamed, and few posts end it."""
+    async with running(tmp_path) as station:
+        station.service.refuses = {7}
+        await station.put(*range(BATCH))
+        station.signals.expect_now(BATCH)
+        await station.service.posted(4)
+        station.service.fails_at = set(range(5000))
+        await station.put(*range(100, 100 + 3 * BATCH))
+        station.signals.expect_now(3 * BATCH)
+        await anyio.sleep(6 * 3600)
+        assert station.reporting.down
+        during = len(station.service.posts)
+        assert during < 6 * 3600 / 15 + 50
+        station.service.fails_at = set()
+        await station.flushed(4 * BATCH)
+        assert len(station.service.posts) - during < 50
+        assert [row.message_id for row in station.refused] == [7]
+        assert Counter(station.service.accepted) == Counter(
+            [*(n for n in range(BATCH) if n != 7), *range(100, 100 + 3 * BATCH)]
+        )
+    assert [line["event"] for line in lines()].count("events.recovered") == 1
+
+
+@in_virtual_time
+async def test_a_reload_counts_while_some_events_are_always_refused(tmp_path: Path) -> None:
+    """Posts of new events have the new size from then on."""
+    async with running(tmp_path) as station:
+
+        async def takes_a_while() -> None:
+            await anyio.sleep(0.05)
+
+        station.service.meanwhile = takes_a_while
+        station.service.refuses = set(range(0, 100_000, 10))
+        await station.put(*range(40 * BATCH))
+        station.signals.expect_now(40 * BATCH)
+        await station.service.posted(20)
+        station.reporting.adopt(batch_size=4 * BATCH, flush_interval=FLUSH)
+        await station.flushed(40 * BATCH)
+        assert max(map(len, station.service.posts)) == 4 * BATCH
+
+
+class CountingJournal:
+    """Counts the rows that are read of a journal's outbox."""
+
+    def __init__(self, journal: Journal) -> None:
+        self.rows = 0
+        self._read = journal.outbox
+        journal.outbox = self.outbox  # type: ignore[method-assign]
+
+    async def outbox(self, after: int, limit: int) -> list[OutboxRow]:
+        rows = await self._read(after, limit)
+        self.rows += len(rows)
+        return rows
+
+
+@in_virtual_time
+async def test_many_refused_events_are_read_about_once(tmp_path: Path) -> None:
+    """2,000 of 10,000 are refused at 5 ms a post: what is unsettled isn't read again and again."""
+    async with running(tmp_path) as station:
+
+        async def takes_a_while() -> None:
+            await anyio.sleep(0.005)
+
+        counted, count = CountingJournal(station.journal), 10_000
+        station.service.meanwhile = takes_a_while
+        station.service.refuses = set(range(0, count, 5))
+        await station.put(*range(count))
+        station.signals.expect_now(count)
+        while len(station.accepted) + len(station.refused) < count:
+            await station.recorder.news.wait()
+            station.recorder.news = anyio.Event()
+        assert counted.rows < 2 * count
 
 
 async def test_nothing_left_means_flushed(tmp_path: Path) -> None:

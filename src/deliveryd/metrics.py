@@ -73,8 +73,8 @@ class Levels:
     """Current values: messages per state, events not yet accepted, bytes of the journal's files (None: it has
     none), whether each provider's breaker is open, and whether receipt deadlines of a provider stand still;
     the pauses by kind, and messages that are paused; whether messages are taken, messages in doubt by
-    provider, the ages of what waits longest (seconds), the in-flight slots that are held, of how many, and
-    the lines that the log lacks since the start.
+    provider, the ages of what waits longest (seconds), the in-flight slots that are held, of how many, the
+    lines that the log lacks since the start, and messages with an event that the service fails at.
     """
 
     messages: Mapping[State, int]
@@ -91,6 +91,7 @@ class Levels:
     in_flight: int = 0
     in_flight_limit: int = 0
     log_dropped: int = 0
+    events_failing: int = 0
 
 
 class Totals(NamedTuple):

@@ -36,6 +36,10 @@ NEVER_PASSED: Mapping[str, str] = {
     "COMMIT.account": "only reads, and not in the thread that writes",
     "COMMIT.open_work": "only reads, and not in the thread that writes",
     "COMMIT.largest_cause": "only reads, and only when far more messages wait than the scenario has",
+    **dict.fromkeys(
+        ("COMMIT.put_last", "Operations.put_last"),
+        "the scenario's service fails at no event: see test_reporting.py",
+    ),
     "COMMIT.hasten": "the scenario's clock isn't put back",
     "DiskCache.clear": "for an operator's command",
     "DiskCache.extent": "for an operator's command",

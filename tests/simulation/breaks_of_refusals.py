@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import pytest
 from anyio.abc import TaskGroup
 
-from deliveryd.delivery.posting import Posting
-from deliveryd.delivery.refusal_search import RefusalSearch
+from deliveryd.delivery.posting import Answer, Posting
+from deliveryd.delivery.reporting import Reporting
 from deliveryd.journal.base import OutboxRow
 
 Patch = pytest.MonkeyPatch
@@ -17,14 +17,14 @@ Patch = pytest.MonkeyPatch
 def part_set_aside_for_one_event(patch: Patch) -> None:
     """A part of a refused batch that is refused as well is set aside as a whole."""
 
-    async def careless(self: RefusalSearch, _posts: TaskGroup, rows: Sequence[OutboxRow]) -> None:
-        refused = await self._ask(rows)
-        if refused is None:
-            await self._posting.accept_early(rows)
-        self._unsettled.answer(rows, refused)
-        await self._settle()
+    async def careless(self: Reporting, _posts: TaskGroup, part: Sequence[OutboxRow]) -> None:
+        answer, reason = await self._posting.ask(part)
+        if answer is Answer.UNAVAILABLE:
+            self._unsettled.take_back(part)
+        else:
+            await self._answered(part, None if answer is Answer.ACCEPTED else reason)
 
-    patch.setattr(RefusalSearch, "_post", careless)
+    patch.setattr(Reporting, "_post_in_turn", careless)
 
 
 def early_messages_never_settled(patch: Patch) -> None:
@@ -39,8 +39,8 @@ def early_messages_never_settled(patch: Patch) -> None:
 def events_of_a_message_posted_side_by_side(patch: Patch) -> None:
     """A refused batch is split without regard to messages."""
 
-    def by_event(self: RefusalSearch, posts: TaskGroup, rows: Sequence[OutboxRow]) -> None:
+    def by_event(self: Reporting, posts: TaskGroup, rows: Sequence[OutboxRow]) -> None:
         for row in rows:
-            posts.start_soon(self._post_in_turn, posts, [[row]])
+            posts.start_soon(self._post_in_turn, posts, [row])
 
-    patch.setattr(RefusalSearch, "_split", by_event)
+    patch.setattr(Reporting, "_split", by_event)

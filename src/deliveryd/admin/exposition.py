@@ -85,6 +85,11 @@ def _gauges(now: Levels) -> Iterator[Metric]:
     yield GaugeMetricFamily(
         "deliveryd_outbox_events", "Status events not yet accepted by the service.", now.outbox
     )
+    yield GaugeMetricFamily(
+        "deliveryd_events_failing",
+        "Messages with a status event that the service fails at, while it accepts others.",
+        now.events_failing,
+    )
     yield CounterMetricFamily(
         "deliveryd_log_lines_dropped",
         "Lines that the log lacks, since its reader took none.",

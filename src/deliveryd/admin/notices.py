@@ -69,6 +69,10 @@ def _of_events(overview: Overview) -> Iterator[Notice]:
     if overview.events.waiting and oldest is not None and oldest >= EVENT_PATIENCE:
         count = _counted(overview.events.waiting, "status event waits", "status events wait")
         yield Notice("fair", "Service", f"{count} to be accepted, the oldest for {age(oldest)}.")
+    if overview.events.failing:
+        count = _counted(overview.events.failing, "message has", "messages have")
+        text = f"{count} an event that the service fails at: see events.failing in the log."
+        yield Notice("fair", "Service", text)
     if overview.events.refused:
         count = _counted(overview.events.refused, "status event was", "status events were")
         yield Notice("fair", "Service", f"{count} refused and set aside: see deliveryd dead list.")

@@ -55,9 +55,10 @@ class OutboxSignals:
         if await self._begun.wait(HEARTBEAT_INTERVAL) and not self._hurry:
             await self._full.wait(flush_interval)
 
-    def reset(self) -> None:
-        """Begin to count anew: a batch is being read."""
-        self._waiting, self._enough = 0, self._batch_size
+    def reset(self) -> int:
+        """Begin to count anew, since a batch is being read; return how many events entered the outbox."""
+        waiting, self._waiting, self._enough = self._waiting, 0, self._batch_size
+        return waiting
 
     def _set_if_full(self) -> None:
         if self._waiting >= self._enough:

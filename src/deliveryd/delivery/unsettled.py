@@ -1,8 +1,9 @@
-"""The events that were read from the outbox and aren't settled, while refused ones are searched for."""
+"""The events that were read from the outbox and aren't settled."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
 
 from deliveryd.journal.base import OutboxRow
 
@@ -16,33 +17,76 @@ class Unsettled:
 
     def __init__(self) -> None:
         self._rows: dict[int, OutboxRow] = {}
-        self._posted: set[int] = set()
+        self._unposted: dict[int, OutboxRow] = {}
+        self._under_way: Counter[int] = Counter()  # by message: its rows that are posted, or answered
         self._answers: dict[int, str | None] = {}  # by number; None: accepted, else why it was refused
+        self.last = 0
+        """The highest number that was read."""
 
     def __len__(self) -> int:
         return len(self._rows)
 
+    @property
+    def answered(self) -> int:
+        """How many have an answer, and others ahead of them that have none."""
+        return len(self._answers)
+
     def read(self, rows: Sequence[OutboxRow]) -> None:
         """Add what was read of the outbox; rows that are here already change nothing."""
         for row in rows:
-            self._rows.setdefault(row.seq, row)
+            if row.seq not in self._rows:
+                self._rows[row.seq] = self._unposted[row.seq] = row
+                self.last = max(self.last, row.seq)
 
-    def unposted(self) -> list[OutboxRow]:
-        """The rows that may be posted now, all of them at once."""
-        under_way = {self._rows[seq].message_id for seq in self._posted}
-        return [
-            row
-            for seq, row in self._rows.items()
-            if seq not in self._posted and row.message_id not in under_way
-        ]
+    def first(self, most: int, behind: int, left_out: Collection[int]) -> list[OutboxRow]:
+        """The first rows that may be posted now, all of them at once, but for messages that are left out.
+
+        Those with a number above `behind` come first; the others if there is none.
+        """
+        passed_over: set[int] = set()
+        found: list[OutboxRow] = []
+        for seq, row in self._unposted.items():
+            if row.message_id in left_out or self._under_way[row.message_id]:
+                continue
+            if seq <= behind or row.message_id in passed_over:
+                passed_over.add(row.message_id)
+                continue
+            found.append(row)
+            if len(found) == most:
+                break
+        return self.first(most, 0, left_out) if behind and not found else found
+
+    def unposted_of(self, messages: Collection[int]) -> list[list[OutboxRow]]:
+        """The rows of each of these messages, in order, of which none is posted or answered."""
+        found: dict[int, list[OutboxRow]] = {}
+        for row in self._unposted.values():
+            if row.message_id in messages and not self._under_way[row.message_id]:
+                found.setdefault(row.message_id, []).append(row)
+        return list(found.values())
 
     def post(self, rows: Sequence[OutboxRow]) -> None:
         """Note that these rows are posted."""
-        self._posted.update(row.seq for row in rows)
+        for row in rows:
+            del self._unposted[row.seq]
+        self._under_way.update(row.message_id for row in rows)
+
+    def take_back(self, rows: Sequence[OutboxRow]) -> None:
+        """Note that these rows have to be posted again."""
+        self._unposted = dict(sorted({**self._unposted, **{row.seq: row for row in rows}}.items()))
+        self._free(rows)
 
     def answer(self, rows: Sequence[OutboxRow], refused: str | None) -> None:
         """Note that the service accepted these rows, or why it `refused` them."""
         self._answers.update((row.seq, refused) for row in rows)
+
+    def forget(self, rows: Sequence[OutboxRow]) -> None:
+        """Remove unposted rows that the journal moved: they are read again where they are now."""
+        for row in rows:
+            del self._rows[row.seq], self._unposted[row.seq]
+
+    def lead(self, rows: Sequence[OutboxRow]) -> bool:
+        """Whether these posted rows are the first ones here, so that nothing is ahead of them."""
+        return all(seq == row.seq for seq, row in zip(self._rows, rows, strict=False))
 
     def in_turn(self) -> Iterator[tuple[list[OutboxRow], str | None]]:
         """What was answered and has nothing unanswered ahead: accepted rows together, each refused one alone.
@@ -50,11 +94,21 @@ class Unsettled:
         Each yielded portion is to be settled; it is removed when the next one is asked for.
         """
         while portion := self._first_portion():
-            refused = self._answers[portion[0].seq]
-            yield portion, refused
-            for row in portion:
-                del self._rows[row.seq], self._answers[row.seq]
-                self._posted.discard(row.seq)
+            yield portion, self._answers[portion[0].seq]
+            self.remove(portion)
+
+    def remove(self, rows: Sequence[OutboxRow]) -> None:
+        """Remove posted rows that are settled."""
+        for row in rows:
+            del self._rows[row.seq]
+            self._answers.pop(row.seq, None)
+        self._free(rows)
+
+    def _free(self, rows: Sequence[OutboxRow]) -> None:
+        for row in rows:
+            self._under_way[row.message_id] -= 1
+            if not self._under_way[row.message_id]:
+                del self._under_way[row.message_id]
 
     def _first_portion(self) -> list[OutboxRow]:
         portion: list[OutboxRow] = []

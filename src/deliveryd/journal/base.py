@@ -415,6 +415,12 @@ class Journal(SharedLimits, Protocol):
         Does to messages what `accept` does, and returns the same. The events stay in the outbox for `accept`.
         """
 
+    async def put_last(self, rows: Sequence[OutboxRow]) -> None:
+        """Have events wait behind all others, each with the later ones of its message.
+
+        None of them may be accepted or refused, nor a later one of its message.
+        """
+
     async def refuse(self, row: OutboxRow, reason: str, at: int) -> int:
         """Set an event aside. A message whose `dequeued` was refused is set aside with it.
 

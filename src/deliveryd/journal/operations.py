@@ -176,6 +176,12 @@ class Operations:
         dequeued = [row.seq for row in rows if row.status == "dequeued"]
         return [entry for seq in dequeued for entry in _release(db, range(seq, seq + 1), 1)]
 
+    def put_last(self, db: sqlite3.Connection, rows: Sequence[OutboxRow]) -> None:
+        """Have events wait behind all others, with the later ones of their messages."""
+        later = "SELECT seq FROM event WHERE message_id = ? AND seq >= ? ORDER BY seq"
+        found = [seq for row in rows for (seq,) in db.execute(later, (row.message_id, row.seq))]
+        self._outbox.put_last(db, found)
+
     def refuse(self, db: sqlite3.Connection, row: OutboxRow, reason: str, at: int) -> int:
         """Set an event aside; return how often it was refused by now."""
         if not settle_events(db, [row]):

@@ -174,6 +174,10 @@ class SqliteJournal(GroupCommit[sqlite3.Connection]):
         """Let messages go on whose `dequeued` was accepted before events ahead of it were answered."""
         return await self._commit(lambda db: self._operations.accept_early(db, rows, at))
 
+    async def put_last(self, rows: Sequence[OutboxRow]) -> None:
+        """Have events wait behind all others, with the later ones of their messages."""
+        await self._commit(lambda db: self._operations.put_last(db, rows))
+
     async def refuse(self, row: OutboxRow, reason: str, at: int) -> int:
         """Set an event aside; return how often it was refused by now."""
         return await self._commit(lambda db: self._operations.refuse(db, row, reason, at))

@@ -130,6 +130,11 @@ class Event(StrEnum):
         WARNING,
         "events that were refused before were refused again",
     )
+    EVENTS_FAILING = (
+        "events.failing",
+        ERROR,
+        "the service fails at a status event and accepts others; it waits, and is posted alone",
+    )
     EVENTS_TOO_LARGE = (
         "events.too_large",
         WARNING,

@@ -77,10 +77,14 @@ class ProviderView:
 
 @dataclass(frozen=True, slots=True)
 class EventsView:
-    """Status events: those that the service hasn't accepted yet, and those that it refused."""
+    """Status events: those that the service hasn't accepted yet, and those that it refused.
+
+    `failing` are the messages that have one at which it fails, while it accepts others.
+    """
 
     waiting: int
     refused: int
+    failing: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -152,6 +152,7 @@ class WorkerHealth:
             in_flight=self._parts.recorder.in_flight.held,
             in_flight_limit=self._parts.recorder.in_flight.most,
             log_dropped=dropped_lines(),
+            events_failing=self._parts.stations.reporting.failing,
         )
 
 

@@ -95,7 +95,9 @@ class Picture:
             places_free=in_flight.free,
             messages={state.name.lower(): number for state, number in counts.states.items()},
             waiting_unbound=figures.open.waiting.get("", 0),
-            events=EventsView(counts.events_waiting, counts.events_refused),
+            events=EventsView(
+                counts.events_waiting, counts.events_refused, self._parts.stations.reporting.failing
+            ),
             oldest=oldest_of(figures.open, now),
             malformed=counts.malformed,
             receipts_unmatched=counts.receipts_unmatched,

@@ -29,6 +29,7 @@ from deliveryd.delivery.outcomes import Outcomes
 from deliveryd.delivery.pauses import Pauses
 from deliveryd.delivery.pipeline import Pipeline, Stations
 from deliveryd.delivery.policy import DispatchPolicy, RetryPolicy
+from deliveryd.delivery.posting import Posting
 from deliveryd.delivery.preparation import Preparer
 from deliveryd.delivery.provider import Provider
 from deliveryd.delivery.recorder import Recorder
@@ -264,7 +265,7 @@ def _stations(  # noqa: PLR0917 - all that the stations are made of
         max_poll_interval=config.queue.max_poll_interval,
     )  # fmt: skip
     reporting = Reporting(
-        service, journal, recorder, metrics, heartbeats,
+        Posting(service, journal, recorder, metrics, heartbeats),
         batch_size=config.events.batch_size,
         flush_interval=config.events.flush_interval,
     )  # fmt: skip

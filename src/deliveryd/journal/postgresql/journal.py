@@ -264,6 +264,10 @@ class PostgresqlJournal(LeasedCommits):
             lambda db: reporting.accept_early(db, self._outbox, self._lease.worker, rows, at)
         )
 
+    async def put_last(self, rows: Sequence[OutboxRow]) -> None:
+        """Have events wait behind all others, with the later ones of their messages."""
+        await self._commit(lambda db: reporting.put_last(db, self._outbox, rows))
+
     async def refuse(self, row: OutboxRow, reason: str, at: int) -> int:
         """Set an event aside; return how often it was refused by now."""
         return await self._commit(lambda db: reporting.refuse(db, self._outbox, row, reason, at))

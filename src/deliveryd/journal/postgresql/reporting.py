@@ -9,7 +9,8 @@ from deliveryd.journal.base import OutboxRow
 from deliveryd.journal.postgresql.connection import Db
 from deliveryd.journal.postgresql.days import by_day
 from deliveryd.journal.postgresql.outbox import Outbox
-from deliveryd.journal.postgresql.values import ENTRY, LOCATED, VISIBLE, plain
+from deliveryd.journal.postgresql.schema import LOG_BITS
+from deliveryd.journal.postgresql.values import ENTRY, LOCATED, VISIBLE, arrays, plain
 from deliveryd.journal.postgresql.watermark import settle_posted, settle_refused
 from deliveryd.journal.rows import entry_of
 from deliveryd.model import Entry
@@ -34,6 +35,10 @@ _REOPEN = f"""
 UPDATE message m SET state = {transitions.REOPENED.after:d}, ended_at = NULL, owner = %s
 FROM unnest(%s::int8[]) AS wanted (id) JOIN seen ON seen.id = wanted.id
 WHERE m.day = seen.day AND m.id = seen.id AND m.state = {transitions.REOPENED.before:d}
+"""
+_LATER = f"""
+SELECT e.seq FROM unnest(%s::int8[], %s::int8[]) AS s (id, seq) JOIN event e ON e.message_id = s.id
+WHERE e.seq >= s.seq AND e.seq >> {LOG_BITS} = s.seq >> {LOG_BITS} ORDER BY e.seq
 """
 _REFUSE = """
 UPDATE event SET refused_at = %s, refused = %s, refusals = coalesce(refusals, 0) + 1 WHERE seq = %s
@@ -86,6 +91,13 @@ def _release(db: Db, outbox: Outbox, worker: int, dequeued: Mapping[int, int]) -
     if entries:
         db.execute(_REOPEN, (worker, [entry.id for entry in entries]))
     return unknown + entries
+
+
+def put_last(db: Db, outbox: Outbox, rows: Sequence[OutboxRow]) -> None:
+    """Have events wait behind all others, with the later ones of their messages."""
+    outbox.lock(db, {row.message_id for row in rows})  # what inboxes hold of them is among these
+    wanted = [(row.message_id, row.seq) for row in rows]
+    outbox.put_last(db, [seq for (seq,) in db.execute(_LATER, arrays(wanted))])
 
 
 def refuse(db: Db, outbox: Outbox, row: OutboxRow, reason: str, at: int) -> int:

@@ -9,7 +9,7 @@ import pytest
 from deliveryd.errors import IllegalTransition, OutOfOrder
 from deliveryd.journal.base import Counts, Recovery
 from deliveryd.journal.orders import Action, ItemKind, Order
-from deliveryd.model import StatusEvent, Transition, format_instant
+from deliveryd.model import Malformed, StatusEvent, Transition, format_instant
 from deliveryd.states import State
 from deliveryd.testing.journal_cases.protocol import OpenJournal
 from deliveryd.testing.journal_cases.samples import (
@@ -238,6 +238,23 @@ class ReportingCases:
             assert await state_counts(journal) == {State.TAKEN: 1, State.READY: 1}
             assert await journal.accept([ahead, again], NOW + 3) == []
             assert await state_counts(journal) == {State.READY: 2}
+
+    async def test_events_that_are_put_last_wait_with_the_later_ones_of_their_message(
+        self, open_journal: OpenJournal
+    ) -> None:
+        """All others can be settled then, and those of the message stay in order."""
+        async with open_journal() as journal:
+            await journal.take([sample_message(2)], [Malformed("{1}", "no message", 1)], NOW)
+            rows = await journal.outbox(0, 10)
+            first = next(row for row in rows if row.message_id == 1)
+            await journal.put_last([first])
+            assert await waiting_events(journal) == [(2, "dequeued"), (1, "dequeued"), (1, "error")]
+            other, dequeued, error = await journal.outbox(0, 10)
+            await journal.accept([other], NOW)
+            await journal.put_last([dequeued])
+            assert await waiting_events(journal) == [(1, "dequeued"), (1, "error")]
+            assert await journal.accept(await journal.outbox(error.seq, 10), NOW) == []
+            assert await waiting_events(journal) == []
 
     async def test_what_was_settled_stays_as_it_is(self, open_journal: OpenJournal) -> None:
         """Neither a second acceptance nor a late refusal changes anything."""

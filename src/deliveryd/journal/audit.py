@@ -27,6 +27,7 @@ _IS_ENDED = _is(*sorted(ENDED))
 _REAL = "settings_id IS NOT NULL"  # a malformed element with an id is recorded as a message without settings
 _FIRST_STATUS = f"(SELECT status FROM event WHERE message_id = m.id ORDER BY {HAPPENED} LIMIT 1)"  # noqa: S608
 _REFUSED_OR_AGAIN = f"(e.refused IS NOT NULL OR e.dropped_at IS NOT NULL OR e.seq > {WATERMARK})"
+_ACCEPTED = f"{ACCEPTED_AT} IS NOT NULL".replace("event.", "e.")
 _ANEW = (  # how often an operator had it begin anew after it had failed
     "(SELECT count(*) FROM decision d WHERE d.message_id = m.id AND d.verb IN"  # noqa: S608  # constants
     f" ('{Action.BEGIN_ANEW}', '{Action.BEGIN_ANEW_ANYWAY}'))"
@@ -73,9 +74,8 @@ CHECKS: Mapping[str, str] = {
     "a taken message has an unsettled dequeued event": _messages(
         f"{_is(State.TAKEN)} AND {_events('dequeued', f'e.seq > {WATERMARK}')} = 0"
     ),
-    "a message that moved on has a dequeued event that wasn't refused": _messages(
-        f"m.{_REAL} AND NOT {_is(State.TAKEN, State.SET_ASIDE)}"
-        f" AND {_events('dequeued', 'e.refused IS NULL')} = 0"  # it may wait: see Journal.accept_early
+    "dequeued was accepted before the message moved on": _messages(
+        f"m.{_REAL} AND NOT {_is(State.TAKEN, State.SET_ASIDE)} AND {_events('dequeued', _ACCEPTED)} = 0"
     ),
     "a message set aside has a refused dequeued event": _messages(
         f"{_is(State.SET_ASIDE)} AND {_events('dequeued', _REFUSED_OR_AGAIN)} = 0"
@@ -150,9 +150,6 @@ CHECKS: Mapping[str, str] = {
     "a settled event was refused, or accepted in a post": (
         "SELECT message_id FROM event"  # noqa: S608  # constants
         f" WHERE seq <= {WATERMARK} AND refused IS NULL AND {ACCEPTED_AT} IS NULL"
-    ),
-    "an event that was accepted in a post is settled": (
-        f"SELECT message_id FROM event WHERE seq > {WATERMARK} AND {ACCEPTED_AT} IS NOT NULL"  # noqa: S608
     ),
     "a matched receipt belongs to a message": (
         "SELECT r.message_id FROM receipt r WHERE r.message_id IS NOT NULL"

@@ -412,7 +412,8 @@ class Journal(SharedLimits, Protocol):
     async def accept_early(self, rows: Sequence[OutboxRow], at: int) -> list[Entry]:
         """Let messages go on whose `dequeued` the service accepted before it answered about events ahead.
 
-        Does to messages what `accept` does, and returns the same. The events stay in the outbox for `accept`.
+        Does to messages what `accept` does, and returns the same. The events stay in the outbox for `accept`,
+        and are known as accepted.
         """
 
     async def put_last(self, rows: Sequence[OutboxRow]) -> None:

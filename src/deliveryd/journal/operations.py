@@ -17,7 +17,7 @@ from deliveryd.journal.base import MOST_COUNTED, Due, OutboxRow, Recorded
 from deliveryd.journal.beginnings import beginnings_of
 from deliveryd.journal.emptying import empty_words
 from deliveryd.journal.orders import Effect
-from deliveryd.journal.outbox import Outbox, settle_events
+from deliveryd.journal.outbox import Outbox, note_posted, note_settled, settle_events
 from deliveryd.journal.receipt_match import Matching
 from deliveryd.journal.repeats import report_again
 from deliveryd.journal.rows import (
@@ -166,13 +166,14 @@ class Operations:
         if not settled:
             return []
         self._outbox.note(db, at)
-        db.execute("INSERT INTO post (last, first, at) VALUES (?, ?, ?)", (settled[-1], settled[0], at))
+        note_settled(db, settled, at)
         dequeued = [row.status for row in rows].count("dequeued")
         return _release(db, settled, dequeued) if dequeued else []
 
     def accept_early(self, db: sqlite3.Connection, rows: Sequence[OutboxRow], at: int) -> list[Entry]:
-        """Let messages go on whose `dequeued` was accepted; the events stay as they are."""
+        """Let messages go on whose `dequeued` was accepted; the events stay in the outbox."""
         self._outbox.note(db, at)
+        note_posted(db, [row.seq for row in rows], at)
         dequeued = [row.seq for row in rows if row.status == "dequeued"]
         return [entry for seq in dequeued for entry in _release(db, range(seq, seq + 1), 1)]
 

@@ -28,6 +28,11 @@ AT = "substr(body, 15, 27)"
 """SQL for the text of an event's instant: it stands first in its JSON (see `EventWriter`)."""
 
 
+_POSTED = """
+INSERT INTO post (last, first, at) VALUES (?, ?, ?)
+ON CONFLICT (last) DO UPDATE SET first = min(first, excluded.first), at = excluded.at
+"""
+
 _INSERT = BulkInsert("event (seq, message_id, status, body)", "(?, ?, ?, ?)")
 
 MOST_REMEMBERED = 20_000
@@ -152,6 +157,23 @@ def event_instant(text: str | None) -> int:
         return 0 if text is None else parse_instant(text)
     except ValueError:  # no event that deliveryd wrote
         return 0
+
+
+def note_posted(db: sqlite3.Connection, numbers: Iterable[int], at: int) -> None:
+    """Record that the service accepted these events, by number: those that follow one another as one post."""
+    rows: list[tuple[int, int, int]] = []
+    for seq in sorted(numbers):
+        if rows and rows[-1][0] == seq - 1:
+            rows[-1] = (seq, rows[-1][1], at)
+        else:
+            rows.append((seq, seq, at))
+    db.executemany(_POSTED, rows)
+
+
+def note_settled(db: sqlite3.Connection, settled: range, at: int) -> None:
+    """Record that the service accepted all events that were settled now, some of them perhaps before."""
+    db.execute("DELETE FROM post WHERE last >= ? AND last < ?", (settled[0], settled[-1]))
+    db.execute(_POSTED, (settled[-1], settled[0], at))
 
 
 def settle_events(db: sqlite3.Connection, rows: Sequence[OutboxRow]) -> range:

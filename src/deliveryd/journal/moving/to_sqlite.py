@@ -75,8 +75,7 @@ SELECT seq, first_seq, waits, accepted_at, message_id, status, body, refused_at,
 FROM (SELECT e.seq, e.first_seq, e.day, e.message_id, e.status, e.body, e.refused_at, e.refused, e.refusals,
         e.dropped_at, coalesce(e.seq > w.settled, false) AS waits, 0 AS inbox,
         max({AT}) OVER (PARTITION BY e.seq >> {LOG_BITS} ORDER BY e.seq) AS latest,
-        CASE WHEN coalesce(e.seq <= w.settled, true) AND e.refused_at IS NULL THEN {ACCEPTED_AT} END
-            AS accepted_at
+        CASE WHEN e.refused_at IS NULL THEN {ACCEPTED_AT} END AS accepted_at
     FROM event e LEFT JOIN worker w ON w.id = e.seq >> {LOG_BITS}
     WHERE e.seq NOT IN (SELECT moved FROM inbox WHERE moved IS NOT NULL)
     UNION ALL SELECT coalesce(i.moved, -i.seq), coalesce(e.first_seq, e.seq), e.day, i.message_id,

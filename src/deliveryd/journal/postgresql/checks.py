@@ -93,9 +93,9 @@ CHECKS: Mapping[str, str] = {
         f"{_is(State.TAKEN)} AND {_events('dequeued', WAITS)} = 0"
         " AND NOT EXISTS (SELECT 1 FROM inbox i WHERE i.message_id = m.id)"
     ),
-    "a message that moved on has a dequeued event that wasn't refused": messages(
+    "dequeued was accepted before the message moved on": messages(
         f"{_REAL} AND NOT {_is(State.TAKEN, State.SET_ASIDE)}"
-        f" AND {_events('dequeued', 'e.refused_at IS NULL')} = 0"  # it may wait: see Journal.accept_early
+        f" AND {_events('dequeued', f'{ACCEPTED_AT} IS NOT NULL')} = 0"
     ),
     "a message set aside has a refused dequeued event": messages(
         f"{_is(State.SET_ASIDE)} AND {_events('dequeued', _REFUSED_OR_AGAIN)} = 0"
@@ -167,9 +167,6 @@ CHECKS: Mapping[str, str] = {
     "a settled event was refused, or accepted in a post": (
         "SELECT e.message_id FROM event e"
         f" WHERE NOT {WAITS} AND e.refused IS NULL AND {ACCEPTED_AT} IS NULL AND {PRESENT}"
-    ),
-    "an event that was accepted in a post is settled": (
-        f"SELECT e.message_id FROM event e WHERE {WAITS} AND {ACCEPTED_AT} IS NOT NULL"
     ),
     "a matched receipt belongs to a message": (
         "SELECT r.message_id FROM receipt r"

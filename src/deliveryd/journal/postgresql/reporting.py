@@ -11,7 +11,7 @@ from deliveryd.journal.postgresql.days import by_day
 from deliveryd.journal.postgresql.outbox import Outbox
 from deliveryd.journal.postgresql.schema import LOG_BITS
 from deliveryd.journal.postgresql.values import ENTRY, LOCATED, VISIBLE, arrays, plain
-from deliveryd.journal.postgresql.watermark import settle_posted, settle_refused
+from deliveryd.journal.postgresql.watermark import note_posted, settle_posted, settle_refused
 from deliveryd.journal.rows import entry_of
 from deliveryd.model import Entry
 
@@ -70,8 +70,9 @@ def accept(db: Db, outbox: Outbox, worker: int, rows: Sequence[OutboxRow], at: i
 
 
 def accept_early(db: Db, outbox: Outbox, worker: int, rows: Sequence[OutboxRow], at: int) -> list[Entry]:
-    """Let messages go on whose `dequeued` was accepted; the events stay as they are."""
+    """Let messages go on whose `dequeued` was accepted; the events stay in the outbox."""
     outbox.note(db, at)
+    note_posted(db, {row.seq for row in rows}, at)
     return _release(db, outbox, worker, {row.seq: row.message_id for row in rows if row.status == "dequeued"})
 
 

@@ -7,7 +7,7 @@ may not be all, all of them are.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from itertools import groupby
 from typing import Any, NamedTuple
@@ -43,6 +43,17 @@ WITH posted AS (
     FROM unnest(%s::int8[], %s::int8[], %s::int8[]) AS s (log, first, last)
     WHERE w.id = s.log AND w.holder = %s AND w.settled = s.first - 1 RETURNING s.first, s.last)
 INSERT INTO post (at, last, first) SELECT %s, last, first FROM posted
+ON CONFLICT (last) DO UPDATE SET first = least(post.first, excluded.first), at = excluded.at
+"""
+_SETTLED_AGAIN = """
+DELETE FROM post p USING unnest(%s::int8[], %s::int8[], %s::int8[]) AS s (log, first, last)
+WHERE p.last >= s.first AND p.last < s.last
+"""
+_POSTED_EARLY = """
+INSERT INTO post (at, last, first)
+SELECT %s, max(seq), min(seq) FROM (SELECT seq, seq - row_number() OVER (ORDER BY seq) AS run
+    FROM unnest(%s::int8[]) AS s (seq)) AS numbered GROUP BY run
+ON CONFLICT (last) DO UPDATE SET first = least(post.first, excluded.first), at = excluded.at
 """
 
 
@@ -99,7 +110,15 @@ def settle_posted(db: Db, worker: int, seqs: AbstractSet[int], at: int) -> list[
 
 def _raise_watermarks(db: Db, worker: int, settled: Sequence[Settled], at: int) -> bool:
     """Whether the watermarks were those before the first of these, and are raised."""
-    return db.execute(_POSTED, (*arrays(settled), worker, at)).rowcount == len(settled)
+    if db.execute(_POSTED, (*arrays(settled), worker, at)).rowcount != len(settled):
+        return False
+    db.execute(_SETTLED_AGAIN, arrays(settled))  # posts of what was accepted early
+    return True
+
+
+def note_posted(db: Db, seqs: Collection[int], at: int) -> None:
+    """Record that the service accepted these events: those that follow one another as one post."""
+    db.execute(_POSTED_EARLY, (at, list(seqs)))
 
 
 def settle_refused(db: Db, worker: int, seq: int) -> list[Settled]:

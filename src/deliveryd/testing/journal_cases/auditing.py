@@ -70,6 +70,22 @@ class AuditCases:
             assert (found.is_balanced, found.findings) == (True, ())
             await journal.refuse(ahead, "400", NOW)
             assert open_reader().audit().findings == ()
+            await journal.accept([accepted], NOW)
+            assert open_reader().audit().findings == ()
+
+    async def test_what_was_accepted_early_may_be_settled_in_any_portions(
+        self, open_journal: OpenJournal, open_reader: OpenReader
+    ) -> None:
+        """As after a kill: it is posted again, in other batches, and each stays accepted."""
+        async with open_journal() as journal:
+            await journal.take([sample_message(id_) for id_ in range(1, 10)], [], NOW)
+            rows = await journal.outbox(0, 10)
+            await journal.accept_early([*rows[1:5], *rows[6:8]], NOW)
+            await journal.accept_early([rows[3], rows[4], rows[7]], NOW + 1)
+            assert open_reader().audit().findings == ()
+            for portion in (rows[:3], rows[3:5], rows[5:7], rows[7:]):
+                await journal.accept(portion, NOW + 2)
+                assert open_reader().audit().findings == ()
 
     async def test_an_audit_counts_what_was_erased_forgotten_and_pruned(
         self, open_journal: OpenJournal, open_reader: OpenReader

@@ -11,6 +11,7 @@ import pytest
 import trio
 
 from deliveryd.channels.base import Accepted, Dispatch, Misconfigured, Verdict
+from deliveryd.delivery import refusals
 from support.logs import LogLines, log_lines
 from support.messages import message
 from support.two_providers import A, B, sent_by, world_of_two
@@ -185,3 +186,45 @@ def test_one_message_alone_at_a_provider_that_accepts_nothing_never_ends(
     assert world.service.statuses(1) == ["dequeued", "sent"]
     assert len(channel.attempts) < 40
     assert [line["event"] for line in lines() if line["level"] == "error"] == ["channel.misconfigured"]
+
+
+def test_more_rejected_messages_than_are_remembered_cost_their_tries(
+    world: VirtualWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is known of the longest rejected ones is forgotten, and they come to an end all the same."""
+    monkeypatch.setattr(refusals, "MOST_REJECTED", 20)
+    bad = range(1, 101)
+    rejecting(world.channels["sms"], bad)
+    stages = flow(60, 2)
+    stages[5][1][:0] = [(id_, 2) for id_ in bad]
+    play(world, stages)
+    assert max(requests(world.channels["sms"], bad).values()) <= 2 * TRIES
+    assert ends(world, bad) == {"error": 100}
+    assert not late(world, stages)
+
+
+@pytest.mark.parametrize("providers", [1, 2])
+def test_a_rejected_message_at_providers_that_get_nothing_else_costs_few_requests(
+    tmp_path: Path, lines: LogLines, providers: int
+) -> None:
+    """Twenty minutes of 403: it waits, which the log says, and the pauses between its requests grow."""
+    world = world_of_two(tmp_path) if providers == 2 else VirtualWorld(tmp_path)
+    world.service.settings[1] = SMS
+    channels = [world.channels[name] for name in ((A, B) if providers == 2 else ("sms",))]
+    for channel in channels:
+        channel.verdict = lambda _: FORBIDDEN
+
+    async def run() -> None:
+        supervisor = world.supervisor()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(supervisor.run)
+            world.service.enqueue(message(1, 1))
+            await trio.sleep(1200)
+            supervisor.stop()
+
+    live(run)
+    assert world.service.statuses(1) == ["dequeued"]
+    assert max(len(channel.attempts) for channel in channels) < 60
+    assert sum(len([at for at, _ in channel.attempts if at > 600]) for channel in channels) < 30 * providers
+    errors = {line["event"] for line in lines() if line["level"] == "error"}
+    assert errors == {"channel.misconfigured"}

@@ -73,6 +73,7 @@ class Refusals:
         self._accepted: dict[int, float] = {}  # a few ids by their latest acceptance: see `_are_widespread`
         self._acceptances = 0
         self._rejected: OrderedDict[int, int] = OrderedDict()  # by message: acceptances before its rejection
+        self._forgotten = 0  # acceptances before the latest rejection that was forgotten
         self._now = anyio.current_time()
         self._turns: dict[int, int] = {}  # while it refuses everything: by id, the number of its latest probe
         self._probes = 0
@@ -114,16 +115,17 @@ class Refusals:
         since = anyio.current_time() - JUST_NOW
         return any(at > since and id_ not in self.waiting for id_, at in self._accepted.items())
 
-    def rejects_alone(self, message_id: int) -> bool:
+    def rejects_alone(self, message_id: int, *, has_uncounted: bool) -> bool:
         """The provider rejected a message for its set-up; return whether the message is at fault.
 
-        It is if others were accepted since it was rejected before.
+        It is if others were accepted since it was rejected before. One that isn't known any more was rejected
+        before if it `has_uncounted` tries: not after the latest one that was forgotten, nor after the start.
         """
-        before = self._rejected.pop(message_id, None)
+        before = self._rejected.pop(message_id, self._forgotten if has_uncounted else self._acceptances)
         self._rejected[message_id] = self._acceptances
         if len(self._rejected) > MOST_REJECTED:
-            self._rejected.popitem(last=False)
-        return before is not None and before < self._acceptances
+            _, self._forgotten = self._rejected.popitem(last=False)
+        return before < self._acceptances
 
     def _begin_anew(self, settings_id: int) -> None:
         counted = self._counted.pop(settings_id, None)

@@ -158,7 +158,8 @@ class VerdictHandler:
     ) -> Transition:
         """The set-up is at fault, and the message waits; unless the provider accepts the others."""
         self._refusals.unanswered(entry.settings_id)
-        if self._refusals.rejects_alone(entry.id):
+        has_uncounted = entry.number > entry.tries + 1
+        if self._refusals.rejects_alone(entry.id, has_uncounted=has_uncounted):
             self._provider.breaker.withdraw()
             # The first rejection wasn't counted, since nothing showed yet whose fault it is.
             entry = entry.tried() if entry.tries else entry.tried().tried()

@@ -24,9 +24,9 @@ from deliveryd.cli.app import COMMANDS, build_app
 from deliveryd.config import Config, load
 from deliveryd.delivery.recorder import DISK_FULL, TOO_MANY, TOO_MANY_PAUSED, UNREACHABLE
 from deliveryd.delivery.settings import MOST_FETCHES
-from deliveryd.http.asyncio_wire import MAX_HEAD
 from deliveryd.http.client import MAX_BODY
 from deliveryd.http.expressions import SEARCHED_TEXT
+from deliveryd.http.lenient_answer import LARGEST_HEAD
 from deliveryd.service.batch import LARGEST_BATCH, LARGEST_ELEMENT
 from deliveryd.telemetry.log_events import Event
 from deliveryd.testing.gateway import Gateway, Reply, open_gateway
@@ -455,7 +455,7 @@ BOUNDS = {
     "one of its elements": LARGEST_ELEMENT,
     "requests for settings at a time": MOST_FETCHES,
     "an answer of a provider": MAX_BODY,
-    "the head of any answer": MAX_HEAD,
+    "the head of any answer": LARGEST_HEAD,
     "text that a regular expression of the configuration searches": SEARCHED_TEXT,
 }
 """Rows of the table of bounds, and the constants that they are about."""

@@ -7,7 +7,14 @@ import zlib
 
 import pytest
 
-from deliveryd.http.content_coding import LARGER_AT_MOST, MOST_GZIP_MEMBERS, PIECE, Decoder, Undecodable
+from deliveryd.http.content_coding import (
+    LARGER_AT_MOST,
+    MOST_GZIP_MEMBERS,
+    PIECE,
+    Decoder,
+    Undecodable,
+    decoder_of,
+)
 
 
 def squeezed(size: int) -> bytes:
@@ -62,7 +69,27 @@ def test_members_are_counted() -> None:
         all_of(decoder, member)
 
 
-@pytest.mark.parametrize("encoding", ["br", "zstd", "compress", "", "gzip, br", "x" * 1000])
+@pytest.mark.parametrize("encoding", ["br", "zstd", "compress", "gzip, br", "gzip," * 1000])
 def test_what_can_not_be_read_is_named(encoding: str) -> None:
     with pytest.raises(Undecodable, match=r"^the answer is encoded as '.{0,40}', which can't be read$"):
-        Decoder(encoding, 1000)
+        all_of(decoder_of(encoding, 1000) or pytest.fail("no decoder"), b"\x0b\x01\x80ok\x03")
+
+
+@pytest.mark.parametrize("encoding", ["", "identity", "UTF-8", "none", "x" * 1000, "identity, binary"])
+def test_what_is_no_encoding_says_nothing(encoding: str) -> None:
+    assert decoder_of(encoding, 1000) is None
+
+
+@pytest.mark.parametrize("encoding", ["br", "zstd", "gzip", "deflate"])
+def test_a_text_that_claims_to_be_encoded_is_one(encoding: str) -> None:
+    """Proxies decompress a body and leave its header as it was."""
+    decoder = Decoder(encoding, 1000)
+    assert all_of(decoder, '{"ok": "\u00e9"}'.encode()) == '{"ok": "\u00e9"}'.encode()
+    decoder.end()
+
+
+def test_a_text_that_claims_to_be_encoded_is_whole() -> None:
+    decoder = Decoder("br", 1000)
+    all_of(decoder, b"\xc3")
+    with pytest.raises(Undecodable):
+        decoder.end()

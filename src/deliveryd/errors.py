@@ -9,8 +9,9 @@
     │   │   ├── OutOfFiles        this process can open no more files, or begin no thread
     │   │   └── ProxyRefused      the proxy refused to connect
     │   └── OutcomeUnknown        it was sent, and no complete response came back
-    │       └── BrokenOff         the response's head was complete, its body wasn't
-    │           └── TooLarge      its body is larger than the limit
+    │       └── AnswerUnreadable  bytes of a response came back that can't be read
+    │           └── BrokenOff     the response's head was complete, its body wasn't
+    │               └── TooLarge  its body is larger than the limit
     ├── ServiceError              the remote service
     │   ├── ServiceUnavailable    no usable answer after the retries of one call: try later
     │   │   └── AnswerTooLarge    its answer is larger than the limit
@@ -86,7 +87,11 @@ class OutcomeUnknown(WireError):
     """The request was sent, and no complete response came back: the peer may have acted on it."""
 
 
-class BrokenOff(OutcomeUnknown):
+class AnswerUnreadable(OutcomeUnknown):
+    """Bytes of a response came back that are no complete one: a repeat may bring the same."""
+
+
+class BrokenOff(AnswerUnreadable):
     """The response's head was complete; its body was cut off, late, too large or wrongly encoded.
 
     `headers` have lower-case names; `body` is what had arrived within the size limit.

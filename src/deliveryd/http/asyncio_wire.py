@@ -12,14 +12,15 @@ import select
 import ssl
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from typing import cast
 
 import httptools
 
-from deliveryd.errors import BrokenOff, NotSent, OutcomeUnknown, TooLarge, WireError
-from deliveryd.http.content_coding import Decoder, Undecodable
+from deliveryd.errors import AnswerUnreadable, BrokenOff, NotSent, OutcomeUnknown, TooLarge, WireError
+from deliveryd.http.content_coding import Decoder, Undecodable, decoder_of
+from deliveryd.http.lenient_answer import LARGEST_HEAD, LenientAnswer
 from deliveryd.http.wire import IDENTITY, BeforeSend, Headers, Target, WireResponse
 from deliveryd.network.connection import connect
 from deliveryd.network.reasons import not_connected
@@ -28,8 +29,8 @@ from deliveryd.network.resolver import Resolver
 IDLE_SECONDS = 4.0
 """Shorter than the idle time-out of common servers, so that the client closes first."""
 
-MAX_HEAD = 64 * 1024
-"""Most bytes of a response without body bytes: its head, its trailers."""
+MOST_READ_ANEW = 1 << 20
+"""Most bytes of an answer in several pieces that are kept, to be read leniently if it isn't strict HTTP."""
 
 LAST_LOOKS = 10_000
 """Most turns of the event loop after a deadline in which data in the socket is still read."""
@@ -218,6 +219,8 @@ class _Connection(asyncio.Protocol):
         self.idle_since = 0.0
         self.reusable = False
         self._looks = 0
+        self._raw: bytes | bytearray | None = b""  # what came of an answer so far; None: too much to keep
+        self._lenient: LenientAnswer | None = None
         self.closed = asyncio.Event()
         self._start_answer()
 
@@ -248,6 +251,7 @@ class _Connection(asyncio.Protocol):
         self._max_body = max_body
         self._overhead = 0
         self._head_done = False
+        self._raw = b""
         self._waiter = self._loop.create_future()
         transport.write(message)
         try:
@@ -265,6 +269,40 @@ class _Connection(asyncio.Protocol):
         self._fail(self._unknown(f"no whole answer within {self.deadline:g} s"))
         return True
 
+    def _keep(self, data: bytes) -> None:
+        """Keep what came of an answer as long as its head or its chunks could turn out not to be strict."""
+        if self._raw is None or (self._head_done and not self._is_chunked):
+            return
+        self._raw = self._raw or bytearray()
+        self._raw += data
+        if len(self._raw) > MOST_READ_ANEW:
+            self._raw = None
+
+    def _read_leniently(self, data: bytes) -> None:
+        """Read the answer anew, leniently: what has come of it isn't strict HTTP."""
+        if self._waiter is None or self._waiter.done():
+            self.close()  # there is more than the answer
+            return
+        self._keep(data)
+        raw, self._raw = self._raw, self._raw or b"?"
+        if self._lenient is not None or raw is None:
+            self._fail(self._unknown("the answer isn't HTTP"))
+            return
+        self._start_answer()
+        self._parser = httptools.HttpResponseParser(self)
+        self._lenient = LenientAnswer()
+        try:
+            self._feed_lenient(self._lenient, bytes(raw))
+        except (httptools.HttpParserError, ValueError):
+            self._fail(self._unknown("the answer isn't HTTP"))
+
+    def _feed_lenient(self, answer: LenientAnswer, data: bytes) -> None:
+        """Parse what follows in an answer that isn't strict. Raises HttpParserError or ValueError."""
+        for piece in answer.feed(data):
+            self._parser.feed_data(piece)
+        if answer.is_over:
+            self._finish()
+
     def close(self) -> None:
         """Close the connection at once, without flushing."""
         self.reusable = False
@@ -280,7 +318,7 @@ class _Connection(asyncio.Protocol):
     def _unknown(self, reason: str, kind: type[BrokenOff] = BrokenOff) -> OutcomeUnknown:
         """Return the error for an incomplete response, with its status if the head was complete."""
         if not self._head_done or (status := self._parser.get_status_code()) < 200:
-            return OutcomeUnknown(reason)
+            return AnswerUnreadable(reason) if self._raw != b"" else OutcomeUnknown(reason)
         return kind(reason, status, self._headers, bytes(self._body))
 
     def _fail(self, error: WireError) -> None:
@@ -320,19 +358,29 @@ class _Connection(asyncio.Protocol):
             return
         self._overhead += len(data)
         try:
-            self._parser.feed_data(data)
+            if self._lenient is None:
+                self._parser.feed_data(data)
+            else:
+                self._feed_lenient(self._lenient, data)
         except httptools.HttpParserUpgrade:
+            self._keep(data)
             self._fail(self._unknown("the answer switches to another protocol"))
-        except httptools.HttpParserError:
-            self._fail(self._unknown("the answer isn't HTTP"))
+        except (httptools.HttpParserError, ValueError):
+            self._read_leniently(data)
         else:
-            if self._overhead > MAX_HEAD and not self._waiter.done():
-                self._fail(self._unknown(f"the answer's head is larger than {MAX_HEAD} bytes"))
+            if not self._waiter.done():
+                self._keep(data)
+        if self._overhead > LARGEST_HEAD and not self._waiter.done():
+            self._fail(self._unknown(f"the answer's head is larger than {LARGEST_HEAD} bytes"))
 
     def eof_received(self) -> None:
+        if self._waiter is not None and self._head_done:
+            if self._ends_with_connection():
+                self._finish()
+            elif (self._raw or b"").endswith(b"\n0\r\n"):  # only the empty line behind the chunks is missing
+                with suppress(httptools.HttpParserError):
+                    self._parser.feed_data(b"\r\n")
         self.reusable = False
-        if self._waiter is not None and self._head_done and self._ends_with_connection():
-            self._finish()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
         self._register.discard(self)
@@ -340,8 +388,14 @@ class _Connection(asyncio.Protocol):
         self._fail(self._unknown("the connection broke before the whole answer was there"))
         self.closed.set()
 
+    @property
+    def _is_chunked(self) -> bool:
+        return "chunked" in self._headers.get("transfer-encoding", "").lower()
+
     def _ends_with_connection(self) -> bool:
-        return "content-length" not in self._headers and "transfer-encoding" not in self._headers
+        if self._lenient is not None and self._lenient.breaks_off:
+            return False
+        return "content-length" not in self._headers and not self._is_chunked
 
     # what the parser calls
 
@@ -356,10 +410,9 @@ class _Connection(asyncio.Protocol):
 
     def on_headers_complete(self) -> None:
         self._head_done = True
-        encoding = self._headers.get("content-encoding", IDENTITY).lower()
-        if encoding != IDENTITY:
+        if "content-encoding" in self._headers:
             try:
-                self._decoder = Decoder(encoding, self._max_body)
+                self._decoder = decoder_of(self._headers["content-encoding"], self._max_body)
             except Undecodable as error:
                 self._fail(self._unknown(str(error)))
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator
+from codecs import getincrementaldecoder
+from collections.abc import Iterator, Sequence
 
 from deliveryd.errors import BrokenOff, TooLarge
 
@@ -20,6 +21,10 @@ _GZIP = 16 + zlib.MAX_WBITS
 _ZLIB = zlib.MAX_WBITS
 _BARE = -zlib.MAX_WBITS
 _GZIP_NAMES = frozenset({"gzip", "x-gzip"})
+_GZIP_BEGIN = b"\x1f\x8b"
+_Utf8 = getincrementaldecoder("utf-8")
+_READ = _GZIP_NAMES | {"deflate"}
+_NOT_READ = frozenset({"br", "compress", "x-compress", "zstd", "dcb", "dcz"})
 
 
 class Undecodable(Exception):
@@ -34,12 +39,23 @@ class TooMuch(Undecodable):
     kind = TooLarge
 
 
+def decoder_of(encoding: str, max_size: int) -> Decoder | None:
+    """Return the decoder of a body of `max_size` bytes at most, by its `Content-Encoding` (RFC 9110 8.4).
+
+    None: it isn't encoded. What is no coding, such as `utf-8` or nothing, says nothing. Raises Undecodable.
+    """
+    names = [name.strip(" \t") for name in encoding.lower().split(",")]
+    codings = [name for name in names if name in _READ or name in _NOT_READ]
+    if len(codings) > 1:
+        raise Undecodable(f"the answer is encoded as {encoding[:40]!a}, which can't be read")
+    return Decoder(codings[0], max_size) if codings else None
+
+
 class Decoder:
-    """Decodes one body, of `max_size` bytes at most, by its `Content-Encoding`. Raises Undecodable."""
+    """Decodes one body. A text that claims to be encoded is read as it is. Raises Undecodable."""
 
     def __init__(self, encoding: str, max_size: int) -> None:
-        if encoding not in _GZIP_NAMES and encoding != "deflate":
-            raise Undecodable(f"the answer is encoded as {encoding[:40]!a}, which can't be read")
+        self._encoding = encoding
         self._is_gzip = encoding in _GZIP_NAMES
         self._max_size = max_size
         self._received = 0
@@ -47,6 +63,8 @@ class Decoder:
         self._members = 0
         self._head = b""  # too short yet to detect its format
         self._stream: zlib._Decompress | None = None
+        self._text = _Utf8() if encoding not in _READ else None
+        self._is_padding = False
 
     def decode(self, data: bytes) -> Iterator[bytes]:
         """Decode the next piece of the body, in small pieces; stop one byte beyond the limit."""
@@ -54,39 +72,63 @@ class Decoder:
         if self._received > self._max_size + LARGER_AT_MOST:
             raise TooMuch(f"the compressed answer is larger than {self._max_size} bytes")
         data, self._head = self._head + data, b""
+        if self._text is not None:
+            yield from self._as_it_is(data)
+            return
         is_full = False  # the stream has more output, though all input is consumed
-        while (data or is_full) and self._decoded <= self._max_size:
+        while (data or is_full) and self._decoded <= self._max_size and not self._is_padding:
             stream = self._stream or self._begin(data)
             if stream is None:
-                self._head = data
+                yield from self._as_it_is(data)
                 return
             most = min(PIECE, self._max_size + 1 - self._decoded)
             try:
                 piece = stream.decompress(data, most)
             except zlib.error:
-                raise Undecodable("the compression of the answer is broken") from None
+                if self._is_gzip or self._received > len(data):
+                    raise Undecodable("the compression of the answer is broken") from None
+                self._stream, self._text = None, _Utf8()
+                yield from self._as_it_is(data)
+                return
             self._decoded += len(piece)
             self._stream = None if stream.eof else stream
             data = stream.unused_data or stream.unconsumed_tail
             is_full = len(piece) == most and not stream.eof
             yield piece
 
+    def _as_it_is(self, data: bytes, *, is_last: bool = False) -> Sequence[bytes]:
+        """Return the next piece of a text that isn't encoded; nothing of any other body."""
+        if self._text is None:
+            return ()
+        try:
+            self._text.decode(data, is_last)
+        except UnicodeDecodeError:
+            reason = f"the answer is encoded as {self._encoding!a}, which can't be read"
+            raise Undecodable(reason) from None
+        return (data,)
+
     def end(self) -> None:
         """Check that the body is complete; an empty one is."""
+        self._as_it_is(b"", is_last=True)
         if self._stream is not None or self._head:
             raise Undecodable("the compressed answer breaks off")
 
     def _begin(self, data: bytes) -> zlib._Decompress | None:
         """Begin a gzip member, or the deflate stream, which some servers send without its header.
 
-        Returns None if more data is needed.
+        Returns None if more data is needed, if nothing is compressed, or if only padding is left.
         """
+        if self._is_gzip and not data.startswith(_GZIP_BEGIN[: len(data)]):
+            self._is_padding = self._members > 0
+            self._text = None if self._is_padding else _Utf8()
+            return None
         if self._members >= (MOST_GZIP_MEMBERS if self._is_gzip else 1):
             raise Undecodable("the compressed answer is followed by more data")
-        if not self._is_gzip and len(data) < 2:
+        if len(data) < 2:
+            self._head = data
             return None
+        has_header = data[0] & 0x0F == 8 and (data[0] << 8 | data[1]) % 31 == 0
         self._members += 1
         if self._is_gzip:
             return zlib.decompressobj(_GZIP)
-        has_header = data[0] & 0x0F == 8 and (data[0] << 8 | data[1]) % 31 == 0
         return zlib.decompressobj(_ZLIB if has_header else _BARE)

@@ -10,8 +10,8 @@ from typing import Any
 import anyio
 import httpx
 
-from deliveryd.errors import BrokenOff, NotSent, OutcomeUnknown, ProxyRefused, TooLarge
-from deliveryd.http.content_coding import Decoder, Undecodable
+from deliveryd.errors import AnswerUnreadable, BrokenOff, NotSent, OutcomeUnknown, ProxyRefused, TooLarge
+from deliveryd.http.content_coding import Undecodable, decoder_of
 from deliveryd.http.httpx_transport import ResolvingTransport
 from deliveryd.http.proxy import Login, Proxy
 from deliveryd.http.wire import IDENTITY, BeforeSend, Headers, Target, WireResponse
@@ -24,6 +24,9 @@ _NEVER_SENT = (
     httpx.PoolTimeout,
     httpx.UnsupportedProtocol,
 )
+
+NOTHING_CAME = "Server disconnected without sending a response."
+"""What httpcore says of a connection that ended before an answer."""
 
 EARLIER = 0.9
 """The part of the deadline that connecting may take: httpcore closes the socket of a time-out of its own, but
@@ -87,6 +90,10 @@ class HttpxWire:
             raise _refused_by_proxy(target, error) from None
         except _NEVER_SENT as error:
             raise not_connected(target.host, target.port, error, self._ca_key) from None
+        except httpx.RemoteProtocolError as error:
+            if progress.status is None and str(error) != NOTHING_CAME:
+                raise AnswerUnreadable("the answer isn't HTTP") from None
+            raise progress.unknown("the connection broke before the whole answer was there") from None
         except httpx.TransportError as error:
             raise progress.unknown(f"the connection broke ({type(error).__name__})") from None
 
@@ -172,9 +179,8 @@ class _Body:
         self._max_size = max_size
         self._problem: str | None = None
         self._kind: type[BrokenOff] = BrokenOff
-        encoding = progress.headers.get("content-encoding", IDENTITY).lower()
         try:
-            self._decoder = Decoder(encoding, max_size) if encoding != IDENTITY else None
+            self._decoder = decoder_of(progress.headers.get("content-encoding", ""), max_size)
         except Undecodable as error:
             raise progress.unknown(str(error)) from None
 

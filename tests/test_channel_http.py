@@ -121,8 +121,16 @@ async def test_a_plain_text_id() -> None:
 async def test_an_answer_without_the_id_is_an_acceptance_nevertheless() -> None:
     """A 2xx whose id can't be found must not lead to a second message."""
     async with open_gateway() as gateway:
+        gateway.script.append(Reply(200, b'{"ok": true}'))
+        assert await send(gateway, {"json": SMS, "provider_id": "/id"}) == Accepted(None, lacks_id=True)
+
+
+async def test_a_page_instead_of_the_json_with_the_id_is_in_doubt() -> None:
+    """A proxy or a portal may have written it, and the provider may never have seen the message."""
+    async with open_gateway() as gateway:
         gateway.script.append(Reply(200, b"<html>thanks</html>"))
-        assert await send(gateway, {"json": SMS, "provider_id": "/id"}) == Accepted(None)
+        verdict = await send(gateway, {"json": SMS, "provider_id": "/id"})
+        assert verdict == InDoubt("provider answered 200 without JSON", unreadable=True)
 
 
 STATUSES: list[tuple[int, Verdict]] = [

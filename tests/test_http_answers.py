@@ -91,6 +91,70 @@ def problems_of(rows: list[Row]) -> str:
     )
 
 
+PAGE = b"<!DOCTYPE html>\n<html><body>Log in to the network</body></html>"
+NO_JSON = InDoubt("provider answered 200 without JSON", unreadable=True)
+IN_ITS_PLACE = InDoubt("provider answered 404 with a page instead of JSON", unreadable=True)
+BY_STATUS: list[Row] = [
+    {"status": [202], "verdict": "accepted"},
+    {"status": [404], "verdict": "stopped"},
+    {"status": [410], "where": [{"at": "header:X-Gone", "is": ["yes"]}], "verdict": "stopped"},
+]
+
+WITH_AN_ID = [
+    pytest.param([], 200, PAGE, NO_JSON, id="a page"),
+    pytest.param([], 200, b"", NO_JSON, id="nothing"),
+    pytest.param([], 200, b"OK", NO_JSON, id="a word"),
+    pytest.param([], 200, b'{"id": "1', NO_JSON, id="half of JSON"),
+    pytest.param([], 204, b"", NO_JSON._replace(reason="provider answered 204 without JSON"), id="204"),
+    pytest.param([], 200, b'{"ok": true}', Accepted(None, lacks_id=True), id="JSON without the id"),
+    pytest.param([], 200, b"null", Accepted(None, lacks_id=True), id="null"),
+    pytest.param([], 200, b'\xef\xbb\xbf{"id": 7}', Accepted("7"), id="a byte order mark"),
+    pytest.param([], 404, PAGE, IN_ITS_PLACE, id="404 with a page"),
+    pytest.param([], 404, b"", Refused("provider answered 404", "h"), id="404 with nothing"),
+    pytest.param([], 404, b'{"error": 1}', Refused("provider answered 404", "h"), id="404 with JSON"),
+    pytest.param([], 413, PAGE, Refused("provider answered 413", "h"), id="413 with a page"),
+    pytest.param([], 403, PAGE, Misconfigured("provider answered 403", "h"), id="403 with a page"),
+    pytest.param([], 503, PAGE, TryAgain("provider answered 503", may_have_arrived=True), id="503"),
+    pytest.param(
+        BY_STATUS, 202, PAGE, NO_JSON._replace(reason="provider answered 202 without JSON"), id="a row"
+    ),
+    pytest.param(BY_STATUS, 404, PAGE, IN_ITS_PLACE, id="a row that stops the recipient"),
+    pytest.param(BY_STATUS, 404, b"", Stopped("provider answered 404"), id="that row without a page"),
+]
+
+
+@pytest.mark.parametrize(("rows", "status", "body", "verdict"), WITH_AN_ID)
+def test_an_answer_that_must_be_json_is_not_taken_for_another(
+    rows: list[Row], status: int, body: bytes, verdict: Attempted
+) -> None:
+    """If the id is found by JSON Pointer, a page or nothing is the answer of something else."""
+    assert verdict_of(rows, status, body, provider_id="/id") == verdict
+
+
+def test_a_row_with_conditions_that_hold_says_that_the_provider_answered() -> None:
+    gone = verdict_of(BY_STATUS, 410, PAGE, {"x-gone": "yes"}, provider_id="/id")
+    assert gone == Stopped("provider answered 410 (code yes)")
+    assert verdict_of(TEXT, 200, b"OK", provider_id="/id") == Accepted(None, lacks_id=True)
+
+
+def test_a_page_where_a_table_reads_json_is_unreadable() -> None:
+    """Unlike JSON that says nothing, which the last row is for."""
+    assert verdict_of(VONAGE, 200, PAGE) == NO_JSON
+    unsaid = verdict_of(VONAGE, 200, b"{}")
+    assert unsaid == InDoubt("provider answered 200 without saying whether it accepted")
+    assert verdict_of(TEXT, 200, PAGE) == unsaid
+
+
+@pytest.mark.parametrize("provider_id", ["id: (\\w+)", "header:X-Id"])
+def test_an_id_elsewhere_than_in_json_asks_for_no_json(provider_id: str) -> None:
+    assert verdict_of([], 200, PAGE, provider_id=provider_id) == Accepted(None, lacks_id=True)
+    assert verdict_of([], 404, PAGE, provider_id=provider_id) == Refused("provider answered 404", "h")
+
+
+def test_without_an_id_a_status_says_enough() -> None:
+    assert verdict_of([], 200, PAGE) == Accepted()
+
+
 CASES = [
     pytest.param(
         META,

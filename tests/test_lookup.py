@@ -26,6 +26,7 @@ from deliveryd.channels.base import (
     Verdict,
 )
 from deliveryd.channels.http_lookup import LookupReader
+from deliveryd.channels.http_lookup_options import LookupOptions
 from deliveryd.channels.http_options import HttpChannelOptions
 from deliveryd.http.wire import WireResponse
 from deliveryd.journal.history import read_life
@@ -122,6 +123,17 @@ def test_what_an_answer_says(status: int, body: bytes, found: Found) -> None:
     lookup = options().lookup
     assert lookup is not None
     assert LookupReader(lookup).read(WireResponse(status, {}, body)) == found
+
+
+@pytest.mark.parametrize(("status", "verdict"), [(404, "not_taken"), (200, "taken")])
+def test_a_page_does_not_say_whether_the_provider_has_a_message(status: int, verdict: str) -> None:
+    """A portal that answers for it would have the message repeated, or forgotten."""
+    options = LookupOptions.model_validate(
+        {"url": "http://h/{message.key}", "answers": [{"status": [status], "verdict": verdict}]}
+    )
+    found = LookupReader(options).read(WireResponse(status, {}, b"<html><body>Welcome</body></html>"))
+    assert isinstance(found, AskLater)
+    assert not isinstance(LookupReader(options).read(WireResponse(status, {}, b"")), AskLater)
 
 
 @pytest.mark.anyio

@@ -352,11 +352,33 @@ async def test_an_empty_queue_is_told_in_several_ways(
 async def test_an_answer_that_can_not_be_read_may_have_been_a_batch(
     service: respx.MockRouter, client: ServiceClient
 ) -> None:
-    """A proxy's page instead of the queue is told at once, and asked for once."""
-    route = service.route().respond(200, html="<p>please log in")
+    """It is told at once, and asked for once."""
+    route = service.route().respond(200, content=b"\x00\x01")
     batch = await client.take(1)
     assert isinstance(batch.fault, ServiceUnreadable)
     assert route.call_count == 1
+
+
+async def test_a_page_instead_of_the_queue_was_no_batch(
+    service: respx.MockRouter, client: ServiceClient
+) -> None:
+    """A proxy or a portal hands out no messages: nothing is lost, and the service is down."""
+    route = service.route().respond(200, html="<p>please log in")
+    with pytest.raises(ServiceUnavailable, match="200 with a page instead of JSON") as caught:
+        await client.take(1)
+    assert (caught.value.status, route.call_count) == (200, 1)
+
+
+@pytest.mark.parametrize("status", [200, 404])
+async def test_a_page_instead_of_settings_or_an_answer_to_events_is_an_outage(
+    service: respx.MockRouter, client: ServiceClient, status: int
+) -> None:
+    """Only the service itself can say that it has no such settings, or that it has the events."""
+    service.route().respond(status, html="<!doctype html><p>Welcome")
+    with pytest.raises(ServiceUnavailable):
+        await client.fetch_settings(1)
+    with pytest.raises((ServiceUnavailable, ServiceRefused)):
+        await client.report(["{}"])
 
 
 # what is not tried again
@@ -378,7 +400,7 @@ async def test_what_would_not_change_is_not_tried_again(
 async def test_a_refusal_counts_though_its_body_broke_off() -> None:
     """The head came whole, and says that this request is wrong: the same as with a whole answer."""
     async with open_gateway() as gateway:
-        gateway.script.append(Disconnect(b"HTTP/1.1 404 No\r\nContent-Length: 9\r\n\r\nhalf"))
+        gateway.script.append(Disconnect(b'HTTP/1.1 404 No\r\nContent-Length: 9\r\n\r\n{"no'))
         async with ServiceClient(build_client(timeout=5.0), gateway.url) as client:
             with pytest.raises(ServiceRefused, match="the service answered 404"):
                 await client.fetch_settings(1)

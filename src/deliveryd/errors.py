@@ -128,7 +128,12 @@ class ServiceUnavailable(ServiceError):
 
 
 class AnswerTooLarge(ServiceUnavailable):
-    """The service's answer is larger than the limit."""
+    """The service's answer, of this status and beginning, is larger than the limit."""
+
+    def __init__(self, message: str, answered: int, beginning: bytes) -> None:
+        super().__init__(message, was_sent=True)
+        self.answered = answered
+        self.beginning = beginning
 
 
 class ServiceRefused(ServiceError):

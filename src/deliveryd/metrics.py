@@ -220,6 +220,12 @@ class Metrics:
                 ("receipts_overdue", "Messages that weren't confirmed for receipt_overdue."),
             )
         )
+        self._without_id = self._tally(
+            "accepted_without_id",
+            "Messages accepted without the ID that provider_id names.",
+            ("channel", "provider"),
+            (),
+        )
         self._dropped = self._counted(
             "receipt_deadlines_dropped",
             "Receipt deadlines dropped because their provider was removed from the configuration.",
@@ -247,6 +253,7 @@ class Metrics:
         for word in VERDICT_WORDS.values():
             self._attempts[channel, provider, word] = 0
         self._add_place(channel, provider)
+        self._without_id[channel, provider] = 0
         self._unconfirmed[channel, provider] = self._overdue[channel, provider] = 0
         durations = self._attempt_seconds[provider] = Durations(_ATTEMPTS)
         self._attempt_series[channel, provider] = durations
@@ -287,6 +294,10 @@ class Metrics:
         """Count an attempt with its verdict and its duration."""
         self._attempts[self._channels[provider], provider, VERDICT_WORDS[type(verdict)]] += 1
         self._attempt_seconds[provider].observe(seconds)
+
+    def accepted_without_id(self, provider: str) -> None:
+        """Count a message that a provider accepted without the ID that is configured."""
+        self._without_id[self._channels[provider], provider] += 1
 
     def stop_changed(self, channel: str, stopped: bool) -> None:
         """Count a recipient who stopped a channel, or who may be sent to again."""

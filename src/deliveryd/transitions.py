@@ -34,6 +34,9 @@ CHANGED = (
 )
 """Why a message in doubt is held whose content the worker had no time to keep."""
 
+UNREADABLE_TWICE = "; held, since its repeat brought no answer that can be read either"
+"""Why a message in doubt is held whatever `on_in_doubt` says; ends the reason of its last try."""
+
 _UNFIT = (
     "not repeated: what is kept of it fits the configuration no more ({}); change that back, settle it"
     " or let it begin anew (resend --new-key)"

@@ -24,16 +24,27 @@ from simulation.ledger import (
 )
 from simulation.plan import Message, Named, Trouble
 from simulation.run import History
+from simulation.wire import BROKEN_OFF
 
 IN_DOUBT, SENT, DELIVERED, FAILED, SET_ASIDE = 5, 6, 7, 8, 9
 
-TAKEN_FOR_SENT = frozenset({None, Trouble.SLOW_CONNECTION, Trouble.SLOW, Trouble.LATE, Trouble.GARBAGE_AFTER})
+TAKEN_FOR_SENT = frozenset({None, Trouble.SLOW_CONNECTION, Trouble.SLOW, Trouble.LATE})
 """Troubles after which the worker hears all the same that a provider has a message."""
 
 
-DOUBTFUL_ANSWERS = frozenset(
-    {Trouble.GATEWAY_AFTER, Trouble.BROKEN_AFTER, Trouble.OVERDUE_AFTER, Trouble.BROKEN, Trouble.CONFLICT}
-)
+NO_JSON = frozenset({Trouble.GARBAGE_AFTER, Trouble.PAGE, Trouble.PAGE_NOT_FOUND, Trouble.NOTHING})
+"""Troubles whose answer isn't the JSON in which a provider's id would stand."""
+
+UNREADABLE = NO_JSON | BROKEN_OFF
+"""Troubles of which bytes of an answer come, and which leave in doubt what became of a request."""
+
+DOUBTFUL_ANSWERS = NO_JSON | {
+    Trouble.GATEWAY_AFTER,
+    Trouble.BROKEN_AFTER,
+    Trouble.OVERDUE_AFTER,
+    Trouble.BROKEN,
+    Trouble.CONFLICT,
+}
 """Troubles whose answer leaves in doubt what became of a request (design 5)."""
 
 FOR_GOOD = frozenset({Trouble.BAD_REQUEST, Trouble.CUT_REFUSAL, Trouble.UNPROCESSABLE, Trouble.OPTED_OUT})
@@ -229,6 +240,11 @@ class Case(NamedTuple):
         if asked.trouble in BUSY or asked.trouble is Trouble.NO_CONNECTION:
             return False
         return asked.request not in self.history.ledger.answered or asked.trouble in DOUBTFUL_ANSWERS
+
+    def is_unreadable_again(self, asked: Asked) -> bool:
+        """Whether its answer can't be read, and so it was a repeat in vain, after which none follows."""
+        earlier = (one for one in self.under_key(asked.key) if one.order < asked.order)
+        return asked.trouble in UNREADABLE and any(map(self.may_be_doubtful, earlier))
 
     def may_be_forgotten(self, report: Reported) -> bool:
         """Whether it may be pruned, or dropped, before its attempt is in doubt; or it repeats such a one."""

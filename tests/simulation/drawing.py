@@ -16,6 +16,7 @@ from simulation.looking_up import with_lookups
 from simulation.naming import with_both_words
 from simulation.new_beginnings import with_new_beginnings
 from simulation.opting_out import with_opt_outs
+from simulation.pages import with_pages
 from simulation.plan import (
     CHANNELS,
     End,
@@ -101,6 +102,7 @@ LAYERS: Mapping[str, Callable[[Choices, Plan], Plan]] = {
     "naming": with_both_words,
     "days": with_days,
     "strangers": with_strangers,
+    "pages": with_pages,
 }
 """What is added to some of the plans, one after the other. Each layer has choices of its own, so that a new
 one leaves the plans alone to which it adds nothing.

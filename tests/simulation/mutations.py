@@ -15,6 +15,7 @@ from simulation import (
     breaks_of_keeping,
     breaks_of_leaving,
     breaks_of_naming,
+    breaks_of_pages,
     breaks_of_refusals,
     breaks_of_rejecting,
     breaks_of_reloading,
@@ -39,6 +40,7 @@ MUTATIONS: Mapping[str, Break] = {
     **breaks_in(breaks_of_beginning),
     **breaks_in(breaks_of_refusals),
     **breaks_in(breaks_of_ages),
+    **breaks_in(breaks_of_pages),
 }
 
 RELOADING: Mapping[str, Break] = {**breaks_in(breaks_of_reloading), **breaks_in(breaks_of_keeping)}

@@ -48,6 +48,9 @@ class Trouble(StrEnum):
     NOT_FOUND = "404"
     CONFLICT = "409"
     UNPROCESSABLE = "422"
+    PAGE = "a page with 200, without the work"
+    PAGE_NOT_FOUND = "a page with 404, without the work"
+    NOTHING = "an empty 200, without the work"
     OPTED_OUT = "410: the recipient stopped the channel"
 
 

@@ -8,9 +8,7 @@ from deliveryd.journal.orders import Action
 from simulation.case import FAILED, SENT, TAKEN_FOR_SENT, Case, Heard
 from simulation.expectation import choices, rendered
 from simulation.ledger import Asked, LookedUp
-from simulation.plan import CHANNELS, Trouble
-
-WITHOUT_ANSWER = Trouble.GARBAGE_AFTER
+from simulation.plan import CHANNELS
 
 EARLY = 0.001
 """Seconds by which a difference of two instants may be wrong."""
@@ -115,7 +113,7 @@ def _asked_rightly(case: Case, question: LookedUp, after: float) -> Iterator[str
     if doubt is not None and not is_in_time and question.at < doubt.at + after - EARLY:
         yield f"{question.provider} was asked {question.at - doubt.at:.1f} s after the doubt"
     ledger = case.history.ledger
-    is_heard = question.request in ledger.answered and question.trouble in TAKEN_FOR_SENT - {WITHOUT_ANSWER}
+    is_heard = question.request in ledger.answered and question.trouble in TAKEN_FOR_SENT
     if question.found and is_heard and question.life not in ledger.crashed:
         later = [one for one in case.under_key(question.key) if one.order > question.order]
         if later:

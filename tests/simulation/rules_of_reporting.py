@@ -25,7 +25,6 @@ from simulation.service import instant_of, iso
 from simulation.world import RETENTION, START, Wall
 
 RANK = {"dequeued": 0.0, "sending": 1.0, "accepted": 1.0, "sent": 2.0, "error": 2.5, "delivered": 3.0}
-WITHOUT_ID = Trouble.GARBAGE_AFTER
 
 FOLLOWS = {
     "dequeued": {"sending", "accepted", "sent", "error"},
@@ -189,7 +188,7 @@ def _known_by_provider_id(case: Case, *, at_once: bool = False) -> Iterator[Repo
             continue
         asked = case.under_key(case.acceptance_of(report).key)
         if named.get(report.provider_id, report.order) < report.order or any(
-            one.trouble in TAKEN_FOR_SENT - {WITHOUT_ID} and not case.may_be_doubtful(one) for one in asked
+            one.trouble in TAKEN_FOR_SENT and not case.may_be_doubtful(one) for one in asked
         ):
             yield report
 

@@ -112,6 +112,16 @@ def _refuses_all(case: Case, refused: Asked) -> bool:
     )
 
 
+def _unreadable_repeated_once(case: Case) -> Iterator[str]:
+    """An answer that can't be read to a repeat of what was in doubt leaves the decision to somebody."""
+    if case.orders or case.history.ledger.crashed or case.history.is_shared:
+        return
+    for again in case.asked:
+        before = [asked for asked in case.under_key(again.key) if asked.order < again.order]
+        if any(map(case.is_unreadable_again, before)):
+            yield "was repeated though neither a try nor its repeat had an answer that can be read"
+
+
 def _stays_while_in_doubt(case: Case) -> Iterator[str]:
     """What one provider may have goes to no other, of this channel or the next, but by an operator's word."""
     if Action.RESEND_ANEW in case.orders:
@@ -199,6 +209,8 @@ def _held_rightly(case: Case) -> Iterator[str]:
     )
     if not is_configured or channel_served_by(provider) in last.hold:
         return
+    if any(map(case.is_unreadable_again, case.asked)):
+        return
     if not says_something_else and not fits_no_more:
         yield "is held in doubt, though its channel repeats"
     asked_last = max((asked.order for asked in case.asked if asked.provider == provider), default=0)
@@ -276,6 +288,7 @@ RULES = (
     _taken_once,
     _keys_kept,
     repeated_rightly,
+    _unreadable_repeated_once,
     _stays_while_in_doubt,
     sent_with_leave,
     said_right,

@@ -75,6 +75,9 @@ SEEN = {
     "journal_of_any_service": 3,
     "cache_of_any_service": 5,
     "age_by_the_time_of_day": 34,
+    "page_taken_for_acceptance": 1,
+    "page_taken_for_settings": 25,
+    "unreadable_answers_repeated_again": 111,
 }
 """Where the search begins: the first seed that showed it once. It goes on when plans are drawn otherwise."""
 

@@ -42,8 +42,16 @@ DENIALS = {
 BROKEN_OFF = frozenset({Trouble.CUT_AFTER, Trouble.DRIP_AFTER, Trouble.OVERSIZED_AFTER})
 """The answer's head comes, and the first part of its body."""
 
+PAGE = b"<html>welcome</html>"
+IN_ITS_PLACE = {
+    Trouble.PAGE: (200, PAGE),
+    Trouble.PAGE_NOT_FOUND: (404, PAGE),
+    Trouble.NOTHING: (200, b""),
+}
+"""What something else answers, without the work."""
+
 GARBAGE = (
-    b"<html>welcome</html>",
+    PAGE,
     b"",
     b'[{"id": 1, "settingsId": 1, "custo',
     b'{"content": {"en": {"sms": {"te',
@@ -51,6 +59,8 @@ GARBAGE = (
     b"NaN",
     b"[" * 2000,
 )
+NOT_OF_THE_SERVICE = frozenset({PAGE, b"", b"NaN"})
+"""What doesn't even begin as JSON."""
 
 
 class Request(NamedTuple):
@@ -182,7 +192,10 @@ class _Way:
             self._stand_in.lost(self._request, b"")
             raise
         await self._world.awake()
-        if self._request.trouble not in DENIALS:  # which say nothing of what was done behind them
+        says_nothing = self._request.trouble in DENIALS or (
+            self._request.endpoint == "events" and answer.body == PAGE
+        )
+        if not says_nothing:  # of what was done behind it
             self._world.ledger.answered.add(self._request.number)
         for _ in range(TURNS if self._world.plan.suspensions else 0):
             await checkpoint()
@@ -209,6 +222,9 @@ class _Way:
             raise OutcomeUnknown("the connection broke")
         if trouble is Trouble.SILENCE_BEFORE:
             await self._silence()
+        if trouble in IN_ITS_PLACE:
+            status, body = IN_ITS_PLACE[trouble]
+            return WireResponse(status, {}, body)
         if trouble in STATUSES:
             return self._refused(STATUSES[trouble])
         if (what := self._stand_in.hang(request)) and (silent := self._world.hangs_for(what)) > 0.0:
@@ -252,8 +268,10 @@ class _Way:
                 await self._silence()
             case Trouble.GARBAGE_AFTER:
                 self._stand_in.lost(request, b"")
-                self._stand_in.spoiled(request, answer.status)
-                return WireResponse(answer.status, {}, GARBAGE[request.number % len(GARBAGE)])
+                garbage = GARBAGE[request.number % len(GARBAGE)]
+                if garbage not in NOT_OF_THE_SERVICE:
+                    self._stand_in.spoiled(request, answer.status)
+                return WireResponse(answer.status, {}, garbage)
             case Trouble.SLOW:
                 await anyio.sleep(1.0)
         return answer

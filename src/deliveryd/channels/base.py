@@ -49,9 +49,13 @@ class Dispatch(NamedTuple):
 
 
 class Accepted(NamedTuple):
-    """The provider accepted the message. `provider_id` is its ID there, if it returned one."""
+    """The provider accepted the message. `provider_id` is its ID there, if it returned one.
+
+    `lacks_id`: it returned none, though the configuration says where it stands.
+    """
 
     provider_id: str | None = None
+    lacks_id: bool = False
 
 
 class Refused(NamedTuple):
@@ -104,12 +108,15 @@ class InDoubt(NamedTuple):
 
     It isn't repeated for at least `after` seconds. `provider_id` is the provider's id of the message, if the
     answer has one all the same: a receipt with it settles the doubt, and the provider can be asked by it.
+    `unreadable`: bytes of an answer came that can't be read, and a repeat may bring the same: it is repeated
+    once at most.
     """
 
     reason: str
     after: float | None = None
     words: str | None = None
     provider_id: str | None = None
+    unreadable: bool = False
 
 
 class Misconfigured(NamedTuple):

@@ -33,6 +33,7 @@ from deliveryd.channels.http_request import HttpRequest, RequestWriter, logins
 from deliveryd.channels.mapping import customer_fields
 from deliveryd.channels.masking import MASK, mask
 from deliveryd.errors import (
+    AnswerUnreadable,
     BrokenOff,
     ConfigError,
     NotSent,
@@ -42,6 +43,7 @@ from deliveryd.errors import (
     TooLate,
 )
 from deliveryd.http.client import HttpClient, build_client
+from deliveryd.http.pages import is_page
 from deliveryd.http.reachability import connect_problem, endpoint_of
 from deliveryd.http.tls import TlsFiles
 from deliveryd.http.wire import WireResponse
@@ -197,11 +199,12 @@ class HttpChannel:
         The provider's id may stand in its head.
         """
         if not isinstance(error, BrokenOff):
-            return InDoubt(str(error))
-        head = WireResponse(error.status, dict(error.headers), b"")
+            return InDoubt(str(error), unreadable=isinstance(error, AnswerUnreadable))
+        body = error.body if is_page(error.body) else b""
+        head = WireResponse(error.status, dict(error.headers), body)
         if not 200 <= error.status < 300:
             return self._reader.verdict(head)
-        return InDoubt(str(error), provider_id=self._reader.provider_id(head))
+        return InDoubt(str(error), provider_id=self._reader.provider_id(head), unreadable=True)
 
     async def look_up(self, dispatch: Dispatch) -> Found:
         """Ask as `lookup` says."""

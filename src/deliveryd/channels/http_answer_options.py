@@ -113,6 +113,11 @@ class RowOptions(BaseModel):
         """Whether a condition depends on the body."""
         return any(not condition.at.startswith(HEADER) for condition in self.where)
 
+    @property
+    def reads_json(self) -> bool:
+        """Whether a condition points into the body as JSON."""
+        return any(condition.at.startswith("/") for condition in self.where)
+
     def includes(self, other: RowOptions) -> bool:
         """Whether this row fits every answer that the other one fits, the status aside."""
         return all(any(_implies(each, mine) for each in other.where) for mine in self.where)

@@ -11,8 +11,12 @@ from deliveryd.channels.http_pauses import PauseReader, compile_pause
 from deliveryd.channels.http_verdicts import SAID_BY_OTHERS, failure
 from deliveryd.http.conditions import Condition, all_hold, compile_condition
 from deliveryd.http.finder import Document, Finder, compile_finder
+from deliveryd.http.pages import is_page
 from deliveryd.http.retry_after import Now, utc_now
 from deliveryd.http.wire import WireResponse
+
+SAID_OF_THE_REQUEST = frozenset({413, 414, 431})
+"""Refusals for the size of a request, which hold whoever says so."""
 
 LONGEST_WORDS = 500
 """Most characters of a provider's own words that are kept."""
@@ -43,6 +47,8 @@ class AnswerReader:
         self._now = now
         self._masked = masked
         self._provider_id = compile_finder(provider_id) if provider_id else None
+        self._is_json_due = provider_id is not None and provider_id.startswith("/")
+        self._reads_json = self._is_json_due or any(row.reads_json for row in rows)
         compiled = [_compile(position, row, now) for position, row in enumerate(rows)]
         self._tables = {
             status: _table([row for row in compiled if status in row.statuses])
@@ -57,27 +63,45 @@ class AnswerReader:
             for part in table:
                 fit = part.fit(document)
                 if fit is not None:
-                    return self._of_row(*fit, answer.status, document)
+                    verdict = self._of_row(*fit, answer.status, document)
+                    return verdict if fit.row.conditions else self._unless_page(verdict, answer)
         if answer.status in ACCEPTING:
-            return Accepted(self.provider_id(answer))
+            if self._provider_id is None:
+                return Accepted()
+            return self._accepted(Document(answer.body, answer.headers), answer.status)
         verdict = failure(answer.status, answer.headers.get("retry-after"), self._host, self._now)
         if isinstance(verdict, InDoubt):
             return verdict._replace(provider_id=self.provider_id(answer))
-        return verdict
+        return self._unless_page(verdict, answer)
 
     def provider_id(self, answer: WireResponse) -> str | None:
         """Return the provider's id of the message, if the answer has it."""
-        if self._provider_id is None:
-            return None
-        return self._provider_id.find(Document(answer.body, answer.headers))
+        return self._id_in(Document(answer.body, answer.headers))
 
     def _id_in(self, document: Document) -> str | None:
         return self._provider_id.find(document) if self._provider_id is not None else None
 
+    def _accepted(self, document: Document, status: int, *, is_said: bool = False) -> Attempted:
+        """Return the verdict on what counts as accepted; `is_said`: not only by the status of the answer."""
+        found = self._id_in(document)
+        if found is not None or self._provider_id is None or status not in ACCEPTING:
+            return Accepted(found)
+        if self._is_json_due and not is_said and not document.is_readable:
+            return InDoubt(f"provider answered {status} without JSON", unreadable=True)
+        return Accepted(None, lacks_id=True)
+
+    def _unless_page(self, verdict: Attempted, answer: WireResponse) -> Attempted:
+        """Return the verdict by a status, unless it ends the message and something else seems to say so."""
+        if not isinstance(verdict, Refused | Stopped) or answer.status in SAID_OF_THE_REQUEST:
+            return verdict
+        if not self._is_json_due or not is_page(answer.body):
+            return verdict
+        return InDoubt(f"provider answered {answer.status} with a page instead of JSON", unreadable=True)
+
     def _of_row(self, row: _Row, code: str | None, status: int, document: Document) -> Attempted:
         reason = f"provider answered {status}{'' if code is None else f' (code {code})'}"
         if row.verdict == "accepted":
-            return Accepted(self._id_in(document))
+            return self._accepted(document, status, is_said=bool(row.conditions))
         words = self._words_in(document, row.words) if row.words is not None else None
         match row.verdict:
             case "refused":
@@ -91,9 +115,12 @@ class AnswerReader:
                 return TryAgain(reason, pause, row.only_this, said_by_others, words, row.new_key)
             case "misconfigured":
                 return Misconfigured(reason, self._host, words)
-        if status in ACCEPTING and code is None:
-            reason = f"provider answered {status} without saying whether it accepted"
-        return InDoubt(reason, row.pause(document), words, self._id_in(document))
+        is_unsaid = status in ACCEPTING and code is None
+        is_unreadable = is_unsaid and self._reads_json and not document.is_readable
+        if is_unsaid:
+            lack = "JSON" if is_unreadable else "saying whether it accepted"
+            reason = f"provider answered {status} without {lack}"
+        return InDoubt(reason, row.pause(document), words, self._id_in(document), is_unreadable)
 
     def _words_in(self, document: Document, finder: Finder) -> str | None:
         """Return the provider's own words in one printable line, cut only once no secret is in them."""

@@ -15,6 +15,7 @@ from deliveryd.errors import NotSent, OutcomeUnknown
 from deliveryd.http.client import HttpClient, raw_header, target_of
 from deliveryd.http.conditions import all_hold, compile_conditions
 from deliveryd.http.finder import Document, compile_finder
+from deliveryd.http.pages import is_page
 from deliveryd.http.retry_after import retry_after
 from deliveryd.http.wire import WireResponse
 
@@ -63,6 +64,8 @@ class LookupReader:
         document = Document(answer.body, answer.headers)
         for statuses, conditions, verdict in self._rows:
             if answer.status in statuses and all_hold(conditions, document):
+                if not conditions and is_page(answer.body):
+                    return AskLater(f"{_said(answer)} with a page, which says nothing of the message")
                 if verdict == "taken":
                     return Taken(self._provider_id.find(document) if self._provider_id else None)
                 return NotTaken() if verdict == "not_taken" else Unknown(_said(answer))

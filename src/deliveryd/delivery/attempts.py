@@ -75,6 +75,9 @@ class Attempts:
             verdict = InDoubt(f"the adapter answered with a {type(verdict).__name__}, which is no verdict")
         self._metrics.attempted(self._provider, verdict, time.monotonic() - started)
         if isinstance(verdict, Accepted):
+            if verdict.lacks_id:
+                kit.provider.lacks_id()
+                self._metrics.accepted_without_id(self._provider)
             return verdicts.accepted(entry, verdict)
         if isinstance(verdict, Unsent):
             kit.provider.lacks_files(verdict.reason)

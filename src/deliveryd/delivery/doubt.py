@@ -30,24 +30,30 @@ class DoubtPolicy:
         *,
         words: str | None = None,
         provider_id: str | None = None,
+        is_unreadable: bool = False,
     ) -> Transition:
         """The step after a try whose outcome is unknown; a repeat waits at least `at_least` seconds.
 
-        `words` are the provider's own, and `provider_id` is its id of the message, if it gave one.
+        `words` are the provider's own, and `provider_id` is its id of the message, if it gave one. After an
+        answer that can't be read there is one repeat at most: the next answer may be the same each time.
         """
+        is_held = not self._policy.resend_in_doubt
+        if is_unreadable and entry.doubt and not is_held:
+            is_held, reason = True, reason + transitions.UNREADABLE_TWICE
         outcome = Outcome("in_doubt", provider_id, reason, words)
         log(
             Event.MESSAGE_IN_DOUBT,
             channel=self._channel, provider=self._provider, message_id=entry.id, reason=reason,
         )  # fmt: skip
-        if not self._policy.resend_in_doubt:
+        if is_held:
             return transitions.held_in_doubt(entry, now, outcome)
         at_least = max(at_least or 0.0, self._policy.lookup_after) or None
         return self._repeat(entry._replace(doubt=True), State.SENDING, now, outcome, at_least)
 
     def after_hold(self, entry: Entry, reason: str, now: int) -> Transition | None:
-        """The step of a message that was held; None: it stays so, by the policy or for its new content."""
-        if not self._policy.resend_in_doubt or reason.endswith(transitions.CHANGED):
+        """The step of a message that was held; None: it stays so, by the policy or for its reason."""
+        stays = transitions.CHANGED, transitions.UNREADABLE_TWICE
+        if not self._policy.resend_in_doubt or reason.endswith(stays):
             return None
         outcome = Outcome("in_doubt", None, reason)
         return self._repeat(entry, State.IN_DOUBT, now, outcome, self._policy.lookup_after or None)

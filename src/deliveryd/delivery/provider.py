@@ -22,6 +22,9 @@ from deliveryd.telemetry.log_events import Event, log
 SAID_AGAIN = 60.0
 """Seconds until the log says again that attempts lack files."""
 
+IDS_SAID_AGAIN = 3600.0
+"""Seconds until the log says again how many messages were accepted without an id."""
+
 LONGEST_WAIT_ALONE = 300.0
 """Seconds after which it is looked again whether another provider or channel takes a message."""
 
@@ -57,6 +60,8 @@ class Provider:
         self._has_failed = False
         self._chosen_at = -PROBE_SPACING
         self._lacked_files_at = -math.inf
+        self._lacked_id_at = -math.inf
+        self._without_id = 0
         self.last_failure: LastFailure | None = None
 
     def follow(self, policy: BreakerPolicy) -> None:
@@ -138,6 +143,18 @@ class Provider:
         if now >= self._lacked_files_at + SAID_AGAIN:
             self._lacked_files_at = now
             log(Event.FILES_EXHAUSTED, channel=self._channel, provider=self.name, reason=reason)
+
+    def lacks_id(self) -> None:
+        """It accepted a message without the id that its configuration names; say how many it were."""
+        self._without_id += 1
+        now = anyio.current_time()
+        if now >= self._lacked_id_at + IDS_SAID_AGAIN:
+            self._lacked_id_at = now
+            log(
+                Event.CHANNEL_ID_MISSING,
+                channel=self._channel, provider=self.name, count=self._without_id,
+            )  # fmt: skip
+            self._without_id = 0
 
     def note_failure(self, code: str, reason: str) -> None:
         """Keep why an attempt failed, for those who look."""

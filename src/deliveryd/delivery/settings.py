@@ -37,6 +37,7 @@ from deliveryd.runtime.disk_cache import DiskCache
 from deliveryd.runtime.threads import Aside
 from deliveryd.runtime.waits import KEPT_FOR_WAITING, LONGEST_ANSWER_WAIT, PROMPT
 from deliveryd.runtime.wakeup import AutoResetEvent
+from deliveryd.service.client import NO_SETTINGS
 from deliveryd.telemetry.log_events import Event, log
 
 SETTINGS_MEMORY_BYTES = 32 << 20
@@ -60,9 +61,6 @@ FLAWED_SECONDS = 600.0
 
 LONGEST_SETTINGS_PAUSE = 60.0
 MOST_KNOWN = 100_000
-
-ABOUT_THE_SETTINGS = frozenset({400, 404, 410, 422})
-"""Refusals that mean that there are no such settings; any other, such as 401, concerns the request."""
 
 
 class SettingsSource(Protocol):
@@ -392,7 +390,7 @@ class SettingsCache:
         match error:
             case ServiceUnavailable():
                 return self._unavailable(settings_id, error)
-            case ServiceRefused(status=status) if status not in ABOUT_THE_SETTINGS:
+            case ServiceRefused(status=status) if status not in NO_SETTINGS:
                 return self._unavailable(settings_id, ServiceUnavailable(str(error)))
             case ServiceRefused():
                 return self._unusable(settings_id, f"settings {settings_id}: {error}")

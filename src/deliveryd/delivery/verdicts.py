@@ -151,6 +151,7 @@ class VerdictHandler:
             entry, verdict.reason, now, verdict.after,
             words=verdict.words,
             provider_id=verdict.provider_id,
+            is_unreadable=verdict.unreadable,
         )  # fmt: skip
 
     def _rejected(

@@ -17,6 +17,7 @@ from deliveryd.directory.remote import Terms
 from deliveryd.errors import ConfigError, DirectoryUnavailable, ServiceRefused, ServiceUnavailable
 from deliveryd.http.client import build_client
 from deliveryd.http.json_pointer import follow, parse_pointer
+from deliveryd.http.pages import is_page
 from deliveryd.http.reachability import connect_problem, endpoint_of
 from deliveryd.http.wire import Target
 from deliveryd.model import Customer
@@ -69,10 +70,14 @@ class HttpSource:
 
     async def _find(self, target: Target, customer_id: int) -> Customer | None:
         answer = await self._caller.call("GET", _filled(target, [customer_id]), also=UNKNOWN_STATUSES)
-        if answer.status in UNKNOWN_STATUSES:
-            return None
         body = answer.body
-        return await self._aside.sized(len(body), lambda: self._customer(customer_id, _parsed(body)))
+        if answer.status not in UNKNOWN_STATUSES:
+            return await self._aside.sized(len(body), lambda: self._customer(customer_id, _parsed(body)))
+        if is_page(body):
+            raise DirectoryUnavailable(
+                f"something else seems to answer for the customer directory: {answer.status} with a page"
+            )
+        return None
 
     async def _find_all(self, target: Target, ids: Collection[int]) -> Mapping[int, Customer]:
         answer = await self._caller.call("GET", _filled(target, ids))

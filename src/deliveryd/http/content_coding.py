@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import zlib
 from codecs import getincrementaldecoder
 from collections.abc import Iterator, Sequence
@@ -22,6 +23,7 @@ _ZLIB = zlib.MAX_WBITS
 _BARE = -zlib.MAX_WBITS
 _GZIP_NAMES = frozenset({"gzip", "x-gzip"})
 _GZIP_BEGIN = b"\x1f\x8b"
+_NO_TEXT = re.compile(rb"[\x00-\x08\x0b\x0e-\x1f]")
 _Utf8 = getincrementaldecoder("utf-8")
 _READ = _GZIP_NAMES | {"deflate"}
 _NOT_READ = frozenset({"br", "compress", "x-compress", "zstd", "dcb", "dcz"})
@@ -102,9 +104,11 @@ class Decoder:
             return ()
         try:
             self._text.decode(data, is_last)
+            is_text = not _NO_TEXT.search(data)
         except UnicodeDecodeError:
-            reason = f"the answer is encoded as {self._encoding!a}, which can't be read"
-            raise Undecodable(reason) from None
+            is_text = False
+        if not is_text:
+            raise Undecodable(f"the answer is encoded as {self._encoding!a}, which can't be read")
         return (data,)
 
     def end(self) -> None:

@@ -99,7 +99,7 @@ class Caller:
         try:
             return await self._some_tries(once, _is_brief)
         except TooLarge as error:
-            raise AnswerTooLarge(str(error), was_sent=True) from None
+            raise AnswerTooLarge(str(error), error.status, error.body) from None
         except WireError as error:
             raise ServiceUnavailable(str(error), was_sent=not isinstance(error, NotSent)) from None
 

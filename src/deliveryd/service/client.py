@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING, Any, Self
 
 import anyio
 
-from deliveryd.errors import AnswerTooLarge, BrokenOff, OutcomeUnknown, ServiceUnavailable
+from deliveryd.errors import (
+    AnswerTooLarge,
+    BrokenOff,
+    OutcomeUnknown,
+    ServiceRefused,
+    ServiceUnavailable,
+)
 from deliveryd.http.client import HttpClient, target_of
 from deliveryd.http.wire import WireResponse
 from deliveryd.model import Settings
@@ -18,6 +24,7 @@ from deliveryd.service.auth import AuthOptions
 from deliveryd.service.batch import LARGEST_BATCH, Batch, read_batch
 from deliveryd.service.caller import Caller, Ready, Sleep, below
 from deliveryd.service.configuration_access import ConfigurationAccess
+from deliveryd.service.own_answers import check_json, check_no_page, check_refusal
 from deliveryd.service.wire import GROUPS, LARGEST_SETTINGS, MOST_PAGES, read_settings, settings_too_large
 
 if TYPE_CHECKING:
@@ -25,6 +32,9 @@ if TYPE_CHECKING:
     from deliveryd.service.customer_data import CustomerData
     from deliveryd.service.customer_wire import CustomerDataBody
     from deliveryd.service.merchant import Merchant
+
+NO_SETTINGS = frozenset({400, 404, 410, 422})
+"""Statuses that mean that there are no such settings; any other refusal concerns the request."""
 
 
 class ServiceClient:
@@ -60,27 +70,41 @@ class ServiceClient:
         """Take up to `count` messages from the queue (interface 4.1).
 
         The service may deliver each message only once, so the request isn't repeated once it was sent. If the
-        answer is incomplete or unreadable, the batch is what could be read of it, with the fault.
+        answer is incomplete or unreadable, the batch is what could be read of it, with the fault. Something
+        else than the service, which answers with a page, hands out no batch.
         """
         try:
             answer = await self._queue.get_once(below(self._base, f"/queue?take={count}"), ready)
         except BrokenOff as error:
+            check_no_page(WireResponse(error.status, {}, error.body))
             return await read_batch(self._aside, error.body, count, ServiceUnavailable(str(error)))
         except OutcomeUnknown as error:
             return Batch([], [], ServiceUnavailable(str(error)))
+        check_no_page(answer)
         return await read_batch(self._aside, answer.body, count)
 
     async def report(self, bodies: Sequence[str], ready: Ready | None = None) -> None:
         """Report status events, each given as its JSON text (interface 4.2)."""
         body = f"[{','.join(bodies)}]".encode()
-        await self._service.call("POST", below(self._base, "/events"), body=body, ready=ready)
+        check_no_page(await self._service.call("POST", below(self._base, "/events"), body=body, ready=ready))
 
     async def fetch_settings(self, settings_id: int) -> bytes:
-        """Return settings as sent by the service (interface 4.3); `parse_settings` parses them."""
+        """Return settings as sent by the service (interface 4.3); `parse_settings` parses them.
+
+        Raises ServiceRefused, with a status of NO_SETTINGS, only if the service itself seems to say that it
+        has none.
+        """
+        path = below(self._base, f"/settings/{settings_id}")
         try:
-            answer = await self._settings.call("GET", below(self._base, f"/settings/{settings_id}"))
-        except AnswerTooLarge:
+            answer = await self._settings.call("GET", path, also=NO_SETTINGS)
+        except AnswerTooLarge as error:
+            if error.beginning:
+                check_json(WireResponse(error.answered, {}, error.beginning))
             raise settings_too_large(settings_id) from None
+        if answer.status in NO_SETTINGS:
+            check_refusal(answer)
+            raise ServiceRefused(f"the service answered {answer.status}", answer.status)
+        check_json(answer)
         return answer.body
 
     @staticmethod

@@ -82,6 +82,11 @@ class Event(StrEnum):
     MESSAGE_IN_DOUBT = "message.in_doubt", WARNING, "an attempt left and its outcome is unknown"
     ATTEMPT_RETRY = "attempt.retry", DEBUG, "an attempt failed for certain and another one follows"
     CHANNEL_MISCONFIGURED = "channel.misconfigured", ERROR, "a provider rejects the channel's set-up"
+    CHANNEL_ID_MISSING = (
+        "channel.id_missing",
+        WARNING,
+        "a provider accepted messages without the ID that `provider_id` names: receipts may not match",
+    )
     CHANNEL_REFUSES_SETTINGS = (
         "channel.refuses_settings",
         WARNING,

@@ -89,8 +89,11 @@ def hurtful_json() -> Iterator[Case]:
         yield Case(f"queue: JSON {levels:,} deep", partial(offer, raw), "queue.element_malformed")
         open_end = answering(b"[" + deep_object(levels))
         yield Case(f"queue: JSON {levels:,} deep without an end", _queue(open_end), "queue.batch_lost")
-        for endpoint in ("events", "provider"):
-            yield Case(f"{endpoint}: JSON {levels:,} deep", _unread(endpoint, deep(levels)))
+        yield Case(f"events: JSON {levels:,} deep", _unread("events", deep(levels)))
+        # The id is looked for in it; deeper than the parser goes it is no JSON.
+        event = "message.in_doubt" if levels > 1000 else ""
+        met = partial(meet, "provider", answering(deep(levels)), event)
+        yield Case(f"provider: JSON {levels:,} deep", met, event)
         yield Case(
             f"settings: JSON {levels:,} deep",
             partial(use, b'{"content":' + deep(levels) + b"}"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import zlib
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from typing import Any
 
 import anyio
@@ -13,7 +14,8 @@ import pytest
 
 from deliveryd.errors import AnswerUnreadable, BrokenOff, NotSent, OutcomeUnknown, TooLate
 from deliveryd.http import asyncio_wire
-from deliveryd.http.lenient_answer import LARGEST_HEAD
+from deliveryd.http.lenient_answer import LARGEST_HEAD, LenientAnswer
+from deliveryd.http.pages import is_page
 from deliveryd.http.wire import Wire
 from support.wires import (
     HEAD,
@@ -515,3 +517,14 @@ async def test_closing_ends_connections_that_are_just_made(wire: Wire) -> None:
             await anyio.lowlevel.checkpoint()
             await wire.aclose()
         assert server.requests == []
+
+
+@pytest.mark.parametrize("unit", [b" ", b"\n ", b"<!--", b"<?xml ", b"\t<!-- -->"])
+def test_what_is_no_page_and_no_chunk_is_told_fast(unit: bytes) -> None:
+    """The expressions take no longer than the length of what they look at, whatever it is made of."""
+    for _ in range(50):
+        assert not is_page(unit * 4096)
+    answer = LenientAnswer()
+    list(answer.feed(b"HTTP/1.1 200 OK\ntransfer-encoding: chunked\n\n"))
+    with suppress(ValueError):
+        list(answer.feed(unit * (LARGEST_HEAD // len(unit))))

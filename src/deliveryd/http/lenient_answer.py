@@ -22,16 +22,14 @@ _LINE_END = re.compile(rb"\r?\n")
 _STATUS = re.compile(rb"HTTP/\d(?:\.\d+)?[ \t]+([1-9]\d\d)(?!\d).*", re.IGNORECASE | re.DOTALL)
 _NAME = re.compile(rb"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _CONTROLS = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
-_HEADER = rb"[A-Za-z0-9!#$%&'*+.^_`|~-]+:[^\x00-\x08\x0a-\x1f\x7f]*\r\n"
-_STRICT = re.compile(
-    rb"HTTP/1\.[01] [2-9]\d\d(?: [^\x00-\x08\x0a-\x1f\x7f]*)?\r\n(?:" + _HEADER + rb")*+\r\n"
-)
+_HEADER = _NAME.pattern + rb":[^\x00-\x08\x0a-\x1f\x7f]*\r\n"
+_STRICT = rb"HTTP/1\.[01] [2-9]\d\d(?: [^\x00-\x08\x0a-\x1f\x7f]*)?\r\n(?:" + _HEADER + rb")*+\r\n"
 _LENGTH_LINE = re.compile(
     rb"\n(?:content-length:[ \t]*\d{1,19}|transfer-encoding:[ \t]*chunked)[ \t]*\r", re.IGNORECASE
 )
 _FRAMING_LINE = re.compile(rb"\n(?:content-length|transfer-encoding):", re.IGNORECASE)
-_CHUNK = re.compile(rb"[ \t]*(?:\r?\n)?[ \t]*([0-9A-Fa-f]{1,15})[ \t]*(?:;[^\n]*)?\r?\n")
-_CHUNK_BEGUN = re.compile(rb"[ \t]*\r?\n?[ \t]*[0-9A-Fa-f]{0,15}[ \t]*(?:;[^\n]*)?\r?")
+_CHUNK = re.compile(rb"[ \t]*+(?:\r?\n[ \t]*+)?([0-9A-Fa-f]{1,15}+)[ \t]*+(?:;[^\n]*+|\r)?\n")
+_CHUNK_BEGUN = re.compile(rb"[ \t]*+(?:\r?\n?[ \t]*+)?[0-9A-Fa-f]{0,15}+[ \t]*+(?:;[^\n]*+)?\r?")
 _DIGITS = re.compile(rb"\d{1,19}")
 _BLANK = b" \t\r\n"
 
@@ -51,7 +49,7 @@ def end_of_head(raw: bytes) -> int | None:
 
 def is_strict(head: bytes) -> bool:
     """Whether a strict parser reads the head of a final answer as it is, the framing included."""
-    if not _STRICT.fullmatch(head):
+    if not re.fullmatch(_STRICT, head):
         return False
     count = len(_FRAMING_LINE.findall(head))
     return count == 0 or (count == 1 and _LENGTH_LINE.search(head) is not None)
@@ -75,7 +73,10 @@ class LenientAnswer:
 
     def feed(self, data: bytes) -> Iterator[bytes]:
         """Yield what can be told of it by now, in strict form."""
+        is_long = len(self._raw) > len(_START)
         self._raw += data
+        if is_long and not self._in_body and b"\n" not in data:
+            return
         while not self._in_body:
             end = end_of_head(self._raw)
             if end is None:

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 
 _SEARCHED = 4096
-_PAGE = re.compile(
-    rb"(?:\xef\xbb\xbf)?\s*(?:<\?xml[^>]*>|<!--.*?-->|\s)*"
+_PAGE = (
+    rb"(?:\xef\xbb\xbf)?(?:\s++|<\?xml[^>]*+>|<!--.*?-->)*+"
     rb"<(?:!doctype\s+html|html|head|body|title|meta|script|style|link|center|div|p|h[1-6]|br|hr|table|img|font)"
-    rb"[\s/>]",
-    re.IGNORECASE | re.DOTALL,
+    rb"[\s/>]"
 )
+
+
+@cache
+def _page() -> re.Pattern[bytes]:
+    """Return the expression for the beginning of a page: few runs need it, and it is slow to compile."""
+    return re.compile(_PAGE, re.IGNORECASE | re.DOTALL)
 
 
 def is_page(body: bytes) -> bool:
     """Whether a body is HTML, whatever its Content-Type says: many servers call everything HTML."""
-    return body[:1] not in b'{["' and _PAGE.match(body[:_SEARCHED]) is not None
+    return body[:1] not in b'{["' and _page().match(body[:_SEARCHED]) is not None

@@ -45,6 +45,27 @@ def test_a_configuration_adds_its_presets(config: Path) -> None:
     }  # fmt: skip
 
 
+def test_presets_of_a_folder_are_used_without_a_configuration(config: Path, tmp_path: Path) -> None:
+    folder = ("--presets-dir", str(config.parent / "presets"))
+    assert "postbox" in command("channels", "list", *folder).out
+    assert "postbox: Postbox" in command("channels", "show", "postbox", *folder).out
+    secret, answer = tmp_path / "token", tmp_path / "answer.http"
+    secret.touch(0o600)
+    answer.write_bytes(b"HTTP/1.1 503 Busy\r\nRetry-After: 7\r\n\r\n")
+    options = ("--preset", "postbox", "--set", "account=A01", "--set", "sender=Acme")
+    tried = ("channels", "test", *options, "--secret", f"token={secret}", "--answer", str(answer))
+    assert command(*tried, *folder).status == 0
+    missing = command(*tried)
+    assert missing.status == 2
+    assert "there is no preset postbox; --presets-dir names a folder of your own" in missing.err
+    (config.parent / "presets" / "postbox.toml").write_text(
+        POSTBOX.replace("title", "tilte"), encoding="utf-8"
+    )
+    broken = command(*tried, *folder)
+    assert broken.status == 78
+    assert "postbox.toml" in broken.err
+
+
 def test_a_preset_is_shown_with_its_keys_an_example_its_tables_and_sources(config: Path) -> None:
     shown = command("channels", "show", "--config", str(config), "postbox")
     assert shown.status == 0

@@ -77,6 +77,7 @@ CONTEXT = MappingContext(SECRETS, receipt_url="https://cb.example/receipts/sms",
         pytest.param("{secret.token|base64}", "czNjcmV0", id="a secret in base64"),
         pytest.param("Basic {secret.user|base64}", "Basic QUMwMQ==", id="a secret in base64 within text"),
         pytest.param("{message.id|base64}", "NDI=", id="a number in base64"),
+        pytest.param("{message.id|uuid}", "6790fc7b-9f41-564a-afd8-74f09ca45d57", id="a number as a UUID"),
         pytest.param(
             {"a": "{variables.gone}", "b": "x"}, {"b": "x"}, id="an absent variable leaves its field out"
         ),

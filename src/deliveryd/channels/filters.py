@@ -6,6 +6,7 @@ import re
 from base64 import b64encode
 from collections.abc import Callable, Mapping
 from typing import Literal, NamedTuple
+from uuid import UUID, uuid5
 
 from deliveryd.model import SECOND
 
@@ -33,6 +34,13 @@ def _base64(value: str | int) -> str:
     return b64encode(str(value).encode("utf-8")).decode("ascii")
 
 
+_UUIDS = UUID("8a0d3c9e-5f0b-5b5e-9a51-6c1f0d2b7e44")
+
+
+def _uuid(value: str | int) -> str:
+    return str(uuid5(_UUIDS, str(value)))
+
+
 def _unix(value: str | int) -> int:
     return int(value) // SECOND
 
@@ -55,6 +63,7 @@ PHONE = "e164"
 FILTERS: Mapping[str, Mapping[Kind, Filter]] = {
     "digits": {"text": Filter(_digits, "text"), "number": Filter(_digits, "text")},
     "base64": {"text": Filter(_base64, "text"), "number": Filter(_base64, "text")},
+    "uuid": {"text": Filter(_uuid, "text"), "number": Filter(_uuid, "text")},
     "unix": {"instant": Filter(_unix, "number")},
     "ms": {"instant": Filter(_unix_ms, "number"), "seconds": Filter(_milliseconds, "number")},
     "minutes": {"seconds": Filter(_minutes, "number")},

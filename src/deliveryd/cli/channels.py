@@ -16,6 +16,7 @@ from deliveryd.cli.provider_options import (
     AtOption,
     KeysOption,
     PresetOption,
+    PresetsDirOption,
     ProviderOption,
     SecretsOption,
     TriedChannel,
@@ -47,12 +48,14 @@ PresetsOf = Annotated[
 
 
 @channels.command("list")
-def list_adapters(*, config: PresetsOf = None, as_data: AsData = False) -> None:
+def list_adapters(
+    *, config: PresetsOf = None, presets_dir: PresetsDirOption = None, as_data: AsData = False
+) -> None:
     """List adapters and presets.
 
     For presets: whether the provider reports deliveries, what it does with repeats, and what settles a doubt.
     """
-    rows = adapter_rows(_catalogue(config))
+    rows = adapter_rows(_catalogue(config, presets_dir))
     if as_data:
         print_json([row._asdict() for row in rows])
     else:
@@ -63,6 +66,7 @@ def list_adapters(*, config: PresetsOf = None, as_data: AsData = False) -> None:
 def show_adapter(
     *,
     config: PresetsOf = None,
+    presets_dir: PresetsDirOption = None,
     name: Annotated[str, typer.Argument(metavar="NAME", help="Name of an adapter or a preset.")],
     as_data: AsData = False,
 ) -> None:
@@ -71,7 +75,7 @@ def show_adapter(
     Prints its keys. For a preset also what the provider promises, a table to copy, the tables behind it, and
     a source for each fact.
     """
-    catalogue = _catalogue(config)
+    catalogue = _catalogue(config, presets_dir)
     if as_data:
         print_json(describe_adapter(catalogue, name))
     else:
@@ -87,6 +91,7 @@ def try_answer(
     preset: PresetOption = None,
     keys: KeysOption = None,
     secrets: SecretsOption = None,
+    presets_dir: PresetsDirOption = None,
     answer: Annotated[
         str,
         typer.Option(
@@ -105,7 +110,7 @@ def try_answer(
 
     Sends and records nothing.
     """
-    choice = ProviderChoice(config, channel, provider, preset, keys or (), secrets or ())
+    choice = ProviderChoice(config, channel, provider, preset, keys or (), secrets or (), presets_dir)
     verdict = verdict_on(offline_provider(choice), read_message(answer), answer, instant_of(at), url)
     if as_data:
         print_json(verdict_data(verdict))
@@ -113,8 +118,10 @@ def try_answer(
         print_lines(*verdict_lines(verdict))
 
 
-def _catalogue(config: Path | None) -> Catalogue:
-    """Return the presets of the package, and those of a configuration file. Raises ConfigError."""
+def _catalogue(config: Path | None, presets_dir: Path | None) -> Catalogue:
+    """Return the presets of the package, and of a folder or a configuration file. Raises ConfigError."""
+    if presets_dir is not None:
+        return Catalogue(presets_dir)
     if config is None:
         return Catalogue()
     examined = examine(config)

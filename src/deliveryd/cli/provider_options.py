@@ -32,6 +32,10 @@ SecretsOption = Annotated[
     list[str] | None,
     typer.Option("--secret", metavar="NAME=FILE", help="A secret of the preset; can be repeated."),
 ]
+PresetsDirOption = Annotated[
+    Path | None,
+    typer.Option("--presets-dir", metavar="FOLDER", help="Folder with presets of your own."),
+]
 
 
 def _instant(text: str) -> int:

@@ -14,6 +14,7 @@ from deliveryd.cli.provider_options import (
     AtOption,
     KeysOption,
     PresetOption,
+    PresetsDirOption,
     ProviderOption,
     SecretsOption,
     TriedChannel,
@@ -35,6 +36,7 @@ def try_request(
     preset: PresetOption = None,
     keys: KeysOption = None,
     secrets: SecretsOption = None,
+    presets_dir: PresetsDirOption = None,
     file: Annotated[
         str,
         typer.Argument(metavar="FILE", help="The request as it was sent: request line, headers, body; or -."),
@@ -53,7 +55,7 @@ def try_request(
 
     Exit status 1: the answer isn't 2xx.
     """
-    choice = ProviderChoice(config, channel, provider, preset, keys or (), secrets or ())
+    choice = ProviderChoice(config, channel, provider, preset, keys or (), secrets or (), presets_dir)
     table = receipt_table(offline_provider(choice))
     trial = try_receipts(table, read_message(file), file, instant_of(at), url)
     if as_data:

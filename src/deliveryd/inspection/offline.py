@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from deliveryd.channels.http_options import HttpChannelOptions
 from deliveryd.channels.options import ProviderConfig, ProviderTable
-from deliveryd.channels.preset_catalogue import Catalogue, Preset
+from deliveryd.channels.preset_catalogue import PACKAGED, Catalogue, Preset, check_tables
 from deliveryd.channels.preset_table import expand
 from deliveryd.config import Config, load
 from deliveryd.errors import ConfigError, DeliverydError, UsageError
@@ -20,7 +20,7 @@ from deliveryd.options.suggestion import suggestion
 class ProviderChoice(NamedTuple):
     """What names a provider on the command line: a configuration and its channel, or a preset.
 
-    `keys` and `secrets` belong to a preset: KEY=VALUE, NAME=FILE.
+    `keys` and `secrets` belong to a preset: KEY=VALUE, NAME=FILE; `presets_dir` is a folder of further ones.
     """
 
     config: Path
@@ -29,6 +29,7 @@ class ProviderChoice(NamedTuple):
     preset: str | None = None
     keys: Sequence[str] = ()
     secrets: Sequence[str] = ()
+    presets_dir: Path | None = None
 
 
 class OfflineProvider(NamedTuple):
@@ -45,8 +46,10 @@ def offline_provider(choice: ProviderChoice) -> OfflineProvider:
         provider, config = _of_preset(choice, choice.preset), None
     elif choice.channel is None:
         raise UsageError("name a provider with --channel, or a preset with --preset")
-    elif choice.keys or choice.secrets:
-        raise UsageError("--set and --secret belong to --preset; the configuration has its own")
+    elif choice.keys or choice.secrets or choice.presets_dir:
+        raise UsageError(
+            "--set, --secret and --presets-dir belong to --preset; the configuration has its own"
+        )
     else:
         config = load(choice.config)
         provider = configured_provider(config, choice.channel, choice.provider)
@@ -90,10 +93,16 @@ def _known(name: str, names: Mapping[str, object]) -> str:
 def _of_preset(choice: ProviderChoice, name: str) -> ProviderConfig:
     if choice.channel is not None or choice.provider is not None:
         raise UsageError("--preset can't be combined with --channel and --provider")
-    catalogue = Catalogue()
+    catalogue = Catalogue(choice.presets_dir)
+    if problems := list(catalogue.problems()):
+        raise ConfigError([f"--presets-dir: {problem}" for problem in problems])
     preset = catalogue.find(name)
     if preset is None:
-        raise UsageError(f"there is no preset {name}{suggestion(name, catalogue.names())}")
+        hint = suggestion(name, catalogue.names())
+        remark = "" if hint or choice.presets_dir else "; --presets-dir names a folder of your own"
+        raise UsageError(f"there is no preset {name}{hint}{remark}")
+    if preset.path.parent != PACKAGED:
+        check_tables(preset, ProviderTable)
     given = {"adapter": name, **_keys(preset, choice.keys), "secrets": _pairs("--secret", choice.secrets)}
     block = preset.file.channels[0]
     made = expand(preset.file, given, block, ProviderTable.model_fields)

@@ -136,7 +136,7 @@ async def test_an_address_that_the_server_cannot_take() -> None:
     [
         "ada@example.com\r\nRCPT TO:<evil@example.com>",
         "ada@example.com\nBcc: evil@example.com",
-        "ada@example.com\0",
+        "ada@exam\0ple.com",
         "Ada\r\nBcc: evil@example.com <ada@example.com>",
         "ada@example.com, evil@example.com",
         "ada@example.com> <evil@example.com",

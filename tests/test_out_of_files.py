@@ -155,15 +155,19 @@ def none_free() -> Iterator[None]:
             os.close(each)
 
 
+START = "_start_joinable_thread" if hasattr(threading, "_start_joinable_thread") else "_start_new_thread"
+"""Begins a thread; the first is its name from Python 3.13 on."""
+
+
 @contextmanager
 def no_thread() -> Iterator[None]:
     """This process can begin no thread; as root there is no limit on them."""
 
-    def begin(*_: object) -> None:
+    def begin(*_: object, **_named: object) -> None:
         raise RuntimeError("can't start new thread")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(threading, "_start_new_thread", begin)
+        patch.setattr(threading, START, begin)
         yield
 
 
@@ -215,14 +219,14 @@ async def test_blocking_work_waits_for_a_thread_and_computing_needs_none() -> No
     assert done == [2]
 
 
-WITHOUT_THREADS = """
+WITHOUT_THREADS = f"""
 import os, sys, threading
-lacks, begin = sys.argv.pop(1), threading._start_new_thread
-def start(*arguments):
+lacks, begin = sys.argv.pop(1), threading.{START}
+def start(*arguments, **named):
     if os.path.exists(lacks):
         raise RuntimeError("can't start new thread")
-    return begin(*arguments)
-threading._start_new_thread = start
+    return begin(*arguments, **named)
+threading.{START} = start
 from deliveryd.cli.app import main
 main()
 """

@@ -376,8 +376,8 @@ CODED = [
     ("", BODY, 200),
     ("identity", BODY, 200),
     ("gzip", gzip.compress(BODY)[:-4], 400),
-    ("gzip", gzip.compress(BODY) + b"more", 400),
-    ("gzip", BODY, 400),
+    ("gzip", gzip.compress(BODY) + b"more", 200),
+    ("gzip", BODY, 200),
     ("gzip", gzip.compress(b" " * 989 + BODY), 413),
     ("gzip", gzip.compress(b" " * (1 << 24)), 413),
     ("gzip, gzip", gzip.compress(gzip.compress(BODY)), 415),
@@ -389,7 +389,7 @@ CODED = [
 
 @pytest.mark.parametrize(("coding", "body", "status"), CODED, ids=map(str, range(len(CODED))))
 async def test_a_body_may_be_compressed(coding: str, body: bytes, status: int) -> None:
-    """By gzip, and no larger than another one once it is decompressed; however it arrives."""
+    """By gzip, or only said to be; no larger than another one once it is decompressed; however it arrives."""
     bodies: list[bytes] = []
     app = taking_in(bodies)
     whole, headers = await answered(app, [body], content_encoding=coding)

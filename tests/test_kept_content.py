@@ -132,6 +132,15 @@ class KeptWorld(VirtualWorld):
         live(decide)
         return found[0]
 
+    def release(self) -> None:
+        """Let all that waits for the provider go to any, as when its breaker opens."""
+
+        async def let_go() -> None:
+            async with open_journal_file(self.folder / "journal.db", blocking=inline) as journal:
+                assert await journal.release("sms", START, 100) == COUNT
+
+        live(let_go)
+
     def reasons(self) -> set[str | None]:
         """Why messages are held, as `in-doubt list` says."""
         held = open_reader(self.config().journal.place).in_doubt(None, None)
@@ -240,6 +249,22 @@ def test_what_is_held_goes_on_when_a_reload_puts_the_mapping_back(world: KeptWor
 
     live(story)
     assert set(world.provider.said) == {"hello"}
+    assert set(world.provider.keys.values()) == {2}
+    assert all(world.service.statuses(id_) == ["dequeued", "sent"] for id_ in EVERYBODY)
+
+
+def test_what_may_go_to_any_provider_is_held_at_the_one_that_may_have_it(world: KeptWorld) -> None:
+    """After a 503 others may take it while that one is down: it goes on when the mapping is put back."""
+    world.provider.answer = busy
+    run(world, 5)
+    world.release()
+    world.map(WITH_PHONE)
+    world.provider.answer = accept
+    run(world)
+    assert world.standing() == [(State.IN_DOUBT, 0, COUNT)]
+    assert world.violations() == {}
+    world.map(KEPT, before=WITH_PHONE)
+    run(world)
     assert set(world.provider.keys.values()) == {2}
     assert all(world.service.statuses(id_) == ["dequeued", "sent"] for id_ in EVERYBODY)
 

@@ -120,7 +120,7 @@ class Kit:
         entry = routed.entry
         if self.asks(entry) or (why := self.obstacle(entry, routed)) is None:
             return None
-        return self.verdicts.not_repeated(entry, State.READY, why)
+        return self.verdicts.not_repeated(routed.bound, State.READY, why)
 
     async def settle_by_asking(self, entry: Entry, dispatch: Dispatch) -> Transition | None:
         """Ask whether the provider has a message in doubt; return the step, or None: repeat it."""

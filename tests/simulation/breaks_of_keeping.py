@@ -69,6 +69,6 @@ def held_without_a_question(patch: Patch) -> None:
 
     def hold(self: Kit, routed: Routed) -> Transition | None:
         why = self.obstacle(routed.entry, routed)
-        return None if why is None else self.verdicts.not_repeated(routed.entry, State.READY, why)
+        return None if why is None else self.verdicts.not_repeated(routed.bound, State.READY, why)
 
     patch.setattr(Kit, "hold", hold)

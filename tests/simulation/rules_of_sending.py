@@ -214,8 +214,9 @@ def _held_rightly(case: Case) -> Iterator[str]:
     if not says_something_else and not fits_no_more:
         yield "is held in doubt, though its channel repeats"
     asked_last = max((asked.order for asked in case.asked if asked.provider == provider), default=0)
+    # A 503 is no doubt, also if its worker crashed later: nothing is asked about it.
     can_be_asked = case.history.plan.tuning.lookup_after is not None and any(
-        map(case.may_be_doubtful, case.asked)
+        map(case.is_doubtful, (asked for asked in case.asked if asked.provider == provider))
     )
     if can_be_asked and not any(question.order > asked_last for question in case.looked_up):
         yield "is held in doubt, and its provider wasn't asked"

@@ -14,6 +14,7 @@ import trio
 from trio.testing import MockClock
 
 from deliveryd import model
+from deliveryd.journal.postgresql.elsewhere import ABSENCE
 from deliveryd.model import WallClock
 from deliveryd.states import State
 from simulation.kept import KeepsJournals, KeptJournal, Row
@@ -110,7 +111,8 @@ async def _live_in(world: World) -> History:
 
 
 def _seconds_for(plan: Plan) -> float:
-    return PATIENCE + sum(suspension.seconds for suspension in plan.suspensions)
+    absences = sum(bool(life.removed) for life in plan.lives) * ABSENCE  # on a shared journal
+    return PATIENCE + absences + sum(suspension.seconds for suspension in plan.suspensions)
 
 
 async def _all_lives(world: World, others: StandIns) -> None:

@@ -77,7 +77,7 @@ SEEN = {
     "age_by_the_time_of_day": 34,
     "page_taken_for_acceptance": 1,
     "page_taken_for_settings": 25,
-    "unreadable_answers_repeated_again": 111,
+    "unreadable_answers_repeated_again": 468,
 }
 """Where the search begins: the first seed that showed it once. It goes on when plans are drawn otherwise."""
 

@@ -55,11 +55,11 @@ GARBAGE = (
     b"",
     b'[{"id": 1, "settingsId": 1, "custo',
     b'{"content": {"en": {"sms": {"te',
-    b'"\xff\xfe"',
-    b"NaN",
+    b'"\xff\xfe',
+    b"NaN!",
     b"[" * 2000,
 )
-NOT_OF_THE_SERVICE = frozenset({PAGE, b"", b"NaN"})
+NOT_OF_THE_SERVICE = frozenset({PAGE, b"", b"NaN!"})
 """What doesn't even begin as JSON."""
 
 

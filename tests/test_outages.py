@@ -112,7 +112,7 @@ def test_settings_that_cannot_be_had_hold_up_only_their_own_messages(world: Virt
 
 
 @pytest.mark.parametrize(
-    "broken", ['{"content": {"en": {"sms": {}}}}', "no JSON", None], ids=["text", "", "404"]
+    "broken", ['{"content": {"en": {"sms": {}}}}', '{"content"', None], ids=["text", "", "404"]
 )
 def test_a_broken_template_asks_for_no_sends_and_for_few_requests(
     world: VirtualWorld, broken: str | None

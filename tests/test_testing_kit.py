@@ -84,4 +84,4 @@ def test_a_plug_in_that_breaks_a_rule_fails_with_the_values_compared(
     (tmp_path / "test_lax.py").write_text(broken, encoding="utf-8")
     run = environment.run("-m", "pytest", "-q", "-p", "no:cacheprovider", cwd=tmp_path)
     assert run.returncode == 1
-    assert "Accepted(provider_id=None).provider_id" in run.stdout
+    assert "Accepted(provider_id=None, lacks_id=False).provider_id" in run.stdout

@@ -300,7 +300,7 @@ def test_the_status_tells_where_messages_are_and_nothing_of_what_they_say(world:
             "sms": {"queued": 1, "under_way": 1, "open": False, "refused_settings": []}
         }
         assert (status["in_flight"], status["places_free"]) == (2, 998)
-        assert status["events"] == {"waiting": 0, "refused": 0}
+        assert status["events"] == {"waiting": 0, "refused": 0, "failing": 0}
         assert status["malformed"] == 1
         assert status["uptime_seconds"] == pytest.approx(250, abs=1)
         assert "canary" not in json.dumps(status)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 from anyio.abc import TaskGroup
 
-from deliveryd.delivery.posting import Answer, Posting
+from deliveryd.delivery.posting import PostAnswer, Posting
 from deliveryd.delivery.reporting import Reporting
 from deliveryd.journal.base import OutboxRow
 
@@ -19,10 +19,10 @@ def part_set_aside_for_one_event(patch: Patch) -> None:
 
     async def careless(self: Reporting, _posts: TaskGroup, part: Sequence[OutboxRow]) -> None:
         answer, reason = await self._posting.ask(part)
-        if answer is Answer.UNAVAILABLE:
+        if answer is PostAnswer.UNAVAILABLE:
             self._unsettled.take_back(part)
         else:
-            await self._answered(part, None if answer is Answer.ACCEPTED else reason)
+            await self._answered(part, None if answer is PostAnswer.ACCEPTED else reason)
 
     patch.setattr(Reporting, "_post_in_turn", careless)
 

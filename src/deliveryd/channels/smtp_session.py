@@ -20,7 +20,7 @@ from deliveryd.network.resolver import Resolver
 
 GOODBYE_SECONDS = 2.0
 DRAIN_STEP = 0.005
-PIECE = 256 << 10
+WRITTEN_AT_ONCE = 256 << 10
 """Bytes of a mail that are encrypted and written at a time."""
 
 
@@ -141,8 +141,8 @@ class Session:
         protocol = self._smtp.protocol
         if protocol is None or self._transport is None:
             raise SMTPServerDisconnected("Connection lost")
-        for begin in range(0, len(content), PIECE):
-            protocol.write(content[begin : begin + PIECE])
+        for begin in range(0, len(content), WRITTEN_AT_ONCE):
+            protocol.write(content[begin : begin + WRITTEN_AT_ONCE])
             while self._transport.get_write_buffer_size():  # aiosmtplib has no public way to wait for it
                 await anyio.sleep(DRAIN_STEP)
                 if not self.alive:

@@ -30,7 +30,7 @@ LONGEST_REPORT_PAUSE = 30.0
 FAILURES_IN_FULL = 3
 """Failures in a row before smaller posts find out whether the service fails at some events only."""
 
-MOST_IN_A_ROW = 20
+MOST_FAILED_POSTS = 20
 """Failed posts of several events without an acceptance between them, after which it is an outage."""
 
 REFUSALS_LOG_INTERVAL = 3600.0
@@ -44,7 +44,7 @@ class EventSink(Protocol):
         """Report a batch. `ready` is awaited before each request, the repeated ones too."""
 
 
-class Answer(Enum):
+class PostAnswer(Enum):
     """What became of a post."""
 
     ACCEPTED = auto()
@@ -59,7 +59,7 @@ class Answer(Enum):
 class Posted(NamedTuple):
     """The answer to a post, and the service's reason if it didn't accept it."""
 
-    answer: Answer
+    answer: PostAnswer
     reason: str = ""
 
 
@@ -157,7 +157,7 @@ class Posting:
         if self._most_events is not None:
             self._most_events *= 2
         self._works()
-        return Posted(Answer.ACCEPTED)
+        return Posted(PostAnswer.ACCEPTED)
 
     def _works(self) -> None:
         """The service answered, and the answer is about the events."""
@@ -170,12 +170,12 @@ class Posting:
             self._metrics.post_failed("refused")
             self._learn(rows, error)
             self._works()
-            return Posted(Answer.REFUSED, str(error))
+            return Posted(PostAnswer.REFUSED, str(error))
         self._metrics.post_failed("refused" if isinstance(error, ServiceRefused) else "unavailable")
         if _may_be_about_the_events(error) and self._is_theirs(rows):
-            return Posted(Answer.AT_FAULT, str(error))
+            return Posted(PostAnswer.AT_FAULT, str(error))
         await self._pause_after(error, rows, pauses)
-        return Posted(Answer.UNAVAILABLE, str(error))
+        return Posted(PostAnswer.UNAVAILABLE, str(error))
 
     def _is_theirs(self, rows: Sequence[OutboxRow]) -> bool:
         """Whether a failure is these events' fault: note it, so that their parts are known to have failed."""
@@ -185,7 +185,7 @@ class Posting:
             self._failed.setdefault(row.message_id, first)
         if len(rows) > 1:
             self._in_a_row += 1
-        return first < self._acceptances and (len(rows) == 1 or self._in_a_row <= MOST_IN_A_ROW)
+        return first < self._acceptances and (len(rows) == 1 or self._in_a_row <= MOST_FAILED_POSTS)
 
     def _learn(self, rows: Sequence[OutboxRow], error: ServiceRefused) -> None:
         if error.status != TOO_LARGE:

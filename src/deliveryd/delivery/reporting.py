@@ -17,7 +17,7 @@ from typing import NamedTuple
 import anyio
 from anyio.abc import TaskGroup
 
-from deliveryd.delivery.posting import Answer, Posting
+from deliveryd.delivery.posting import PostAnswer, Posting
 from deliveryd.delivery.unsettled import Unsettled
 from deliveryd.journal.base import OutboxRow
 from deliveryd.runtime.backoff import backoff
@@ -30,13 +30,13 @@ MOST_POSTS = 16
 MOST_UNSETTLED = 4
 """Full batches that may be read before the first of them is settled."""
 
-MOST_HELD = 10_000
+MOST_KEPT_BACK = 10_000
 """Events in memory that the service fails at, at most; new ones are read beside them."""
 
 HELD_INTERVAL = 1.0
 """Seconds between two looks at their pauses."""
 
-FIRST_PAUSE, LONGEST_PAUSE = 5.0, 3600.0
+FIRST_REPEAT, LONGEST_REPEAT = 5.0, 3600.0
 """Seconds between two posts of an event that the service fails at."""
 
 
@@ -107,7 +107,7 @@ class Reporting:
                 return
             answer = await self._post(posts, rows)
             is_full = (
-                answer is Answer.UNAVAILABLE or self._posting.is_limited or len(rows) >= self._batch_size
+                answer is PostAnswer.UNAVAILABLE or self._posting.is_limited or len(rows) >= self._batch_size
             )
 
     async def _next(self) -> Sequence[OutboxRow]:
@@ -129,7 +129,7 @@ class Reporting:
         if not before or now - self._looked_through_at >= HEARTBEAT_INTERVAL:
             after, limit = 0, before + self._batch_size
             self._looked_through_at = now
-        elif self._more and before < MOST_UNSETTLED * self._batch_size + min(len(self._held), MOST_HELD):
+        elif self._more and before < MOST_UNSETTLED * self._batch_size + min(len(self._held), MOST_KEPT_BACK):
             after, limit = self._unsettled.last, self._batch_size
         else:
             return False
@@ -138,16 +138,16 @@ class Reporting:
         self._unsettled.read(rows)
         return len(self._unsettled) > before
 
-    async def _post(self, posts: TaskGroup, rows: Sequence[OutboxRow]) -> Answer:
+    async def _post(self, posts: TaskGroup, rows: Sequence[OutboxRow]) -> PostAnswer:
         answer, reason = await self._posting.ask(rows)
-        if answer is Answer.UNAVAILABLE:
+        if answer is PostAnswer.UNAVAILABLE:
             self._behind = rows[-1].seq
             self._unsettled.take_back(rows)
-        elif answer is Answer.ACCEPTED:
+        elif answer is PostAnswer.ACCEPTED:
             await self._answered(rows, None)
         elif len(rows) > 1:
             self._split(posts, rows)
-        elif answer is Answer.REFUSED:
+        elif answer is PostAnswer.REFUSED:
             await self._answered(rows, reason)
         else:
             self._hold(rows[0], reason)
@@ -178,7 +178,7 @@ class Reporting:
     def _hold(self, row: OutboxRow, reason: str) -> None:
         """Have an event wait that the service fails at alone."""
         failures = self._held.get(row.message_id, _Held()).failures + 1
-        pause = backoff(FIRST_PAUSE, LONGEST_PAUSE, failures)
+        pause = backoff(FIRST_REPEAT, LONGEST_REPEAT, failures)
         self._held[row.message_id] = _Held(failures, anyio.current_time() + pause)
         self._unsettled.take_back([row])
         if failures == 1:

@@ -27,7 +27,7 @@ MISSING_FOR = 300.0
 MOST_MISSING = 100
 """Addresses that are remembered as giving nothing."""
 
-MOST_PEERS = 1000
+MOST_ASKING = 1000
 """Peers whose fetches are counted: those that were last allowed one."""
 
 MOST_WAITING = 20
@@ -99,7 +99,7 @@ class Pages:
             return False
         self._allowed[peer] = _Allowance(allowance - 1, anyio.current_time())
         self._allowed.move_to_end(peer)
-        if len(self._allowed) > MOST_PEERS:
+        if len(self._allowed) > MOST_ASKING:
             self._allowed.popitem(last=False)
         return True
 

@@ -32,7 +32,7 @@ LARGEST_AT_ONCE = 8 << 20
 LARGEST_IN_THE_LOOP = 64 << 10
 """Largest answer read in the event loop, in bytes; a larger one is read beside it, by its elements."""
 
-READ_AT_ONCE = 50
+ELEMENTS_AT_ONCE = 50
 """Elements read in one turn of the event loop: some milliseconds, if all are malformed."""
 
 _DECODED_AT_ONCE = 64 << 10
@@ -121,7 +121,7 @@ def _read(body: bytes, asked: int) -> _Reading:
         try:
             for count, element in enumerate(elements, 1):
                 messages.append(message_of(element))
-                if count % READ_AT_ONCE == 0:
+                if count % ELEMENTS_AT_ONCE == 0:
                     yield
         except ValidationError:  # one is no message
             pass
@@ -147,7 +147,7 @@ def _salvage(body: bytes, asked: int, fault: ServiceError | None = None) -> _Rea
                 malformed.append(element)
             else:
                 messages.append(element)
-            if count % READ_AT_ONCE == 0:
+            if count % ELEMENTS_AT_ONCE == 0:
                 yield
     except NoArray as error:
         fault = fault or ServiceUnreadable(f"the queue's answer {error}")

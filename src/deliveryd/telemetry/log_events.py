@@ -85,7 +85,7 @@ class Event(StrEnum):
     CHANNEL_ID_MISSING = (
         "channel.id_missing",
         WARNING,
-        "a provider accepted messages without the ID that `provider_id` names: receipts may not match",
+        "accepted without the ID that `provider_id` names: receipts may not match",
     )
     CHANNEL_REFUSES_SETTINGS = (
         "channel.refuses_settings",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from collections.abc import Set as AbstractSet
-from itertools import groupby
+from itertools import groupby, pairwise
 from typing import Any, NamedTuple
 
 from deliveryd.errors import OutOfOrder
@@ -51,8 +51,7 @@ WHERE p.last >= s.first AND p.last < s.last
 """
 _POSTED_EARLY = """
 INSERT INTO post (at, last, first)
-SELECT %s, max(seq), min(seq) FROM (SELECT seq, seq - row_number() OVER (ORDER BY seq) AS run
-    FROM unnest(%s::int8[]) AS s (seq)) AS numbered GROUP BY run
+SELECT %s, s.last, s.first FROM unnest(%s::int8[], %s::int8[]) AS s (first, last)
 ON CONFLICT (last) DO UPDATE SET first = least(post.first, excluded.first), at = excluded.at
 """
 
@@ -118,7 +117,11 @@ def _raise_watermarks(db: Db, worker: int, settled: Sequence[Settled], at: int) 
 
 def note_posted(db: Db, seqs: Collection[int], at: int) -> None:
     """Record that the service accepted these events: those that follow one another as one post."""
-    db.execute(_POSTED_EARLY, (at, list(seqs)))
+    numbers = sorted(seqs)
+    breaks = [(before, after) for before, after in pairwise(numbers) if after != before + 1]
+    firsts = [*numbers[:1], *(after for _, after in breaks)]
+    lasts = [*(before for before, _ in breaks), *numbers[-1:]]
+    db.execute(_POSTED_EARLY, (at, firsts, lasts))
 
 
 def settle_refused(db: Db, worker: int, seq: int) -> list[Settled]:

@@ -37,13 +37,13 @@ NEVER_PASSED: Mapping[str, str] = {
     "COMMIT.open_work": "only reads, and not in the thread that writes",
     "COMMIT.largest_cause": "only reads, and only when far more messages wait than the scenario has",
     **dict.fromkeys(
-        ("COMMIT.put_last", "Operations.put_last"),
+        ("COMMIT.put_last", "Operations.put_last", "SqliteJournal.put_last"),
         "the scenario's service fails at no event: see test_reporting.py",
     ),
     "COMMIT.hasten": "the scenario's clock isn't put back",
-    "DiskCache.clear": "for an operator's command",
-    "DiskCache.extent": "for an operator's command",
     "FileDirectory.probe": "for an operator's command",
+    "FileDirectory.read_to_accept": "for an operator's command",
+    "Posting.forget_size": "for a reload",
     "SettingsCache.forget": "for an operator's command; the next message asks the service, as after a start",
     "ViewHandler.tail": "only reads, for those who watch",
     "DoubtPolicy.after_hold": "for the start after a life in which messages were held in doubt",
@@ -118,9 +118,9 @@ NEVER_PASSED: Mapping[str, str] = {
     ),
     "Peers.forwarded": "only reads, and only where a proxy is trusted",
     "Provider.lacks_files": "the scenario's worker has files enough; it only tells",
+    "Provider.lacks_id": "the scenario's providers answer with their ids; it only tells",
     "CurrentDirectory.aclose": "whoever opened the directory closes it",
     "CurrentDirectory.probe": "for an operator's command",
-    "DiskCache.names": "for an operator's command",
     "LoggedProgress.add": "nothing lasts long: it only tells",
     **dict.fromkeys(
         (

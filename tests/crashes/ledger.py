@@ -66,7 +66,8 @@ class Asked(NamedTuple):
     """A provider was asked to take a message, and what it answered.
 
     `intents`: how many tries under this key had been committed to the journal's file at that moment; 0: none,
-    or the outcome of the latest is known. `lost`: the answer was lost on purpose.
+    or the outcome of the latest is known. `lost`: the answer was lost on purpose. `unreadable`: though a part
+    of it came.
     """
 
     id: int
@@ -75,6 +76,7 @@ class Asked(NamedTuple):
     status: int
     intents: int
     lost: bool
+    unreadable: bool = False
 
 
 class Taken(NamedTuple):

@@ -78,7 +78,8 @@ class Case:
         due = DUE[self.fate]
         if self.state is State.IN_DOUBT:
             asked = due.channels if self.asked else ()
-            return Due(due.statuses[:-1], due.states, asked)
+            states = due.states | {State.IN_DOUBT} if self.may_be_held else due.states
+            return Due(due.statuses[:-1], states, asked)
         if self.fate is Fate.REPORTED and self.state is State.SENT:
             return due._replace(statuses=due.statuses[:-1])
         if self.fate is Fate.UNCONFIRMED and len({asked.channel for _, asked in self.asked}) == 1:
@@ -88,6 +89,12 @@ class Case:
         if self.fate in (Fate.FALLBACK, Fate.STOPPED) and self.state is State.FAILED and self.was_disturbed:
             return Due(("dequeued", "error"), FAILED, due.channels[:1])
         return due
+
+    @property
+    def may_be_held(self) -> bool:
+        """Whether a try may have been a repeat, and a part of an answer came that can't be read."""
+        is_repeated = len(self.asked) > 1 or bool(self.killed or self.stood)
+        return is_repeated and any(asked.unreadable for _, asked in self.asked)
 
     @property
     def was_disturbed(self) -> bool:

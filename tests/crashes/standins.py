@@ -100,7 +100,8 @@ class WatchedState(SandboxState):
     def _ask(self, id_: int, channel: StandInChannel, key: str, status: int) -> None:
         refused = status >= 400 and isinstance(self._fault, CutInHalf)  # its head arrives, and says so
         lost = channel != "email" and self._is_lost() and not refused
-        self._add(Asked(id_, channel, key, status, self._intents(id_, key), lost))
+        unreadable = lost and isinstance(self._fault, CutInHalf)
+        self._add(Asked(id_, channel, key, status, self._intents(id_, key), lost, unreadable))
         if channel == "messenger" and lost:
             self._on_held(id_)
 

@@ -7,7 +7,7 @@ from functools import partial
 from http import HTTPStatus
 
 from hostile.host import Host, Trap
-from hostile.inputs import HURTFUL, MEBI, NO_CLOCK_KNOWS, answering, deep, deep_object
+from hostile.inputs import HURTFUL, MEBI, NO_CLOCK_KNOWS, a_gigabyte, answering, deep, deep_object
 from hostile.stage import Case, Stage
 
 UNAVAILABLE = {
@@ -22,6 +22,10 @@ LOST = {**UNAVAILABLE, "queue": "queue.batch_lost"}
 """The same where the request left, and no whole answer came: for the queue, a batch may be lost."""
 
 
+TOO_LARGE = "settings.unusable"
+"""Settings that are announced as too large."""
+
+
 def meet(endpoint: str, trap: Trap, event: str, stage: Stage) -> str:
     """Set a trap until the log has told of it; the message that ran into it arrives in the end."""
     mark = stage.worker.mark()
@@ -31,7 +35,7 @@ def meet(endpoint: str, trap: Trap, event: str, stage: Stage) -> str:
     if event:
         stage.worker.wait_for_line(event, mark)
         stage.host.traps.clear()
-    assert stage.settled(id_) == "sent"
+    assert stage.settled(id_) == ("error" if event == TOO_LARGE else "sent")
     return "nothing: the answer's body isn't read"
 
 
@@ -77,8 +81,9 @@ def followed_nowhere(endpoint: str, event: str, stage: Stage) -> str:
 
 def hurtful_answers() -> Iterator[Case]:
     """Every answer that can't be used, from every endpoint."""
-    for endpoint, event in LOST.items():
+    for endpoint, usual in LOST.items():
         for name, trap in HURTFUL.items():
+            event = TOO_LARGE if (endpoint, trap) == ("settings", a_gigabyte) else usual
             yield Case(f"{endpoint}: {name}", partial(meet, endpoint, trap, event), event)
 
 

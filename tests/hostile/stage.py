@@ -19,7 +19,7 @@ SECRET = "a secret of the provider"
 
 CUSTOMERS: tuple[dict[str, Any], ...] = (
     {"id": 1, "name": "Ann", "phone": "+447700900101", "device": "d1", "email": "ann@example.com"},
-    {"id": 2, "name": "A\r\nX-Evil: 1", "phone": "+1\r\n", "device": "a b?c#d&e=f\u2028"},
+    {"id": 2, "name": "A\r\nX-Evil: 1", "phone": "+1\r\n", "device": "a b?c#d\u2028e&f=g"},
     {"id": 3, "name": "\ud800", "phone": "+2", "email": "=?utf-8?q?=0D=0ABcc=3A=20x=40y?= <a@example.com>"},
     {"id": 4, "phone": "\ud800"},
     {"id": 5, "name": "Eve", "email": "a@example.com\r\nRCPT TO:<evil@example.com>"},

@@ -141,8 +141,13 @@ NEVER_PASSED: Mapping[str, str] = {
 }
 """Steps that the scenario doesn't take, and why that is no loss."""
 
-IF_FAST = "ListeningTime.until"
-"""A step that is taken only if the worker looks for deadlines before they are over."""
+IF_TIMELY = frozenset({
+    "ListeningTime.until",
+    *(f"{owner}.accept_early" for owner in ("COMMIT", "Operations", "SqliteJournal", "Recorder", "Posting")),
+    *(f"{owner}.settle" for owner in ("Recorder", "Posting")),
+})  # fmt: skip
+"""Steps that are taken only if the worker looks for deadlines before they are over, or posts events while it
+still looks for a refused one ahead of them."""
 
 SIDES = ("before", "after")
 

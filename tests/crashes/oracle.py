@@ -79,7 +79,7 @@ class Case:
         if self.state is State.IN_DOUBT:
             asked = due.channels if self.asked else ()
             states = due.states | {State.IN_DOUBT} if self.may_be_held else due.states
-            return Due(due.statuses[:-1], states, asked)
+            return Due(due.statuses[:-1] or due.statuses, states, asked)
         if self.fate is Fate.REPORTED and self.state is State.SENT:
             return due._replace(statuses=due.statuses[:-1])
         if self.fate is Fate.UNCONFIRMED and len({asked.channel for _, asked in self.asked}) == 1:

@@ -11,7 +11,7 @@ import pytest
 
 from deliveryd.channels.base import Found, NotTaken, Taken
 from deliveryd.channels.http_lookup import LookupReader
-from deliveryd.delivery import availability, recorder
+from deliveryd.delivery import availability
 from deliveryd.delivery.attempts import Attempts
 from deliveryd.delivery.lane import Kit
 from deliveryd.delivery.listening import Awaited
@@ -69,11 +69,6 @@ def reported_failure_ends_in_error(patch: Patch) -> None:
 def error_names_the_last_only(patch: Patch) -> None:
     """The service doesn't hear of the providers that had the message before."""
     patch.setattr(Matched, "failed_before", lambda *_: iter(()))
-
-
-def place_kept_after_a_late_delivery(patch: Patch) -> None:
-    """A message that is delivered while the next channel sends it keeps its place in flight."""
-    patch.setattr(recorder, "FINAL", frozenset({"sent", "error"}))
 
 
 def clock_put_forward_makes_unavailable(patch: Patch) -> None:

@@ -53,7 +53,6 @@ SEEN = {
     "found_and_repeated": 82,
     "asked_too_early": 8,
     "clock_put_forward_makes_unavailable": 17,
-    "place_kept_after_a_late_delivery": 644,
     "old_key_of_a_new_beginning": 22,
     "beginnings_lost_with_the_message": 47,
     "doubt_that_nobody_accepted": 209,

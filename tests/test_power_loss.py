@@ -52,6 +52,12 @@ def at_each_telling(recording: Recording, others: int) -> Figures:
     return sweep(recording, SEED, lambda point: isinstance(points[point], Sent) or point % every == 0)
 
 
+def right_after(recording: Recording, steps: int, points: int) -> Figures:
+    """So many points, one after the other, beginning after so many steps."""
+    first = sum(isinstance(step, Sent) or recording.is_of_disk(step) for step in recording.steps[:steps])
+    return sweep(recording, SEED, lambda point: first <= point < first + points)
+
+
 def test_a_recording_holds_what_is_to_be_shown(lives: Recording) -> None:
     """Events, intents, outcomes, receipts and decisions were told; the log was checkpointed while at work."""
     told = Counter(told.claim.kind for told in lives.told)
@@ -141,10 +147,11 @@ def test_what_a_killed_worker_never_synced_is_synced_before_it_is_told(
         folder.mkdir()
         with open_studio(folder, mutation) as studio:
             fail(studio, f"fdatasync:error=EIO:signal=KILL:when={number}")
-            return at_each_telling(go_on(studio), 10).violations
+            killed = len(studio.steps)
+            return right_after(go_on(studio), killed, 60).violations
 
-    numbers = near(until_first_told(lives).syncs)
-    caught = next((number for number in numbers if violations(number, "old log")), None)
+    first = until_first_told(lives).syncs
+    caught = next((number for number in range(first, first + 20) if violations(number, "old log")), None)
     assert caught is not None
     assert violations(caught, "none") == []
 

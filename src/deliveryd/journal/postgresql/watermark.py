@@ -145,10 +145,11 @@ def _settled_by(db: Db, worker: int, seqs: AbstractSet[int]) -> Iterator[Settled
     """What is settled if the watermarks are raised to the last of these events. Raises OutOfOrder."""
     watermarks: dict[int, int] = dict(db.execute(_LOGS, (worker,)).fetchall())
     for log, group in groupby(sorted(seqs), key=lambda seq: seq >> LOG_BITS):
-        numbers = list(group)
-        settled, last = max(watermarks.get(log, 1 << 62), log << LOG_BITS), numbers[-1]
-        if last <= settled:
+        settled = max(watermarks.get(log, 1 << 62), log << LOG_BITS)
+        numbers = [seq for seq in group if seq > settled]
+        if not numbers:
             continue
+        last = numbers[-1]
         if last - settled == len(numbers):  # none is left out
             ahead = frozenset[int]()
         else:

@@ -205,6 +205,8 @@ class ReportingCases:
             assert await waiting_events(journal) == [(1, "dequeued"), (2, "dequeued"), (3, "dequeued")]
             assert await state_counts(journal) == {State.TAKEN: 3}
             await journal.accept([first], NOW)
+            with pytest.raises(OutOfOrder, match=f"event {third.seq} .* before event {second.seq}"):
+                await journal.accept([first, third], NOW)
             await journal.refuse(second, "400", NOW)
             await journal.accept([third], NOW)
             assert await waiting_events(journal) == []

@@ -235,13 +235,11 @@ def _taken_by_the_others(case: Case) -> Iterator[str]:
 
 def _longest_hold(case: Case, options: Sequence[Choice], working: Collection[str]) -> float:
     """How many seconds a message may take that has these options, while some channels work."""
-    if options and options[0].channel in working:
-        return WITHIN
     plan = case.history.plan
-    is_flawed = any(rendered(plan, case.message, option)[1] for option in options)
-    if is_flawed or not any(option.channel in working for option in options):
+    first = next((place for place, option in enumerate(options) if option.channel in working), None)
+    if first is None or any(rendered(plan, case.message, option)[1] for option in options[: first + 1]):
         return float("inf")
-    return WITHIN + plan.tuning.unavailable_after
+    return WITHIN if first == 0 else WITHIN + plan.tuning.unavailable_after
 
 
 RULES = (

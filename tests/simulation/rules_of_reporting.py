@@ -83,7 +83,7 @@ def _events_in_order(case: Case) -> Iterator[str]:
         if later not in follows[earlier] and not refused & follows[earlier]:
             yield f"{later} was reported after {earlier}"
     by_operator = Action.SETTLE_SENT in case.orders
-    most = {"sent": len({each.channel for each in case.accepted}) + by_operator} if case.may_go_on else {}
+    most = {"sent": len({each.provider for each in case.accepted}) + by_operator} if case.may_go_on else {}
     for status in ("dequeued", "sent", "delivered", "error"):
         if case.statuses.count(status) > max(most.get(status, 1), 1):
             yield f"{status} was reported as several events"

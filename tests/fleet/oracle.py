@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from deliveryd.sandbox.receipts import PAUSES
@@ -19,9 +19,9 @@ PLACES = {"dequeued": 0, "sent": 1, "error": 1, "delivered": 2}
 
 
 class Verdict(NamedTuple):
-    """The violations, and how many messages were sent, and how often one was repeated under its key."""
+    """The violations, by message; how many messages were sent, how often one was repeated under its key."""
 
-    violations: Sequence[str]
+    violations: Mapping[int, Sequence[str]]
     sent: int
     repeats: int
 
@@ -76,34 +76,33 @@ def judge(state: SandboxState, enqueued: int, lost: Lost = NOTHING) -> Verdict:
         told[event["messageId"]].append((event["status"], event["timestamp"]))
     confirmed = _reported(state, lost, "delivered")
     failed = _reported(state, lost, "failed")
-    violations = []
+    violations: defaultdict[int, list[str]] = defaultdict(list)
     for id_ in range(1, enqueued + 1):
         if len(keys[id_]) > 1:
-            violations.append(f"message {id_} was sent under {len(keys[id_])} keys")
+            violations[id_].append(f"was sent under {len(keys[id_])} keys")
         if id_ not in lost.messages:
-            violations += _contradictions(id_, bool(keys[id_]), id_ in confirmed, told[id_])
+            if found := list(_contradictions(bool(keys[id_]), id_ in confirmed, told[id_])):
+                violations[id_] += found
             if id_ in failed and "error" not in (firsts := [status for status, _ in told[id_]]):
-                violations.append(f"message {id_}: a failure was reported, and the service heard {firsts}")
+                violations[id_].append(f"a failure was reported, and the service heard {firsts}")
     sent = sum(map(bool, keys.values()))
     return Verdict(violations, sent, len(state.received) - sent)
 
 
-def _contradictions(
-    id_: int, was_sent: bool, was_confirmed: bool, told: Sequence[tuple[str, str]]
-) -> Iterator[str]:
+def _contradictions(was_sent: bool, was_confirmed: bool, told: Sequence[tuple[str, str]]) -> Iterator[str]:
     """What the service heard of a message that isn't so, or didn't hear."""
     firsts = list(dict.fromkeys(status for status, _ in told))
     if not was_sent and "sent" in firsts:
-        yield f"message {id_} is told to be sent, and wasn't"
+        yield "is told to be sent, and wasn't"
     if was_sent and "sent" not in firsts:
-        yield f"message {id_} was sent, and the service heard {firsts}"
+        yield f"was sent, and the service heard {firsts}"
     if firsts[:1] != ["dequeued"] or not _is_in_order(firsts):
-        yield f"message {id_}: its events came as {firsts}"
+        yield f"its events came as {firsts}"
     stamps = [dict(reversed(told)).get(status, "") for status in firsts]
     if stamps != sorted(stamps):
-        yield f"message {id_}: the instants of {firsts} are {stamps}"
+        yield f"the instants of {firsts} are {stamps}"
     if was_confirmed and "delivered" not in firsts:
-        yield f"message {id_}: a receipt was answered, and the service heard {firsts}"
+        yield f"a receipt was answered, and the service heard {firsts}"
 
 
 def _is_in_order(statuses: Sequence[str]) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -46,10 +46,16 @@ def come_to_rest(fleet: Fleet, lost: Lost = NOTHING) -> Rest:
     with suppress(TimeoutError):  # a process that has hardly begun has no order to end in
         fleet.await_ready()
     statuses = fleet.close()
-    violations = [*verdict.violations, *_audited(fleet)]
+    violations = [*_explained(fleet, verdict.violations), *_audited(fleet)]
     violations += [f"a worker ended with status {status}" for status in statuses if status]
     elsewhere = came_elsewhere(fleet.state, [worker.backend.receipts for worker in fleet.workers])
     return Rest(fleet.enqueued, verdict.repeats, elsewhere, violations)
+
+
+def _explained(fleet: Fleet, violations: Mapping[int, Sequence[str]]) -> Iterator[str]:
+    """Violations, with all that the journal holds of their messages."""
+    for life in PostgresqlReader(JournalDatabase(fleet.url)).lives(violations):
+        yield f"message {life.id} {'; '.join(violations[life.id])}: {life}"
 
 
 def _audited(fleet: Fleet) -> Sequence[str]:

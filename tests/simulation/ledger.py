@@ -213,6 +213,8 @@ class Ledger:
     """Bodies of events that were refused when they came alone."""
     unusable_settings: set[int] = field(default_factory=set)
     """Settings of which the service said, or seemed to say, that they don't exist."""
+    only_said: set[int] = field(default_factory=set)
+    """Lives that said of a batch that it may be lost, where the disk had no room to keep that."""
     crashed: set[int] = field(default_factory=set)
     """Lives that didn't end on their own."""
     reloaded: set[int] = field(default_factory=set)

@@ -108,7 +108,7 @@ def _cut_off(history: History) -> set[int | None]:
 def _losses_said(history: History) -> Iterator[str]:
     """Each request that left and brought no whole answer may have lost a batch, and the journal says so."""
     ledger = history.ledger
-    survived = [polled for polled in ledger.polled if polled.life not in ledger.crashed]
+    survived = [each for each in ledger.polled if each.life not in ledger.crashed | ledger.only_said]
     least = sum(polled.trouble in UNANSWERED for polled in survived)
     most = sum(
         polled.request not in ledger.answered or polled.trouble is Trouble.GARBAGE_AFTER

@@ -119,8 +119,8 @@ class Choice:
 
     @property
     def reaches_all(self) -> bool:
-        """Whether no address is needed, whichever provider sends."""
-        return all(sender.adapter.reaches(None) for sender in self._enabled.values())
+        """Whether no address is needed, whichever provider sends, or settles what is in doubt there."""
+        return all(sender.adapter.reaches(None) for sender in self.senders.values())
 
     def open_to(self, entry: Entry) -> Mapping[str, Sender]:
         """The providers that a message may go to, whether they take any now or not."""

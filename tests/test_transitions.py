@@ -203,6 +203,15 @@ def test_a_due_time_is_brought_forward_to_the_expiry_and_never_put_off() -> None
     )
 
 
+def test_an_end_by_an_operator_names_who_failed_before() -> None:
+    """As every other end does: the service hears of all providers that had the message."""
+    step = MADE[State.IN_DOUBT, Cause.ORDERED_FAILED]
+    assert isinstance(step, Transition)
+    [event] = step.events
+    settled = "sms: the outcome was unknown; settled by an operator as failed"
+    assert event.details == f"email: no address; {settled}"
+
+
 # What was sent and wasn't confirmed
 
 

@@ -275,8 +275,9 @@ def ordered_sent(entry: Entry, at: int) -> Transition:
 
 def ordered_failed(entry: Entry, at: int) -> Transition:
     """An operator knows that the message didn't arrive."""
-    details = f"{entry.provider}: the outcome was unknown; {BY_OPERATOR} as failed"
-    return _failed(entry.settled(), _ORDERED_FAILED, at, details)
+    reason = f"{entry.provider}: the outcome was unknown; {BY_OPERATOR} as failed"
+    settled = entry.settled()
+    return _failed(settled, _ORDERED_FAILED, at, settled.ending(reason))
 
 
 def ordered_retry(entry: Entry, at: int) -> Transition:

@@ -11,6 +11,7 @@ from simulation.new_beginnings import BEGINS, FORGETS
 from simulation.plan import Trouble
 from simulation.rules_of_reporting import DUE, errors_explained
 from simulation.rules_of_sending import repeated_rightly, request_of, said_right, sent_with_leave
+from simulation.service import instant_of
 
 _ACCEPTS = frozenset({Action.BEGIN_ANEW_ANYWAY, Action.FORGET_ANYWAY, Action.RESEND_ANEW})
 """Orders after which a message may arrive twice."""
@@ -39,8 +40,11 @@ def _no_key_comes_twice(case: Case) -> Iterator[str]:
             yield "a key was used at two providers"
     for heard in case.heard:
         if heard.event.status in _ENDS:
-            earlier = case.accepted if heard.event.status == "sent" and case.may_go_on else case.asked
-            before = {each.key for each in earlier if each.order < heard.order}
+            before = {asked.key for asked in case.asked if asked.order < heard.order}
+            if heard.event.status == "sent" and case.may_go_on:
+                at = instant_of(heard.event.fields["timestamp"])
+                begun = {asked.key for asked in case.asked if asked.now <= at}
+                before = {each.key for each in case.accepted if each.order < heard.order} & begun
             after = {asked.key for asked in case.asked if asked.order > heard.order}
             if before & after:
                 yield f"a key from before its {heard.event.status} was used again"

@@ -11,6 +11,7 @@ import trio
 
 from deliveryd.channels.base import (
     InDoubt,
+    Refused,
     Verdict,
 )
 from deliveryd.model import SECOND
@@ -100,6 +101,30 @@ def test_the_time_that_a_channel_is_down_goes_on_over_a_restart(fallback: Virtua
 
     live(scene)
     assert len(ids_of(sent_by(fallback, "email"))) >= 40
+
+
+@pytest.mark.parametrize("restarts", [0, 1])
+def test_a_message_goes_on_when_only_providers_are_left_to_it_that_are_down_for_too_long(
+    fallback: VirtualWorld, restarts: int
+) -> None:
+    """The other provider works, and refused it for good; whoever isn't refused stays in the channel."""
+    fallback.channels[A].verdict = lambda one: Refused("no such recipient") if one.entry.id <= 3 else ACCEPTED
+    fallback.channels[B].verdict = lambda _: BUSY
+    enqueue(fallback, 50)
+
+    async def scene() -> None:
+        for seconds in (600, 400) if restarts else (1000,):
+            async with anyio.create_task_group() as tasks:
+                supervisor = fallback.supervisor()
+                tasks.start_soon(supervisor.run)
+                await anyio.sleep(seconds)
+                if seconds == 600:
+                    assert not sent_by(fallback, "email")
+                supervisor.stop()
+
+    live(scene)
+    assert ids_of(sent_by(fallback, "email")) == {1, 2, 3}
+    assert all_sent(fallback, 50)
 
 
 def test_a_channel_that_works_after_a_restart_takes_its_messages(fallback: VirtualWorld) -> None:

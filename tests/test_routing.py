@@ -385,7 +385,7 @@ def test_what_may_have_arrived_goes_past_a_channel_that_is_given_up(is_reached: 
     first = Down()
     first.takes = lambda _settings_id: is_reached  # type: ignore[method-assign]
     sms = Choice({"sms/a": Sender(Reaching(None), first), "sms/b": Sender(Reaching(None), Down())})
-    sms.is_unavailable = True
+    sms.give_up({"sms/a", "sms/b"})
     roads = {"sms": Road("sms", sms), "email": ROADS["email"]}
     said = Content(Rendered("sms", "en", {"text": "before"}), {})
     entry = MESSAGE._replace(content=said, via="sms/b", number=1)

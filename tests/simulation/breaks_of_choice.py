@@ -25,7 +25,7 @@ def doubt_moved_to_another_provider(patch: Patch) -> None:
 
 def _enabled(choice: Choice, entry: Entry) -> Mapping[str, Sender]:
     spent = {each.provider for each in entry.spent}
-    return {name: sender for name, sender in choice._enabled.items() if name not in spent}
+    return {name: sender for name, sender in choice.enabled.items() if name not in spent}
 
 
 def one_key_for_all_providers(patch: Patch) -> None:
@@ -88,6 +88,11 @@ def weight_0_chosen_like_the_others(patch: Patch) -> None:
         init(self, {name: sender._replace(weight=max(sender.weight, 1)) for name, sender in senders.items()})
 
     patch.setattr(Choice, "__init__", all_weighted)
+
+
+def given_up_only_with_the_whole_channel(patch: Patch) -> None:
+    """A message waits for the last provider that is left to it, while those that refused it work."""
+    patch.setattr(Choice, "is_unavailable_to", lambda self, _entry, _customer: self.is_unavailable)
 
 
 def channel_given_up_with_its_first_provider(patch: Patch) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from itertools import pairwise
 
+from deliveryd.delivery.refusals import MOST_IN_A_ROW
 from deliveryd.journal.orders import Action, ItemKind
 from simulation.case import FOR_GOOD, TAKEN_FOR_SENT, Case
 from simulation.expectation import Choice, channels_open_in, choices, enabled_in, providers_of, rendered
@@ -218,7 +220,7 @@ def _taken_by_the_others(case: Case) -> Iterator[str]:
         return
     if case.may_have_been_begun_before(case.asked[0]):
         return
-    if len({asked.life for asked in case.asked}) > 1:  # a worker that starts doesn't know who else is down
+    if _may_wait_for_its_settings(case):
         return
     down = {outage.provider for outage in plan.outages}
     working = {channel_served_by(provider) for provider in plan.weights if provider not in down}
@@ -231,6 +233,17 @@ def _taken_by_the_others(case: Case) -> Iterator[str]:
     seconds = next(taken, float("inf")) - case.offered_at
     if seconds > most:
         yield f"was held up for {seconds:.1f} s, though a provider works that could send it"
+
+
+def _may_wait_for_its_settings(case: Case) -> bool:
+    """Whether a provider refused so many messages with the same settings that the others wait there."""
+    settings = {message.id: message.settings_id for message in case.history.plan.messages}
+    refused = Counter(
+        asked.provider
+        for asked in case.history.ledger.asked
+        if asked.trouble in FOR_GOOD and settings.get(asked.message_id) == case.message.settings_id
+    )
+    return any(refused[asked.provider] >= MOST_IN_A_ROW for asked in case.asked)
 
 
 def _longest_hold(case: Case, options: Sequence[Choice], working: Collection[str]) -> float:

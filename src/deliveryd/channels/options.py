@@ -70,7 +70,7 @@ class ChannelTable(BaseModel):
     )
     transliterate: StrictBool = Field(False, description="replace typography if that keeps an SMS in GSM-7")
     unavailable_after: Positive = Field(
-        900.0, description="how long all providers are down until messages go to the next channel"
+        900.0, description="how long all providers open to a message are down until it takes the next channel"
     )
     receipt_deadline: Positive | None = Field(
         None, description="time for a delivery to be reported; then the next channel; left out: none"

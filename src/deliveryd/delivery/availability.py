@@ -1,27 +1,27 @@
-"""Channels of which all providers are down, and when their messages go to the next channel."""
+"""Providers that are down for too long, and when what waits for them goes to the next channel."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 import anyio
 
 from deliveryd.delivery.backlog import Backlog
 from deliveryd.delivery.choice import Choice
 from deliveryd.journal.base import Journal
-from deliveryd.model import SECOND, STEP, Clock
+from deliveryd.model import SECOND, STEP, Clock, channel_of
 from deliveryd.runtime import waits
 from deliveryd.runtime.wakeup import HEARTBEAT_INTERVAL, Heartbeats
 from deliveryd.telemetry.log_events import Event, log
 
 
 class Availability:
-    """Measures for how long all providers of a channel are down, and keeps in the journal since when.
+    """Measures for how long providers are down, and keeps in the journal since when.
 
-    After `limits` (seconds, by channel) the channel is unavailable, until one of its providers answers; a
-    channel without a limit never is. While the worker runs, the event loop's clock counts, which nobody can
-    put forward; the time of day counts only over a restart. After that a probe comes first: only when it
-    fails is a channel unavailable that was down before.
+    After its channel's limit (seconds) a provider is given up, until it answers; providers of a channel
+    without a limit never are. While the worker runs, the event loop's clock counts, which nobody can put
+    forward; the time of day counts only over a restart. After that a probe comes first: only when it fails is
+    a provider given up that was down before.
     """
 
     def __init__(  # noqa: PLR0917 - all are parts
@@ -39,7 +39,7 @@ class Availability:
         self._limits = limits
         self._clock = clock
         self._heartbeats = heartbeats
-        self._down_from: dict[str, float] = {}  # the event loop's time
+        self._down_from: dict[str, float] = {}  # by provider, the event loop's time
         self._kept: Mapping[str, int] = {}  # the time of day, as in the journal
         self._others: Mapping[str, int] = {}  # the same of what others noted and isn't down here
 
@@ -47,40 +47,43 @@ class Availability:
         """Watch other channels from now on; those that stay keep what was noted of them."""
         for channel, before in self._choices.items():
             if channel in limits:
-                choices[channel].is_unavailable = before.is_unavailable
+                choices[channel].give_up(before.given_up)
         self._choices = {channel: choices[channel] for channel in limits}
         self._limits = limits
 
     def resume(self, since: Mapping[str, int]) -> None:
-        """Take up what an earlier run noted: providers of these channels are probed before they are used."""
-        for channel, at in since.items():
-            choice = self._choices.get(channel)
-            if choice is not None and choice.is_enabled:
-                self._kept = {**self._kept, channel: at}
-                self._down_from[channel] = self._by_the_loop(at)
-                for sender in choice.senders.values():
-                    sender.standing.suspect()
+        """Take up what an earlier run noted: these providers are probed before they are used."""
+        for provider, at in since.items():
+            choice = self._choices.get(channel_of(provider))
+            sender = None if choice is None else choice.enabled.get(provider)
+            if sender is not None:
+                self._kept = {**self._kept, provider: at}
+                self._down_from[provider] = self._by_the_loop(at)
+                sender.standing.suspect()
 
     def follow(self, since: Mapping[str, int]) -> None:
-        """Take over what is noted in a journal that others share: the earliest outage of a channel counts.
+        """Take over what is noted in a journal that others share: a provider's earliest outage counts.
 
-        Whether a channel is down is each worker's own matter: its breakers say so.
+        Whether it is down is each worker's own matter: its breaker says so.
         """
         self._kept = dict(since)
-        self._others = {channel: at for channel, at in since.items() if channel not in self._down_from}
-        for channel in since.keys() & self._down_from.keys():
-            self._down_from[channel] = min(self._down_from[channel], self._by_the_loop(since[channel]))
+        self._others = {provider: at for provider, at in since.items() if provider not in self._down_from}
+        for provider in since.keys() & self._down_from.keys():
+            self._date_back(provider, since[provider])
 
     def forget_others(self, but: Collection[str] = ()) -> None:
-        """Delete what is noted of channels that aren't down here: a worker that ended may have noted it.
+        """Delete what is noted of providers that aren't down here: a worker that ended may have noted it.
 
-        Workers to which they are down note it again. `but`: channels of which the note stays.
+        Workers to which they are down note it again. `but`: providers of which the note stays.
         """
-        self._others = {channel: at for channel, at in self._others.items() if channel in but}
+        self._others = {provider: at for provider, at in self._others.items() if provider in but}
 
     def _by_the_loop(self, at: int) -> float:
         """An instant of the past by the event loop's clock."""
         return anyio.current_time() - max(self._clock.now() - at, 0) / SECOND
+
+    def _date_back(self, provider: str, at: int) -> None:
+        self._down_from[provider] = min(self._down_from[provider], self._by_the_loop(at))
 
     async def run(self) -> None:
         """Look until cancelled."""
@@ -90,29 +93,25 @@ class Availability:
             await anyio.sleep(HEARTBEAT_INTERVAL / 2)
 
     async def _look(self) -> None:
-        """Note which channels are down now, and which have been for too long."""
+        """Note which providers are down now, and which have been for too long."""
         now = anyio.current_time()
-        self._down_from = {
-            channel: self._down_from.get(channel, now)
-            for channel, choice in self._choices.items()
-            if choice.is_down
-        }
+        down = [provider for choice in self._choices.values() for provider in choice.down]
+        self._down_from = {provider: self._down_from.get(provider, now) for provider in down}
         if self._others:
             self._join_others()
         await self._keep(now)
         for channel, choice in self._choices.items():
-            is_down = channel in self._down_from
-            is_over = is_down and now - self._down_from[channel] >= self._limits[channel]
-            if choice.is_unavailable and not is_down:
-                self._change(channel, choice, Event.CHANNEL_AVAILABLE)
-            elif not choice.is_unavailable and is_over and choice.has_failed:
-                self._change(channel, choice, Event.CHANNEL_GIVEN_UP)
+            self._give_up(channel, choice, self._down_for(choice.down, now - self._limits[channel]))
+
+    def _down_for(self, providers: Iterable[str], from_: float) -> set[str]:
+        """Those that have been down from this time on, or longer."""
+        return {each for each in providers if self._down_from.get(each, float("inf")) <= from_}
 
     def _join_others(self) -> None:
-        """Channels that are down here as well now have been so since others noted it."""
-        for channel in self._others.keys() & self._down_from.keys():
-            self._down_from[channel] = min(self._down_from[channel], self._by_the_loop(self._others[channel]))
-        self._others = {channel: at for channel, at in self._others.items() if channel not in self._down_from}
+        """Providers that are down here as well now have been so since others noted it."""
+        for provider in self._others.keys() & self._down_from.keys():
+            self._date_back(provider, self._others[provider])
+        self._others = {each: at for each, at in self._others.items() if each not in self._down_from}
 
     async def _keep(self, now: float) -> None:
         """Keep in the journal what changed, also where the time of day was set since it was written."""
@@ -120,19 +119,27 @@ class Availability:
         measured = {
             **self._others,
             **{
-                channel: today - int((now - down_from) * SECOND)
-                for channel, down_from in self._down_from.items()
+                provider: today - int((now - down_from) * SECOND)
+                for provider, down_from in self._down_from.items()
             },
         }
         if measured.keys() == self._kept.keys() and all(
-            abs(measured[channel] - at) < STEP for channel, at in self._kept.items()
+            abs(measured[provider] - at) < STEP for provider, at in self._kept.items()
         ):
             return
         await self._journal.note_down(measured)
         self._kept = measured
 
-    def _change(self, channel: str, choice: Choice, event: Event) -> None:
-        choice.is_unavailable = not choice.is_unavailable
-        log(event, channel=channel)
+    def _give_up(self, channel: str, choice: Choice, too_long: Collection[str]) -> None:
+        """Give those providers up that are down for too long, and take back those that aren't."""
+        given_up = {
+            each for each in too_long if each in choice.given_up or choice.enabled[each].standing.has_failed
+        }
+        if given_up == choice.given_up:
+            return
+        was_unavailable = choice.is_unavailable
+        choice.give_up(given_up)
+        if choice.is_unavailable is not was_unavailable:
+            log(Event.CHANNEL_AVAILABLE if was_unavailable else Event.CHANNEL_GIVEN_UP, channel=channel)
         for provider in choice.senders:
             self._backlog.answered(waits.alone(provider))

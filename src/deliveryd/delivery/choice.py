@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from deliveryd.channels.base import Channel
@@ -78,29 +78,53 @@ class Sender(NamedTuple):
     weight: int = 1
     is_enabled: bool = True
 
+    @property
+    def is_down(self) -> bool:
+        """Whether its breaker is open; one that is paused doesn't count as down."""
+        return self.standing.is_down and not self.standing.is_paused
+
 
 class Choice:
     """Chooses among the providers of one channel, which `senders` has by their identities."""
 
     def __init__(self, senders: Mapping[str, Sender]) -> None:
         self.senders = senders
-        self._enabled = {name: sender for name, sender in senders.items() if sender.is_enabled}
-        self._only = next(iter(self._enabled.items())) if len(self._enabled) == 1 else None
+        self.enabled = {name: sender for name, sender in senders.items() if sender.is_enabled}
+        """Those that new messages may go to."""
+        self._only = next(iter(self.enabled.items())) if len(self.enabled) == 1 else None
+        self.given_up: frozenset[str] = frozenset()
+        """The enabled providers that were down for so long that messages go to the next channel."""
         self.is_unavailable = False
-        """Whether all providers were down for so long that messages go to the next channel."""
+        """Whether all enabled providers are given up."""
         self._salts = {name: hashlib.blake2b(name.encode(), digest_size=16).digest() for name in senders}
 
     @property
     def is_enabled(self) -> bool:
         """Whether any of the providers takes new messages."""
-        return bool(self._enabled)
+        return bool(self.enabled)
+
+    def give_up(self, providers: Collection[str]) -> None:
+        """Give up these of the enabled providers, and no others."""
+        self.given_up = frozenset(self.enabled.keys() & providers)
+        self.is_unavailable = self.is_enabled and len(self.given_up) == len(self.enabled)
+
+    def is_unavailable_to(self, entry: Entry, customer: Customer | None) -> bool:
+        """Whether all providers are given up that may still take a message and reach its customer."""
+        return bool(self.given_up) and all(
+            name in self.given_up
+            for name, sender in self.open_to(entry).items()
+            if sender.adapter.reaches(customer)
+        )
+
+    @property
+    def down(self) -> list[str]:
+        """The enabled providers that are down."""
+        return [name for name, each in self.enabled.items() if each.is_down]
 
     @property
     def is_down(self) -> bool:
-        """Whether all providers that are enabled are down; one that is paused doesn't count as down."""
-        return self.is_enabled and all(
-            each.standing.is_down and not each.standing.is_paused for each in self._enabled.values()
-        )
+        """Whether all providers that are enabled are down."""
+        return self.is_enabled and all(each.is_down for each in self.enabled.values())
 
     @property
     def is_given_up(self) -> bool:
@@ -110,12 +134,7 @@ class Choice:
     @property
     def is_down_with_others(self) -> bool:
         """Whether all of several providers are down."""
-        return len(self._enabled) > 1 and self.is_down
-
-    @property
-    def has_failed(self) -> bool:
-        """Whether they are, and have failed since the start."""
-        return self.is_enabled and all(each.standing.has_failed for each in self._enabled.values())
+        return len(self.enabled) > 1 and self.is_down
 
     @property
     def reaches_all(self) -> bool:
@@ -128,8 +147,8 @@ class Choice:
             # It is repeated where it was made, or nowhere: another provider would send it twice.
             return {name: sender for name, sender in self.senders.items() if name == entry.provider}
         if not entry.spent:
-            return self._enabled
-        return {name: sender for name, sender in self._enabled.items() if not is_spent(entry.spent, name)}
+            return self.enabled
+        return {name: sender for name, sender in self.enabled.items() if not is_spent(entry.spent, name)}
 
     def provider_for(self, entry: Entry, customer: Customer | None) -> str | None:
         """The provider that takes a message; None: none of them reaches the customer, or all are spent.
@@ -154,15 +173,20 @@ class Choice:
         weights = weights or dict.fromkeys(ready, 1)
         return max(weights, key=lambda name: self._score(entry.id, name, weights[name]))
 
-    def claim(self, entry: Entry, provider: str) -> bool:
+    def claim(self, entry: Entry, customer: Customer | None, provider: str) -> bool:
         """Whether a message may go to the provider that was chosen; one that is down has it as its probe.
 
-        None may but a probe, and what is in doubt, while the channel is unavailable.
+        None may but a probe, and what is in doubt, while the channel is unavailable to the message.
         """
         if self._only is not None and not self.is_unavailable:
             return True
         standing = self.senders[provider].standing
-        if self.is_unavailable and not entry.doubt and not standing.takes(entry.settings_id):
+        if (
+            provider in self.given_up
+            and not entry.doubt
+            and not standing.takes(entry.settings_id)
+            and self.is_unavailable_to(entry, customer)
+        ):
             return False
         standing.choose()
         return True
@@ -171,7 +195,7 @@ class Choice:
         """Whether another provider works and takes messages instead of this one."""
         return any(
             other != name and not sender.standing.is_down and not sender.standing.is_paused
-            for other, sender in self._enabled.items()
+            for other, sender in self.enabled.items()
         )
 
     def has_other_for(self, entry: Entry, name: str) -> bool:
@@ -190,7 +214,7 @@ class Choice:
         if standing.is_paused:
             return self.has_other_for(entry, name)
         return standing.is_down and (
-            self.has_other_for(entry, name) or (self.is_unavailable and not entry.doubt)
+            self.has_other_for(entry, name) or (name in self.given_up and not entry.doubt)
         )
 
     def _others(self, entry: Entry, name: str) -> Iterator[Sender]:

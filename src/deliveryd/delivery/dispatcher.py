@@ -113,7 +113,7 @@ class Dispatcher:
         self._is_recording = False
         self._wakeup = AutoResetEvent()
         self._stopping = False
-        self._was_unavailable = False
+        self._was_given_up = False
         self._finished = AutoResetEvent()
 
     def _equip(self, lane: Lane, use: AdapterUse) -> None:
@@ -262,13 +262,18 @@ class Dispatcher:
         """Whether another provider takes the messages that wait for this one."""
         if self.pause is not None:
             return self._pauses.of_channel(self._channel_name) is None and self._choice.has_other(self.name)
-        return self._breaker.is_open and (self._choice.is_unavailable or self._choice.has_other(self.name))
+        return self._breaker.is_open and (self._is_given_up or self._choice.has_other(self.name))
+
+    @property
+    def _is_given_up(self) -> bool:
+        """Whether the provider is down for so long that what waits for it alone goes to the next channel."""
+        return self.name in self._choice.given_up
 
     def defer(self, routed: Routed) -> Transition:
         """The step of a message that was offered in vain."""
         entry, name = routed.entry, self.name
         # No other channel can take it: the router tries them first.
-        if self.is_open and self._choice.is_unavailable and not entry.doubt:
+        if self.is_open and self._is_given_up and not entry.doubt:
             return wait_alone(routed, self._clock.now())
         if self._is_left_over(entry):
             return wait_alone(routed, self._clock.now())
@@ -361,13 +366,13 @@ class Dispatcher:
         A message that is to be the next probe stays.
         """
         if not self._breaker.is_open:
-            self._was_unavailable = False
+            self._was_given_up = False
             return
-        if self._choice.is_unavailable and not self._was_unavailable:
+        if self._is_given_up and not self._was_given_up:
             self._route_again(lambda routed: not routed.entry.doubt)
         elif not self._provider.is_reached:
             self._route_again(self._moves)
-        self._was_unavailable = self._choice.is_unavailable
+        self._was_given_up = self._is_given_up
         surplus = self._queue.take_surplus()
         for routed in surplus:
             self._refusals.unanswered(routed.entry.settings_id)

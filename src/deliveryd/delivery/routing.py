@@ -109,7 +109,7 @@ _MOST_KEPT = 50
 class _Fixed(NamedTuple):
     """The choice is the same for every customer: this block, or None where nothing can be sent to anybody.
 
-    It holds as long as the channel isn't unavailable.
+    It holds as long as the channel isn't unavailable to the message.
     """
 
     block: CompiledBlock | None
@@ -158,7 +158,7 @@ class Router:
                 choice = self._choices[settings]
             except KeyError:
                 choice = self._choices[settings] = self._choice(settings, self._order)
-        if choice is None or (choice.choice is not None and choice.choice.is_unavailable):
+        if choice is None or (choice.choice is not None and choice.choice.is_unavailable_to(entry, None)):
             return True
         return choice.block is not None and choice.block.needs_name(entry.variables)
 
@@ -226,7 +226,7 @@ class Router:
             if self._pauses.any and (pause := self._pauses.at(provider)) is not None:
                 return Held(entry, pause, settings.expires_at)
             offered = name, provider, block
-            if not choice.claim(entry, provider):
+            if not choice.claim(entry, customer, provider):
                 waiting.append(offered)
             elif (routed := self._render(entry, settings, customer, tags, offered, unfit)) is not None:
                 return routed

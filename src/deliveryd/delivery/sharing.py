@@ -12,7 +12,7 @@ from deliveryd.delivery.provider import Provider
 from deliveryd.delivery.recorder import Recorder
 from deliveryd.delivery.recovery import adopt_line
 from deliveryd.journal.base import FromOthers
-from deliveryd.model import Clock, channel_of
+from deliveryd.model import Clock
 from deliveryd.runtime.wakeup import AutoResetEvent, Heartbeats
 
 FOLLOW_INTERVAL = 1.0
@@ -40,13 +40,13 @@ class Sends(Protocol):
 
 
 class Outages(Protocol):
-    """What keeps since when channels are down."""
+    """What keeps since when providers are down."""
 
     def follow(self, since: Mapping[str, int]) -> None:
         """Take over what others noted."""
 
     def forget_others(self, but: Collection[str] = ()) -> None:
-        """Delete what is noted of channels that aren't down here, but for some."""
+        """Delete what is noted of providers that aren't down here, but for some."""
 
 
 class Sharing:
@@ -122,10 +122,10 @@ class Sharing:
     def _forget_outages(self) -> None:
         """Forget what ended workers noted, once none of them may be restarted that saw it.
 
-        That is at once where nobody else has a provider of the channel, or had one a short while ago.
+        That is at once where nobody else has the provider, or had it a short while ago.
         """
         if anyio.current_time() >= self._forget_at:
             self._forget_at = float("inf")
             self._outages.forget_others()
         else:
-            self._outages.forget_others({channel_of(name) for name in self._recorder.pausing.elsewhere})
+            self._outages.forget_others(self._recorder.pausing.elsewhere)

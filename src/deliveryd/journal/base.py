@@ -496,7 +496,7 @@ class Journal(SharedLimits, Protocol):
         """Count what the removal of a provider would leave; of what it accepted, since that instant."""
 
     async def note_down(self, since: Mapping[str, int]) -> None:
-        """Keep since when all providers of these channels are down."""
+        """Keep since when these providers are down."""
 
     async def retime(self, back: int, now: int, longest: int) -> None:
         """Bring due times in line with a clock that was put back by so many microseconds (0: it wasn't).

@@ -123,7 +123,7 @@ def recover(db: sqlite3.Connection, now: int, providers: Collection[str]) -> Rec
 
 
 def note_down(db: sqlite3.Connection, since: Mapping[str, int]) -> None:
-    """Keep since when all providers of these channels are down."""
+    """Keep since when these providers are down."""
     db.execute("INSERT OR REPLACE INTO meta VALUES ('down_since', ?)", (to_json(dict(since)),))
 
 

@@ -141,7 +141,7 @@ def recover(
 
 
 def note_down(db: Db, since: Mapping[str, int]) -> None:
-    """Keep since when all providers of these channels are down."""
+    """Keep since when these providers are down."""
     if db.execute(_NOTE_DOWN, (to_json(dict(since)),)).rowcount:
         db.execute("UPDATE version SET number = number + 1 WHERE kind = 'down'")
 

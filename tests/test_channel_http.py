@@ -217,7 +217,11 @@ async def test_a_table_decides_before_statuses() -> None:
         ]
         assert [await send(gateway, options) for _ in range(4)] == [
             Accepted("x"),
-            InDoubt("provider answered 200 without saying whether it accepted", provider_id="x"),
+            InDoubt(
+                "provider answered 200 without saying whether it accepted:"
+                " no row of answers fits (1: /status)",
+                provider_id="x",
+            ),
             Stopped("provider answered 403"),
             Misconfigured("provider answered 403", urlsplit(gateway.url).netloc),
         ]

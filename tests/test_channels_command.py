@@ -153,12 +153,21 @@ def test_an_answer_is_read_by_a_preset(twilio: list[str], answer: Path) -> None:
         "provider_id": None,
         "after": None,
         "reason": "Attempt to send to unsubscribed recipient",
+        "decided_by": "row 1 of answers (4xx; /code is 21610)",
     }
     assert command("channels", "test", *twilio, "--answer", str(answer)).out == (
         "stopped: a message of the queue puts its recipient on the list: see deliveryd stopped\n"
         "  reported as     provider answered 400 (code 21610)\n"
         "  provider's own  Attempt to send to unsubscribed recipient\n"
+        "  decided by      row 1 of answers (4xx; /code is 21610)\n"
     )
+
+
+def test_an_answer_that_no_row_fits_is_said_to_be(twilio: list[str], tmp_path: Path) -> None:
+    path = tmp_path / "answer.http"
+    path.write_text("HTTP/1.1 408 Late\n\n", encoding="utf-8")
+    tried = command("channels", "test", *twilio, "--answer", path)
+    assert "  decided by      the status; no row of answers fits\n" in tried.out
 
 
 def test_an_answer_is_read_from_standard_input(twilio: list[str], monkeypatch: pytest.MonkeyPatch) -> None:

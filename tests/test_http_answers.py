@@ -39,6 +39,8 @@ META: list[Row] = [
     {"status": ["4xx"], "where": [{"at": "/error/code", "is": [131021]}], "verdict": "refused"},
 ]
 
+UNSAID = "provider answered 200 without saying whether it accepted: no row of answers fits"
+
 VONAGE: list[Row] = [
     {"status": [200], "where": [{"at": "/messages/*/status", "is": ["0"]}], "verdict": "accepted"},
     {
@@ -141,8 +143,33 @@ def test_a_page_where_a_table_reads_json_is_unreadable() -> None:
     """Unlike JSON that says nothing, which the last row is for."""
     assert verdict_of(VONAGE, 200, PAGE) == NO_JSON
     unsaid = verdict_of(VONAGE, 200, b"{}")
-    assert unsaid == InDoubt("provider answered 200 without saying whether it accepted")
-    assert verdict_of(TEXT, 200, PAGE) == unsaid
+    assert unsaid == InDoubt(
+        f"{UNSAID} (1: /messages/*/status; 2: /messages/*/status; 3: /messages/*/status)"
+    )
+    in_text = "^(OK|BUSY|ERROR)"
+    assert verdict_of(TEXT, 200, PAGE) == InDoubt(f"{UNSAID} (1: {in_text}; 2: {in_text}; 3: {in_text})")
+
+
+def test_a_reason_lists_the_rows_that_do_not_fit_within_bounds() -> None:
+    """And nothing of the answer."""
+    rows: list[Row] = [
+        *(
+            {"status": [200], "where": [{"at": f"/part/{n}", "is": ["x"]}], "verdict": "accepted"}
+            for n in range(40)
+        ),
+        CATCH_ALL,
+    ]
+    verdict = verdict_of(rows, 200, b'{"text": "Ann owes 5"}')
+    assert isinstance(verdict, InDoubt)
+    assert verdict.reason.startswith(f"{UNSAID} (1: /part/0; 2: /part/1; ")
+    assert verdict.reason.endswith(" ...)")
+    assert len(verdict.reason) < 200
+    assert "Ann" not in verdict.reason
+
+
+def test_a_row_without_conditions_alone_lists_no_rows() -> None:
+    verdict = verdict_of([{"status": [202], "verdict": "in_doubt"}], 202, b"{}")
+    assert verdict == InDoubt("provider answered 202 without saying whether it accepted")
 
 
 @pytest.mark.parametrize("provider_id", ["id: (\\w+)", "header:X-Id"])
@@ -220,7 +247,7 @@ CASES = [
         VONAGE,
         200,
         b'{"messages": [{"status": "99"}]}',
-        InDoubt("provider answered 200 without saying whether it accepted"),
+        InDoubt(f"{UNSAID} (1: /messages/*/status; 2: /messages/*/status; 3: /messages/*/status)"),
         id="an unknown status in the body",
     ),
     pytest.param(
@@ -257,7 +284,7 @@ CASES = [
         TEXT,
         200,
         b"<html>",
-        InDoubt("provider answered 200 without saying whether it accepted"),
+        InDoubt(f"{UNSAID} (1: ^(OK|BUSY|ERROR); 2: ^(OK|BUSY|ERROR); 3: ^(OK|BUSY|ERROR))"),
         id="plain text: a page",
     ),
 ]
@@ -280,7 +307,11 @@ def test_rows_put_together_mean_what_they_mean_one_by_one(
         {**row, "where": [{"at": "header:x-none", "absent": True}, *row["where"]]} if "where" in row else row
         for row in rows
     ]
-    assert verdict_of(apart, status, body) == verdict
+    found = verdict_of(apart, status, body)
+    if isinstance(found, InDoubt) and isinstance(verdict, InDoubt):  # its reason lists the conditions
+        assert found.reason.partition(" (1: ")[0] == verdict.reason.partition(" (1: ")[0]
+        found = found._replace(reason=verdict.reason)
+    assert found == verdict
 
 
 @pytest.mark.parametrize(

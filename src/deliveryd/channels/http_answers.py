@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from textwrap import shorten
 from typing import NamedTuple
 
 from deliveryd.channels.base import Accepted, Attempted, InDoubt, Misconfigured, Refused, Stopped, TryAgain
@@ -20,6 +21,9 @@ SAID_OF_THE_REQUEST = frozenset({413, 414, 431})
 
 LONGEST_WORDS = 500
 """Most characters of a provider's own words that are kept."""
+
+_LONGEST_ROWS = 120
+"""Most characters of the rows that a reason lists, each with the places that it reads."""
 
 _LONGEST_TEXT = 8 * 1024
 """Most characters of a text that words are taken from."""
@@ -50,21 +54,21 @@ class AnswerReader:
         self._is_json_due = provider_id is not None and provider_id.startswith("/")
         self._reads_json = self._is_json_due or any(row.reads_json for row in rows)
         compiled = [_compile(position, row, now) for position, row in enumerate(rows)]
+        statuses = frozenset[int]().union(*(row.statuses for row in compiled))
         self._tables = {
-            status: _table([row for row in compiled if status in row.statuses])
-            for status in frozenset[int]().union(*(row.statuses for row in compiled))
+            status: _table([row for row in compiled if status in row.statuses]) for status in statuses
         }
+        self._unfit = {status: _unfit_rows(compiled, status) for status in statuses & set(ACCEPTING)}
 
     def verdict(self, answer: WireResponse) -> Attempted:
         """Return the verdict. Of the body, its reason contains no more than a configured code."""
         table = self._tables.get(answer.status)
         if table is not None:
             document = Document(answer.body, answer.headers)
-            for part in table:
-                fit = part.fit(document)
-                if fit is not None:
-                    verdict = self._of_row(*fit, answer.status, document)
-                    return verdict if fit.row.conditions else self._unless_page(verdict, answer)
+            fit = _first_fit(table, document)
+            if fit is not None:
+                verdict = self._of_row(*fit, answer.status, document)
+                return verdict if fit.row.conditions else self._unless_page(verdict, answer)
         if answer.status in ACCEPTING:
             if self._provider_id is None:
                 return Accepted()
@@ -73,6 +77,11 @@ class AnswerReader:
         if isinstance(verdict, InDoubt):
             return verdict._replace(provider_id=self.provider_id(answer))
         return self._unless_page(verdict, answer)
+
+    def row(self, answer: WireResponse) -> int | None:
+        """Return the position of the row that fits an answer; None: its status alone counts."""
+        fit = _first_fit(self._tables.get(answer.status, ()), Document(answer.body, answer.headers))
+        return None if fit is None else fit.row.position
 
     def provider_id(self, answer: WireResponse) -> str | None:
         """Return the provider's id of the message, if the answer has it."""
@@ -118,9 +127,13 @@ class AnswerReader:
         is_unsaid = status in ACCEPTING and code is None
         is_unreadable = is_unsaid and self._reads_json and not document.is_readable
         if is_unsaid:
-            lack = "JSON" if is_unreadable else "saying whether it accepted"
+            lack = "JSON" if is_unreadable else f"saying whether it accepted{self._unfit_for(row, status)}"
             reason = f"provider answered {status} without {lack}"
         return InDoubt(reason, row.pause(document), words, self._id_in(document), is_unreadable)
+
+    def _unfit_for(self, row: _Row, status: int) -> str:
+        """Return which rows before this one don't fit; nothing if conditions say why it does."""
+        return "" if row.conditions else self._unfit[status]
 
     def _words_in(self, document: Document, finder: Finder) -> str | None:
         """Return the provider's own words in one printable line, cut only once no secret is in them."""
@@ -190,6 +203,26 @@ def _compile(position: int, row: AnswerOptions, now: Now) -> _Row:
         compile_pause(row.after, now),
         None if row.reason is None else compile_finder(row.reason),
     )
+
+
+def _first_fit(table: Iterable[_Row | _Switch], document: Document) -> _Fit | None:
+    for part in table:
+        fit = part.fit(document)
+        if fit is not None:
+            return fit
+    return None
+
+
+def _unfit_rows(rows: Sequence[_Row], status: int) -> str:
+    """Return the words for an answer with this status that no row with conditions fits."""
+    tried = [
+        f"{row.position + 1}: {' and '.join(each.finder.expression for each in row.conditions)}"
+        for row in rows
+        if status in row.statuses and row.conditions
+    ]
+    if not tried:
+        return ""
+    return f": no row of answers fits ({shorten('; '.join(tried), _LONGEST_ROWS, placeholder=' ...')})"
 
 
 def _table(rows: Sequence[_Row]) -> tuple[_Row | _Switch, ...]:

@@ -111,11 +111,13 @@ def try_answer(
     Sends and records nothing.
     """
     choice = ProviderChoice(config, channel, provider, preset, keys or (), secrets or (), presets_dir)
-    verdict = verdict_on(offline_provider(choice), read_message(answer), answer, instant_of(at), url)
+    verdict, decided_by = verdict_on(
+        offline_provider(choice), read_message(answer), answer, instant_of(at), url
+    )
     if as_data:
-        print_json(verdict_data(verdict))
+        print_json({**verdict_data(verdict), "decided_by": decided_by})
     else:
-        print_lines(*verdict_lines(verdict))
+        print_lines(*verdict_lines(verdict), f"  decided by      {decided_by}")
 
 
 def _catalogue(config: Path | None, presets_dir: Path | None) -> Catalogue:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
+from textwrap import shorten
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from deliveryd.channels.base import Accepted, Attempted, InDoubt, Misconfigured, Refused, Stopped, TryAgain
 from deliveryd.channels.http_answers import AnswerReader
+from deliveryd.channels.http_options import HttpChannelOptions
 from deliveryd.errors import DeliverydError
+from deliveryd.http.conditions import ConditionOptions
 from deliveryd.http.raw_message import parse_answer
 from deliveryd.inspection.offline import OfflineProvider
 from deliveryd.model import SECOND
@@ -31,9 +35,16 @@ CONSEQUENCES: Mapping[type, str] = {
 }
 
 
+class Judged(NamedTuple):
+    """A verdict on an answer. `decided_by` names the row of `answers`, or says that the status decided."""
+
+    verdict: Attempted
+    decided_by: str
+
+
 def verdict_on(
     provider: OfflineProvider, raw: bytes, source: str, now: int, url: str | None = None
-) -> Attempted:
+) -> Judged:
     """Return the verdict on a saved answer, which came from `url`, or else from the provider's address.
 
     Raises DeliverydError if `source` isn't an answer, or `url` no address.
@@ -43,9 +54,30 @@ def verdict_on(
     except ValueError as error:
         raise DeliverydError(f"{source}: {error}") from None
     options = provider.options
-    host = _host(options.url if url is None else url)
+    reader = answer_reader(options, options.url if url is None else url, now)
+    return Judged(reader.verdict(answer), row_text(options, reader.row(answer)))
+
+
+def answer_reader(options: HttpChannelOptions, url: str, now: int) -> AnswerReader:
+    """Return the reader of answers from this address, as of `now`. Raises DeliverydError."""
     at = datetime.fromtimestamp(now / SECOND, UTC)
-    return AnswerReader(options.answers, options.provider_id, host, lambda: at).verdict(answer)
+    return AnswerReader(options.answers, options.provider_id, _host(url), lambda: at)
+
+
+def row_text(options: HttpChannelOptions, position: int | None) -> str:
+    """Return the row of `answers` at this position for people; None: the status alone decided."""
+    if position is None:
+        return "the status; no row of answers fits"
+    row = options.answers[position]
+    conditions = "; ".join(_condition_text(each) for each in row.where) or "no conditions"
+    statuses = ", ".join(map(str, row.status))
+    return f"row {position + 1} of answers ({statuses}; {shorten(conditions, 160, placeholder=' ...')})"
+
+
+def _condition_text(condition: ConditionOptions) -> str:
+    if condition.one_of is not None:
+        return f"{condition.at} is {' or '.join(condition.one_of)}"
+    return f"{condition.at} {'is absent' if condition.matches is None else f'matches {condition.matches}'}"
 
 
 def _host(url: str) -> str:

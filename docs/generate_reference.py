@@ -11,6 +11,7 @@ import logging
 import re
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
@@ -29,7 +30,17 @@ from deliveryd.channels.http_options import HttpChannelOptions
 from deliveryd.channels.limit_options import LimitOptions
 from deliveryd.channels.options import BreakerOptions, ChannelTable, ProviderTable, RetryOptions
 from deliveryd.channels.preset_catalogue import Catalogue
-from deliveryd.channels.preset_file import PresetFile, PresetKey
+from deliveryd.channels.preset_file import (
+    FactSource,
+    PresetFile,
+    PresetKey,
+    PresetSandbox,
+    PresetSecret,
+    Promises,
+    SandboxLookup,
+    SandboxShape,
+    SandboxSignature,
+)
 from deliveryd.channels.probe_options import ProbeAnswerOptions, ProbeOptions
 from deliveryd.channels.receipt_options import ChallengeOptions, ReceiptAnswerOptions, ReceiptOptions
 from deliveryd.channels.signature_schemes import SCHEMES
@@ -43,6 +54,20 @@ from deliveryd.directory.sql_options import SqlOptions
 from deliveryd.http.conditions import ConditionOptions
 from deliveryd.inspection.adapters import example_lines, promise_rows
 from deliveryd.inspection.explanation import STATES
+from deliveryd.inspection.preset_cases import (
+    AnswerCase,
+    CaseBody,
+    CaseFile,
+    ExpectedReply,
+    ExpectedReport,
+    ExpectedRequest,
+    Given,
+    LookupCase,
+    ReceiptCase,
+    RequestCase,
+    SignatureCase,
+    Skipped,
+)
 from deliveryd.metrics import Levels, Metrics
 from deliveryd.model import format_duration
 from deliveryd.options import units
@@ -80,7 +105,14 @@ SECRETS: Mapping[object, str] = {
     for metadata in get_args(alias)[1:]
     if (function := getattr(metadata, "func", None)) is not None
 }
-PLAIN: Mapping[object, str] = {str: "text", int: "integer", bool: "true or false", float: "number"}
+PLAIN: Mapping[object, str] = {
+    str: "text",
+    int: "integer",
+    bool: "true or false",
+    float: "number",
+    datetime: "time",
+    Any: "any",
+}
 BOUNDS: Mapping[str, str] = {"ge": "at least", "gt": "more than", "le": "at most"}
 
 
@@ -163,6 +195,8 @@ def default_of(field: FieldInfo) -> str:
         return "-"
     if isinstance(default, bool):
         return f"`{str(default).lower()}`"
+    if default == ():
+        return "-" if unit_of(field.annotation, field) else "`[]`"
     if (unit := unit_of(field.annotation, field)) is not None:
         return f'`"{unit.write(default)}"`'
     if isinstance(default, tuple | list):
@@ -256,7 +290,7 @@ PAGE_OF: Mapping[str, str] = {
     ),
     **dict.fromkeys(("in-doubt", "dead", "failed"), "command-groups-messages.md"),
     **dict.fromkeys(("pause", "resume", "paused"), "command-groups-pauses.md"),
-    **dict.fromkeys(("channels", "receipts", "stopped"), "command-groups-providers.md"),
+    **dict.fromkeys(("channels", "presets", "receipts", "stopped"), "command-groups-providers.md"),
     **dict.fromkeys(("customers", "cache", "config", "workers"), "command-groups.md"),
 }
 """The page of each command or group that commands.md doesn't describe."""
@@ -378,6 +412,38 @@ def states() -> Iterator[str]:
     )
 
 
+# Presets
+
+
+def preset_format() -> Iterator[str]:
+    """Every table of a preset file."""
+    yield from section("The file", PresetFile)
+    yield from section("[promises]", Promises)
+    yield from section("[keys.NAME]", PresetKey)
+    yield from section("[secrets.NAME]", PresetSecret)
+    yield from section("[[sources]]", FactSource)
+    yield from section("[sandbox]", PresetSandbox)
+    yield from section("An answer or a report of the sandbox", SandboxShape)
+    yield from section("[sandbox.signature]", SandboxSignature)
+    yield from section("[sandbox.lookup]", SandboxLookup)
+
+
+def preset_cases() -> Iterator[str]:
+    """Every table of a case file."""
+    yield from section("The file", CaseFile)
+    yield from section("[given]", Given)
+    yield from section("A body", CaseBody)
+    yield from section("[[request]]", RequestCase, without=Given)
+    yield from section("[request.expect]", ExpectedRequest, without=CaseBody)
+    yield from section("[[answer]]", AnswerCase, without=CaseBody)
+    yield from section("[[lookup]]", LookupCase, without=CaseBody)
+    yield from section("[[receipt]]", ReceiptCase, without=CaseBody)
+    yield from section("An element of reports", ExpectedReport)
+    yield from section("[receipt.answer]", ExpectedReply)
+    yield from section("[[signature]]", SignatureCase, without=CaseBody)
+    yield from section("[[skipped]]", Skipped)
+
+
 # Providers
 
 
@@ -450,6 +516,8 @@ PAGES: Mapping[str, Callable[[], Iterator[str]]] = {
     "log-events.md": log_events,
     "metrics.md": metrics,
     "states.md": states,
+    "presets.md": preset_format,
+    "preset-cases.md": preset_cases,
     "providers.md": providers,
     **{f"providers/{name}.md": partial(provider, name) for name in Catalogue().names()},
 }

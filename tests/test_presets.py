@@ -11,9 +11,10 @@ from pydantic import ValidationError
 
 from deliveryd.channels.options import ProviderTable
 from deliveryd.channels.preset_catalogue import PACKAGED, Catalogue, Preset, check_tables
+from deliveryd.inspection.preset_cases import Case
 from deliveryd.options.file import Opened
-from presets.cases import CaseFile, case_files, load_cases
-from presets.running import Case, differences, labelled
+from presets.cases import SheetCases, case_files, load_cases
+from presets.running import differences, labelled
 from presets.table import figures_of, table_lines
 from support.presets import postbox
 
@@ -41,7 +42,7 @@ def all_cases() -> Iterator[object]:
 @pytest.mark.slow  # a thousand cases, each with sockets of its own
 @pytest.mark.anyio
 @pytest.mark.parametrize(("name", "file", "case"), list(all_cases()))
-async def test_case(name: str, file: CaseFile | None, case: Case | ValueError, tmp_path: Path) -> None:
+async def test_case(name: str, file: SheetCases | None, case: Case | ValueError, tmp_path: Path) -> None:
     if file is None or isinstance(case, ValueError):
         pytest.fail(str(case))
     preset = Catalogue().find(name)
@@ -97,12 +98,12 @@ after = 7
 """
 
 
-def postbox_cases(old: str = "", new: str = "") -> CaseFile:
+def postbox_cases(old: str = "", new: str = "") -> SheetCases:
     assert old in POSTBOX_CASES
-    return CaseFile.model_validate(tomllib.loads(POSTBOX_CASES.replace(old, new, 1)))
+    return SheetCases.model_validate(tomllib.loads(POSTBOX_CASES.replace(old, new, 1)))
 
 
-async def all_differences(file: CaseFile, folder: Path) -> list[str]:
+async def all_differences(file: SheetCases, folder: Path) -> list[str]:
     path = folder / "postbox.toml"
     path.touch()
     preset = Preset("postbox", path, postbox(), Opened(path, path.stat()))

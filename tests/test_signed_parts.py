@@ -22,6 +22,8 @@ from deliveryd.channels.options import ProviderTable
 from deliveryd.channels.preset_catalogue import Catalogue, Preset
 from deliveryd.channels.receipt_options import ReceiptOptions
 from deliveryd.cli.impersonations import SECRET, chosen_presets, impersonation, provider_table
+from deliveryd.inspection.preset_cases import Given
+from deliveryd.inspection.preset_given import expanded
 from deliveryd.model import SECOND
 from deliveryd.receipts.inlet import Inlet, open_inlet
 from deliveryd.receipts.reading import at_once
@@ -29,8 +31,6 @@ from deliveryd.receipts.request import ReceiptRequest, Unreadable
 from deliveryd.receipts.signatures.base import Forged
 from deliveryd.sandbox.records import ReceivedMessage
 from deliveryd.sandbox.signing import Outgoing
-from presets.cases import Given
-from presets.given import expanded
 from support.signed_requests import FORM, NOW, form, is_genuine, request
 
 PUBLIC = "https://receipts.example"

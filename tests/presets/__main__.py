@@ -9,13 +9,13 @@ from pathlib import Path
 import anyio
 
 from deliveryd.channels.preset_catalogue import Catalogue
-from presets.cases import CaseFile, case_files, load_cases
+from presets.cases import SheetCases, case_files, load_cases
 from presets.running import differences, labelled
 from presets.table import Figures, figures_of, skipped_lines, table_lines
 from support.output import say
 
 
-async def failures(name: str, file: CaseFile) -> list[str]:
+async def failures(name: str, file: SheetCases) -> list[str]:
     """Run the cases of one preset; return a line for each that failed."""
     preset = Catalogue().find(name)
     if preset is None:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlencode, urlsplit
 
 import anyio
@@ -16,14 +15,14 @@ from deliveryd.channels.http_options import HttpChannelOptions
 from deliveryd.channels.options import ProviderTable
 from deliveryd.channels.preset_catalogue import Preset
 from deliveryd.http.server import serve
+from deliveryd.inspection.preset_cases import CaseFile, Given, ReceiptCase, SignatureCase
+from deliveryd.inspection.preset_differences import reply_differences, report_differences
+from deliveryd.inspection.preset_given import USUAL_INSTANT, block_of, expanded, merged, micros, written_body
 from deliveryd.receipts.endpoint import ReceiptEndpoint
 from deliveryd.receipts.inlet import Inlet, ReceiptReply, open_inlet
 from deliveryd.receipts.reading import ReadReports, at_once
-from deliveryd.receipts.reading import Report as ReadReport
 from deliveryd.receipts.request import ReceiptRequest, Unreadable
 from deliveryd.receipts.signatures.base import Forged
-from presets.cases import CaseFile, Given, ReceiptCase, Report, SignatureCase
-from presets.given import AT, block_of, expanded, merged, micros, written
 
 PUBLIC = "https://receipts.example"
 LARGEST = 1 << 20
@@ -75,22 +74,26 @@ def _options(preset: Preset, given: Given, folder: Path) -> HttpChannelOptions:
     return HttpChannelOptions.model_validate(own)
 
 
-async def receipt_differences(preset: Preset, file: CaseFile, case: ReceiptCase, folder: Path) -> list[str]:
+async def run_receipt(preset: Preset, file: CaseFile, case: ReceiptCase, folder: Path) -> list[str]:
     """Send a receipt, unsigned; return how the reports and the answer differ."""
     given = merged(file.given, case.given)
     options = _options(preset, given, folder).receipt
     assert options is not None, "the preset has no receipts"
     inlet = open_inlet(options.model_copy(update={"signature": None}))
-    now = micros(given.at or AT)
+    now = micros(given.at or USUAL_INSTANT)
     intake = Intake(inlet, now)
     path = f"/receipts/{block_of(preset, given)}"
-    body, kind = written(case)
+    body, kind = written_body(case)
     headers = {**({"Content-Type": kind} if kind and case.method == "POST" else {}), **case.headers}
     query = urlencode(case.query, doseq=True)
     async with receipts_server(inlet, intake, path, PUBLIC) as origin:
         address = f"{origin}{path}{'?' if query else ''}{query}"
         answer = await _sent(case.method, address, body, headers)
-    return [*_report_differences(case, intake.readings, now), *_answer_differences(case, answer)]
+    reports = [report for reading in intake.readings for report in reading.reports]
+    return [
+        *report_differences(case, reports, now),
+        *reply_differences(case, answer.status_code, answer.text),
+    ]
 
 
 async def _sent(method: str, address: str, body: bytes, headers: Mapping[str, str]) -> httpx.Response:
@@ -98,58 +101,17 @@ async def _sent(method: str, address: str, body: bytes, headers: Mapping[str, st
         return await client.request(method, address, content=body, headers=dict(headers))
 
 
-def _answer_differences(case: ReceiptCase, answer: httpx.Response) -> Iterator[str]:
-    if answer.status_code != case.answer.status:
-        yield f"answer: expected {case.answer.status}, got {answer.status_code} {answer.text!r}"
-    elif answer.status_code < 300 and answer.text != case.answer.body:
-        yield f"answer: expected {case.answer.body!r}, got {answer.text!r}"
-
-
-def _report_differences(case: ReceiptCase, readings: list[ReadReports], now: int) -> Iterator[str]:
-    read = [report for reading in readings for report in reading.reports]
-    if len(read) != len(case.reports):
-        yield f"expected {len(case.reports)} reports, got {[_told(each) for each in read]}"
-        return
-    for number, (expected, got) in enumerate(zip(case.reports, read, strict=True), 1):
-        wanted = _expected(expected, now)
-        told = {name: value for name, value in _told(got).items() if name in wanted}
-        if got.consent is not None and wanted.get("word") == f"{got.status}/{got.code}":
-            told["word"] = wanted["word"]  # the pair means the recipient, the status alone the message
-        if told != wanted:
-            yield f"report {number}: expected {wanted}, got {told}"
-
-
-def _expected(report: Report, now: int) -> dict[str, Any]:
-    """Return what a case says of a report; a word or a recipient that it doesn't say is left out."""
-    said = report.model_dump(exclude_none=True)
-    at = micros(report.at) if report.at is not None else now
-    return {"provider_id": None, "reference": None, **said, "at": at}
-
-
-def _told(report: ReadReport) -> dict[str, Any]:
-    return {
-        "provider_id": report.provider_id,
-        "reference": report.reference,
-        "word": report.word,
-        "meaning": report.consent or report.meaning,
-        "recipient": report.recipient,
-        "at": report.at,
-    }
-
-
-async def signature_differences(
-    preset: Preset, file: CaseFile, case: SignatureCase, folder: Path
-) -> list[str]:
+async def run_signature(preset: Preset, file: CaseFile, case: SignatureCase, folder: Path) -> list[str]:
     """Send a signed receipt; return how its verification differs."""
     given = merged(file.given, case.given)
     options = _options(preset, given, folder).receipt
     assert options is not None, "the preset has no receipts"
     assert options.signature is not None, "the preset has no signature"
     inlet = open_inlet(options)
-    intake = Intake(inlet, micros(given.at or AT))
+    intake = Intake(inlet, micros(given.at or USUAL_INSTANT))
     called = urlsplit(case.url)
     path = called.path.rpartition("/")[0] if inlet.has_token_in_path else called.path
-    body, kind = written(case)
+    body, kind = written_body(case)
     headers = {**({"Content-Type": kind} if kind and case.method == "POST" else {}), **case.headers}
     async with receipts_server(inlet, intake, path, f"{called.scheme}://{called.netloc}") as origin:
         await _sent(case.method, origin + case.url.partition(called.netloc)[2], body, headers)

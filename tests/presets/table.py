@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from presets.cases import COUNTED, CaseFile
+from presets.cases import COUNTED, SheetCases
 
 
 class Figures(NamedTuple):
@@ -23,7 +23,7 @@ class Figures(NamedTuple):
     failed: int
 
 
-def figures_of(name: str, file: CaseFile, failed: int) -> Figures:
+def figures_of(name: str, file: SheetCases, failed: int) -> Figures:
     """Count a case file."""
     in_count = {row for row in file.covered() if row.partition("/")[0] in COUNTED}
     skipped = {row for each in file.skipped for row in each.row}
@@ -47,7 +47,7 @@ def table_lines(figures: Sequence[Figures]) -> Iterator[str]:
         yield "  ".join((f"{name:{widths[0]}}", *counts))
 
 
-def skipped_lines(name: str, file: CaseFile) -> Iterator[str]:
+def skipped_lines(name: str, file: SheetCases) -> Iterator[str]:
     """Write the rows that aren't cases, with their reasons."""
     for each in file.skipped:
         yield f"{name} {', '.join(each.row)}: {each.reason}"

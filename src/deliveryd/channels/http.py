@@ -46,7 +46,7 @@ from deliveryd.http.client import HttpClient, build_client
 from deliveryd.http.pages import is_page
 from deliveryd.http.reachability import connect_problem, endpoint_of
 from deliveryd.http.tls import TlsFiles
-from deliveryd.http.wire import WireResponse
+from deliveryd.http.wire import Wire, WireResponse
 from deliveryd.model import Customer
 from deliveryd.runtime.renewal import RenewedValue
 from deliveryd.runtime.threads import LARGE, Aside
@@ -265,10 +265,13 @@ def _not_sent(error: NotSent) -> Verdict:
     return TryAgain(str(error))
 
 
-def open_http_channel(place: str, block: str, options: HttpChannelOptions, timeout: float) -> HttpChannel:
+def open_http_channel(
+    place: str, block: str, options: HttpChannelOptions, timeout: float, wire: Wire | None = None
+) -> HttpChannel:
     """Open the provider whose table is at `place`; `timeout` seconds bound each request as a whole.
 
-    Raises ConfigError. Must be called within the event loop that the channel will run on.
+    Requests go over `wire`, if it is given, else over connections. Raises ConfigError. Must be called within
+    the event loop that the channel will run on.
     """
     problems = options.problems(block)
     if problems:
@@ -283,5 +286,8 @@ def open_http_channel(place: str, block: str, options: HttpChannelOptions, timeo
     except ValueError as error:
         raise ConfigError([f"{place}.{error}"]) from None
     tls = (options.tls.files() if options.tls else TlsFiles())._replace(ca_key=f"{place}.tls.ca_file")
-    client = build_client(timeout=timeout, tls=tls, proxy=options.open_proxy())
+    if wire is None:
+        client = build_client(timeout=timeout, tls=tls, proxy=options.open_proxy())
+    else:
+        client = HttpClient(wire, timeout=timeout)
     return HttpChannel(options, tls, client=client, prepared=prepared, masked=masked, context=context)

@@ -53,10 +53,8 @@ class Catalogue:
             yield f"{self._folder} isn't a folder"
             return
         for path in sorted(self._folder.glob("*.toml")):
-            if not _NAME.fullmatch(path.stem):
-                yield f"{path.name}: a preset's name may hold lower-case letters, digits, _ and -"
-            elif (PACKAGED / path.name).exists():
-                yield f"{path.name}: deliveryd has a preset of this name; rename the file"
+            if (problem := name_problem(path.stem)) is not None:
+                yield f"{path.name}: {problem}; rename the file"
 
     def opened(self) -> Iterator[Opened]:
         """Yield the folder, where whoever may add a file adds a preset."""
@@ -66,6 +64,20 @@ class Catalogue:
     def _paths(self) -> dict[str, Path]:
         folders = [self._folder, PACKAGED] if self._folder is not None else [PACKAGED]
         return {path.stem: path for folder in folders for path in folder.glob("*.toml")}
+
+
+def name_problem(name: str) -> str | None:
+    """Return why an operator's preset can't have this name, or None."""
+    if not _NAME.fullmatch(name):
+        return "a preset's name may hold lower-case letters, digits, _ and -, and begins with a letter"
+    if name in preset_names(PACKAGED):
+        return "deliveryd has a preset of this name"
+    return None
+
+
+def preset_names(folder: Path) -> list[str]:
+    """Return the names of the presets in a folder, sorted."""
+    return sorted(path.stem for path in folder.glob("*.toml"))
 
 
 def read_preset(path: Path) -> Preset:

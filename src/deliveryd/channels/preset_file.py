@@ -100,8 +100,8 @@ class Promises(_Table):
 class FactSource(_Table):
     """Where a fact of the preset is documented."""
 
-    fact: str
-    source: str
+    fact: str = Field(description="the fact")
+    source: str = Field(description="page and section of the provider's documentation")
 
 
 class SandboxShape(_Table):
@@ -122,24 +122,24 @@ class SandboxSignature(_Table):
 
     scheme: Literal[
         "hmac", "twilio", "vonage", "jwt", "standard-webhooks", "mailgun", "ecdsa", "basic", "token"
-    ]
+    ] = Field(description="how it signs")
     secret: str = Field(description="name of the secret; with token it ends the address for reports")
-    header: str = ""
+    header: str = Field("", description="header that carries the signature")
     username: str = Field("", description="user name of the scheme basic")
-    algorithm: str = "sha256"
-    encoding: Literal["hex", "base64"] = "hex"
-    prefix: str = ""
-    signed: str = "{body}"
-    headers: dict[str, str] = {}
-    claims: dict[str, Any] = {}
+    algorithm: str = Field("sha256", description="hash of hmac")
+    encoding: Literal["hex", "base64"] = Field("hex", description="how hmac is written")
+    prefix: str = Field("", description="text before the signature")
+    signed: str = Field("{body}", description="what hmac covers")
+    headers: dict[str, str] = Field({}, description="further headers")
+    claims: dict[str, Any] = Field({}, description="claims of jwt")
 
 
 class SandboxLookup(_Table):
     """How the sandbox answers whether it has a message: a GET of one of the provider's addresses."""
 
     reference: str = Field(description="JSON Pointer to the reference in the query")
-    found: SandboxShape
-    missing: SandboxShape
+    found: SandboxShape = Field(description="answer if it has the message")
+    missing: SandboxShape = Field(description="answer if it doesn't")
 
 
 class PresetSandbox(_Table):
@@ -150,15 +150,15 @@ class PresetSandbox(_Table):
     callback: str | None = Field(None, description="JSON Pointer to the address for reports")
     id: str = Field("{hex}", description="IDs, with {hex}, {number} or {reference}")
     key_header: str = Field("idempotency-key", description="header with the key, in lower case")
-    accepted: SandboxShape
-    refused: SandboxShape
+    accepted: SandboxShape = Field(description="answer that accepts")
+    refused: SandboxShape = Field(description="answer that refuses")
     busy: SandboxShape | None = Field(None, description="left out: 503")
     stopped: SandboxShape | None = Field(None, description="the recipient opted out; left out: refused")
     repeated: SandboxShape | None = Field(None, description="the reference came before; left out: accepted")
     lookup: SandboxLookup | None = Field(None, description="left out: it can't be asked")
     delivered: SandboxShape | None = Field(None, description="left out: no reports")
-    failed: SandboxShape | None = None
-    signature: SandboxSignature | None = None
+    failed: SandboxShape | None = Field(None, description="left out: no reports of failures")
+    signature: SandboxSignature | None = Field(None, description="left out: reports aren't signed")
 
 
 class PresetFile(_Table):
@@ -168,7 +168,7 @@ class PresetFile(_Table):
     channels: Annotated[list[str], Field(min_length=1)] = Field(description="blocks that it can send")
     documentation: Annotated[str, Field(pattern=r"^https://")] = Field(description="the provider's own page")
     notes: list[str] = Field([], description="what an operator must know, one sentence each")
-    promises: Promises
+    promises: Promises = Field(description="what the provider does")
     keys: dict[KeyName, PresetKey] = Field({}, description="keys of the operator")
     any_of: list[Annotated[list[KeyName], Field(min_length=2)]] = Field(
         [], description="lists of keys of which at least one must be set"
@@ -221,8 +221,13 @@ class PresetFile(_Table):
             yield 'table.on_in_doubt: must be "hold", since a doubt can\'t be settled at this provider'
         if self.promises.settles_doubt == "lookup" and "lookup" not in self.table:
             yield 'promises.settles_doubt = "lookup" needs table.lookup'
-        if self.promises.receipts and "receipt" not in self.table:
+        if not self.promises.receipts:
+            return
+        receipt = self.table.get("receipt")
+        if receipt is None:
             yield "promises.receipts needs table.receipt"
+        elif isinstance(receipt, Mapping) and receipt.get("status") and not receipt.get("delivered"):
+            yield "promises.receipts needs the words of table.receipt.delivered"
 
     def is_optional(self, name: str) -> bool:
         """Whether this key has no value unless the operator sets it."""

@@ -29,8 +29,8 @@ INTERRUPTED = 130
 COMMANDS = (
     "run", "status", "top", "tail", "reload", "demo", "sandbox", "check", "lint", "render", "explain",
     "audit", "in-doubt", "overdue", "dead", "failed", "find", "decisions", "forget", "stopped", "pause",
-    "resume", "paused", "erase", "customers", "channels", "receipts", "send-test", "cache", "config",
-    "journal", "health", "workers", "accept-loss",
+    "resume", "paused", "erase", "customers", "channels", "presets", "receipts", "send-test", "cache",
+    "config", "journal", "health", "workers", "accept-loss",
 )  # fmt: skip
 """Each names a module and, in it, a function or a command group; "-" becomes "_"."""
 MODULES = {"config": "config_file"}

@@ -14,10 +14,11 @@ from deliveryd.channels.base import Dispatch
 from deliveryd.channels.options import ProviderTable
 from deliveryd.channels.preset_catalogue import Preset
 from deliveryd.channels.preset_table import expand
+from deliveryd.errors import DeliverydError
+from deliveryd.inspection.preset_cases import CaseBody, CaseFile, Given, RequestCase
 from deliveryd.model import Customer, Entry, Rendered
-from presets.cases import Body, Given
 
-AT = datetime(2026, 11, 21, 18, 40, tzinfo=UTC)
+USUAL_INSTANT = datetime(2026, 11, 21, 18, 40, tzinfo=UTC)
 KEY = "m-12-1"
 MESSAGE: Mapping[str, Any] = {"id": 12, "customerId": 7, "settingsId": 3, "key": KEY}
 
@@ -62,9 +63,9 @@ def block_of(preset: Preset, given: Given) -> str:
 def operator_table(preset: Preset, given: Given, folder: Path, origin: str) -> dict[str, Any]:
     """Return what an operator would write: the keys, and secrets in files; the API is at `origin`."""
     secrets = {name: _secret_files(folder, name, values) for name, values in given.secrets.items()}
-    base = preset.file.keys["base_url"].default or preset.file.keys["base_url"].example
-    keys = {"base_url": origin + urlsplit(str(base)).path, **given.keys}
-    return {**given.table, **keys, **({"secrets": secrets} if secrets else {})}
+    base = preset.file.keys.get("base_url")
+    own = {} if base is None else {"base_url": origin + urlsplit(str(base.default or base.example)).path}
+    return {**given.table, **own, **given.keys, **({"secrets": secrets} if secrets else {})}
 
 
 def _secret_files(folder: Path, name: str, values: Sequence[str]) -> str | list[str]:
@@ -78,10 +79,11 @@ def _secret_files(folder: Path, name: str, values: Sequence[str]) -> str | list[
 
 
 def expanded(preset: Preset, given: Given, folder: Path, origin: str) -> dict[str, Any]:
-    """Return the table that the preset makes. Raises AssertionError with the operator's mistakes."""
+    """Return the table that the preset makes. Raises DeliverydError with the mistakes in `given`."""
     table = operator_table(preset, given, folder, origin)
     made = expand(preset.file, table, block_of(preset, given), ProviderTable.model_fields)
-    assert made.problems == [], made.problems
+    if made.problems:
+        raise DeliverydError("; ".join(f"given: {key} {text}" for key, text in made.problems))
     return made.table
 
 
@@ -89,8 +91,9 @@ def dispatch_of(preset: Preset, given: Given) -> Dispatch:
     """Return the attempt to send the message of a case."""
     message = {**MESSAGE, **given.message}
     unknown = set(message) - {*MESSAGE, "expiresAt"}
-    assert not unknown, f"message has no {', '.join(sorted(unknown))}"
-    at = given.at or AT
+    if unknown:
+        raise DeliverydError(f"given.message: there is no {', '.join(sorted(unknown))}")
+    at = given.at or USUAL_INSTANT
     entry = Entry(
         message["id"], message["settingsId"], message["customerId"], given.variables, number=1,
         begun_at=micros(at),
@@ -106,7 +109,18 @@ def dispatch_of(preset: Preset, given: Given) -> Dispatch:
     )
 
 
-def written(body: Body) -> tuple[bytes, str | None]:
+def parts(case: RequestCase) -> Given:
+    """Return what a request case is given, without what it expects."""
+    return Given(**{name: getattr(case, name) for name in Given.model_fields})
+
+
+def of_first_request(file: CaseFile, own: Given) -> Given:
+    """Return what a case is given that concerns the message of the first request."""
+    first = merged(file.given, parts(file.request[0])) if file.request else file.given
+    return merged(first, own)
+
+
+def written_body(body: CaseBody) -> tuple[bytes, str | None]:
     """Return the bytes of a body, and its content type if the case doesn't have to name one."""
     if body.json_body is not None:
         return json.dumps(body.json_body, ensure_ascii=False).encode(), "application/json"

@@ -1,0 +1,207 @@
+"""The form of a case file: what a preset must send, and what answers and reports mean."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+from deliveryd.errors import ConfigError
+from deliveryd.options.file import ConfigFile
+
+
+def _list(value: object) -> object:
+    return [value] if isinstance(value, str) else value
+
+
+Rows = Annotated[list[Annotated[str, Field(pattern=r"^[0-9]+(/[0-9]+)?$")]], BeforeValidator(_list)]
+_Secrets = dict[str, Annotated[list[str], BeforeValidator(_list)]]
+_Verdict = Literal["accepted", "refused", "stopped", "try_again", "in_doubt", "misconfigured"]
+
+
+class _CaseTable(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
+
+
+class Given(_CaseTable):
+    """The configuration and the message, in parts; a case overrides the file's part by part."""
+
+    block: str | None = Field(None, description="the block; left out: the preset's first")
+    keys: dict[str, str | bool | int] = Field({}, description="keys of the preset")
+    secrets: _Secrets = Field({}, description="secrets, as values; a list during a rotation")
+    table: dict[str, Any] = Field({}, description="keys that override the preset's, such as `timeout`")
+    at: datetime | None = Field(None, description="the clock; left out: 2026-11-21T18:40:00Z")
+    message: dict[str, Any] = Field(
+        {}, description="id, customerId, settingsId, key, expiresAt; 12, 7, 3, m-12-1 and none if left out"
+    )
+    customer: dict[str, str] = Field({}, description="fields of the customer")
+    content: dict[str, str] = Field({}, description="fields of the rendered block")
+    variables: dict[str, str] = Field({}, description="variables of the message")
+
+
+class CaseBody(_CaseTable):
+    """A body in one of four forms; `json` and `form` also set the content type."""
+
+    json_body: Any = Field(None, alias="json", description="body as JSON")
+    form: dict[str, str | list[str]] | None = Field(None, description="body as a form")
+    body: str | None = Field(None, description="body as text")
+    body_base64: str | None = Field(None, description="body as bytes in Base64")
+
+    @model_validator(mode="after")
+    def _one(self) -> Self:
+        forms = (self.json_body, self.form, self.body, self.body_base64)
+        if sum(each is not None for each in forms) > 1:
+            raise ValueError("a body has one form: json, form, body or body_base64")
+        return self
+
+
+class ExpectedRequest(CaseBody):
+    """A request that must go out. Headers: those named; everything else exactly."""
+
+    method: str = Field("POST", description="method")
+    path: str = Field(description="path of the address")
+    query: dict[str, str | list[str]] = Field({}, description="exactly these; a list: a name several times")
+    headers: dict[str, str] = Field({}, description="at least these")
+    basic: tuple[str, str] | None = Field(None, description="Authorization as user name and password")
+
+
+class Named(_CaseTable):
+    """What every case has."""
+
+    row: Rows = Field([], description="rows of the fact sheet that it shows; of the package's presets")
+    says: str = Field("", description="what the case shows, for the output")
+
+
+class RequestCase(Named, Given):
+    """A message, and the request that must go out; the first is the one that `answer` cases answer."""
+
+    expect: ExpectedRequest | None = Field(None, description="the request")
+    unreachable: bool = Field(False, description="instead: the channel doesn't reach this customer")
+    unfit: bool = Field(False, description="instead: the message is refused before anything is sent")
+
+    @model_validator(mode="after")
+    def _one_outcome(self) -> Self:
+        if sum((self.expect is not None, self.unreachable, self.unfit)) != 1:
+            raise ValueError("a request has one of: expect, unreachable = true, unfit = true")
+        return self
+
+
+class AnswerCase(Named, CaseBody):
+    """An answer of the provider, and what it means."""
+
+    given: Given = Field(Given(), description="what differs from the file's `[given]`")
+    status: int = Field(description="status of the answer")
+    headers: dict[str, str] = Field({}, description="its headers")
+    verdict: _Verdict = Field(description="what the answer means")
+    provider_id: str | None = Field(None, description="the provider's id of the message; left out: none")
+    after: float | None = Field(None, description="seconds before the next attempt; left out: none")
+    only_this: bool | None = Field(None, description="concerns this recipient alone; compared if given")
+    words: str | None = Field(None, description="the provider's own words; compared if given")
+
+
+class LookupCase(Named, CaseBody):
+    """An answer to the question whether the provider has a message in doubt."""
+
+    given: Given = Field(Given(), description="what differs from the file's `[given]`")
+    status: int = Field(description="status of the answer")
+    headers: dict[str, str] = Field({}, description="its headers")
+    verdict: Literal["taken", "not_taken", "unknown"] = Field(description="what the answer means")
+    provider_id: str | None = Field(None, description="the provider's id of the message; left out: none")
+    expect: ExpectedRequest | None = Field(None, description="the request that asks; compared if given")
+
+
+class ExpectedReport(_CaseTable):
+    """A report read from a receipt. `at` left out: the time of arrival."""
+
+    provider_id: str | None = Field(None, description="the provider's id of the message; left out: none")
+    reference: str | None = Field(None, description="our reference; left out: none")
+    word: str | None = Field(None, description="the provider's word; compared if given")
+    meaning: Literal["delivered", "failed", "intermediate", "stopped", "resumed", "none"] = Field(
+        description="what the word means; none: nothing"
+    )
+    recipient: str | None = Field(None, description="the recipient's address; compared if given")
+    at: datetime | None = Field(None, description="when it happened; left out: at the time of arrival")
+
+
+class ExpectedReply(_CaseTable):
+    """The answer to a receipt."""
+
+    status: int = Field(200, description="status")
+    body: str = Field("", description="body")
+
+
+class ReceiptCase(Named, CaseBody):
+    """A request of the provider, and the reports in it. Signatures aren't verified."""
+
+    given: Given = Field(Given(), description="what differs from the file's `[given]`")
+    method: Literal["POST", "GET"] = Field("POST", description="method")
+    query: dict[str, str | list[str]] = Field({}, description="its query")
+    headers: dict[str, str] = Field({}, description="its headers")
+    reports: list[ExpectedReport] = Field(description="the reports in it, in order; empty: none")
+    answer: ExpectedReply = Field(ExpectedReply(), description="what the provider gets in return")
+
+
+class SignatureCase(Named, CaseBody):
+    """A signed request of the provider, and whether its signature holds."""
+
+    source: str = Field(description="where the signed request is from; never made by deliveryd")
+    given: Given = Field(Given(), description="what differs from the file's `[given]`")
+    method: Literal["POST", "GET"] = Field("POST", description="method")
+    url: str = Field(description="the public address that the provider called")
+    headers: dict[str, str] = Field({}, description="its headers")
+    expect: Literal["valid", "invalid"] = Field(description="whether it must be accepted")
+
+
+class Skipped(_CaseTable):
+    """A row of the fact sheet that no case shows."""
+
+    row: Rows = Field(description="the row or rows")
+    reason: Annotated[str, Field(min_length=10)] = Field(description="why there is no case")
+
+
+Case = RequestCase | AnswerCase | LookupCase | ReceiptCase | SignatureCase
+
+
+class CaseFile(_CaseTable):
+    """All cases of one preset. `sheet`, `rows` and `skipped` are for the presets of the package."""
+
+    sheet: str = Field("", description="fact sheet that the rows are of")
+    rows: dict[Literal["2", "3", "4"], int] = Field({}, description="how many rows its sections have")
+    given: Given = Field(Given(), description="what all cases share")
+    request: list[RequestCase] = Field([], description="what goes out")
+    answer: list[AnswerCase] = Field([], description="what answers mean")
+    lookup: list[LookupCase] = Field([], description="how a doubt is settled by asking")
+    receipt: list[ReceiptCase] = Field([], description="what comes back")
+    signature: list[SignatureCase] = Field([], description="who sent it")
+    skipped: list[Skipped] = Field([], description="rows without a case")
+
+    @model_validator(mode="after")
+    def _answered(self) -> Self:
+        if (self.answer or self.lookup) and not self.request:
+            raise ValueError("answers need a request: that of the first [[request]] is answered")
+        return self
+
+    def cases(self) -> Iterator[tuple[str, int, Case]]:
+        """Yield all cases: the kind of each, its number among them, and the case."""
+        kinds: Sequence[tuple[str, Sequence[Case]]] = (
+            ("request", self.request),
+            ("answer", self.answer),
+            ("lookup", self.lookup),
+            ("receipt", self.receipt),
+            ("signature", self.signature),
+        )
+        for kind, cases in kinds:
+            for number, case in enumerate(cases, 1):
+                yield kind, number, case
+
+
+def read_cases(path: Path) -> CaseFile:
+    """Read a case file. Raises ConfigError with all mistakes, each as `file:key: what`."""
+    file = ConfigFile(path, {}, ())
+    found = file.validate(CaseFile, file.tables)
+    if found is None:
+        raise ConfigError(file.problems)
+    return found

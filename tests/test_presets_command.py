@@ -1,0 +1,271 @@
+"""`deliveryd presets`: the skeleton of a preset, and the cases of presets, run offline."""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from deliveryd.channels.preset_catalogue import PACKAGED, Catalogue
+from support.presets import POSTBOX
+from support.terminal import command
+
+CASES = Path(__file__).parent / "presets"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder with the skeleton of the preset `gate`."""
+    folder = tmp_path / "presets"
+    assert command("presets", "new", "gate", "--presets-dir", folder).status == 0
+    return folder
+
+
+def change(path: Path, old: str, new: str) -> None:
+    text = path.read_text(encoding="utf-8")
+    assert old in text
+    path.write_text(text.replace(old, new, 1), encoding="utf-8")
+
+
+# presets new
+
+
+def test_a_skeleton_is_complete_and_its_cases_are_good(folder: Path, tmp_path: Path) -> None:
+    assert command("presets", "test", folder) == (0, "gate  12 cases, 0 differ\n", "")
+    shown = command("channels", "show", "gate", "--presets-dir", folder)
+    assert shown.status == 0
+    token = tmp_path / "gate-token"
+    token.touch(mode=0o600)
+    token.write_text("t", encoding="utf-8")
+    customers = tmp_path / "c.jsonl"
+    customers.write_text('{"id": 1, "phone": "+447700900123"}\n', encoding="utf-8")
+    config = tmp_path / "config.toml"
+    config.write_text(
+        '[service]\nbase_url = "https://queue.example.com"\n'
+        '[customers]\nsource = "file"\npath = "c.jsonl"\n'
+        '[receipts]\npublic_url = "https://receipts.example.com"\n'
+        f'[journal]\nurl = "sqlite:///{tmp_path}/journal.db"\n[settings]\ncache_dir = "{tmp_path}/cache"\n'
+        '[channels]\npresets_dir = "presets"\n'
+        '[channels.sms]\nadapter = "gate"\nfrom = "Linden Club"\nsecrets = { token = "gate-token" }\n',
+        encoding="utf-8",
+    )
+    config.chmod(0o600)
+    checked = command("check", "--offline", "--config", config)
+    assert checked.status == 0, checked
+
+
+def test_a_skeleton_says_where_it_is_and_what_to_do(tmp_path: Path) -> None:
+    written = command("presets", "new", "gate", "--presets-dir", tmp_path)
+    preset, cases = tmp_path / "gate.toml", tmp_path / "cases" / "gate.toml"
+    assert written.out == (
+        f"{preset}: fill in what the comments ask for\n"
+        f"{cases}: put the provider's examples in\n"
+        f"then: deliveryd presets test {tmp_path} gate\n"
+    )
+    assert preset.stat().st_mode & 0o022 == 0
+    assert tomllib.loads(preset.read_text(encoding="utf-8"))["title"] == "gate"
+    assert f"`deliveryd presets test {tmp_path} gate`" in preset.read_text(encoding="utf-8")
+
+
+def test_a_skeleton_goes_into_the_folder_of_the_configuration(tmp_path: Path) -> None:
+    config = tmp_path / "config.toml"
+    text = '[service]\nbase_url = "http://127.0.0.1:1"\n'
+    config.write_text(text, encoding="utf-8")
+    refused = command("presets", "new", "gate", "--config", config)
+    assert refused.status == 2
+    assert "has no channels.presets_dir; set it, or give --presets-dir" in refused.err
+    (tmp_path / "own").mkdir()
+    config.write_text(f'{text}[channels]\npresets_dir = "own"\n', encoding="utf-8")
+    written = command("presets", "new", "gate", "--config", config, "--json")
+    assert written.data == {
+        "preset": str(tmp_path / "own" / "gate.toml"),
+        "cases": str(tmp_path / "own" / "cases" / "gate.toml"),
+    }
+
+
+@pytest.mark.parametrize("there", ["gate.toml", "cases/gate.toml"])
+def test_nothing_is_overwritten(tmp_path: Path, there: str) -> None:
+    path = tmp_path / there
+    path.parent.mkdir(exist_ok=True)
+    path.symlink_to("nowhere")
+    refused = command("presets", "new", "gate", "--presets-dir", tmp_path)
+    assert refused.status == 1
+    assert f"{path} is there already" in refused.err
+    assert [file for _, _, files in os.walk(tmp_path) for file in files] == ["gate.toml"]
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("twilio", "deliveryd has a preset of this name"),
+        ("../x", "lower-case letters"),
+        ("Gate", "lower-case"),
+    ],
+)
+def test_a_name_that_cannot_be_is_refused(tmp_path: Path, name: str, told: str) -> None:
+    refused = command("presets", "new", name, "--presets-dir", tmp_path / "presets")
+    assert refused.status == 2
+    assert told in refused.err
+    assert not (tmp_path / "presets").exists()
+
+
+def test_a_folder_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
+    refused = command("presets", "new", "gate", "--presets-dir", tmp_path / "a" / "b")
+    assert refused.status == 1
+    assert "can't be written: No such file or directory" in refused.err
+
+
+# presets test
+
+
+@pytest.mark.slow  # a thousand cases
+@pytest.mark.parametrize("name", Catalogue().names())
+def test_the_cases_of_the_package_are_good_offline_too(name: str) -> None:
+    """The same files as `make presets` runs on real sockets."""
+    tried = command("presets", "test", PACKAGED, name, "--cases", CASES)
+    assert tried.status == 0, tried.out
+
+
+DIFFERING = [
+    ('path = "/v1/messages"', 'path = "/v2/messages"',
+     "  request 1: a text\n    path: expected '/v2/messages', got '/v1/messages'\n"),
+    ("unreachable = true", "unfit = true",
+     "  request 2: a customer without a number\n    reaches the customer: False\n"),
+    ('verdict = "stopped"', 'verdict = "refused"',
+     "    verdict: expected 'refused', got 'stopped'\n    decided by row 1 of answers (4xx; /error/code is "),
+    ("only_this = true", "only_this = false",
+     "    only_this: expected False, got True\n    decided by row 2"),
+    ("after = 7\n", "after = 9\n",
+     "    after: expected 9.0, got 7.0\n    decided by the status; no row of answers fits\n"),
+    ('json = { }\nverdict = "in_doubt"', 'json = { }\nverdict = "accepted"',
+     "    decided by row 5 of answers (2xx; no conditions)\n"),
+    ('meaning = "delivered"', 'meaning = "failed"',
+     "  receipt 1: delivered\n    report 1: meaning: expected 'failed', got 'delivered'\n"),
+    ('status = "queued"', 'status = "expired"',
+     "    report 1: word: expected 'queued', got 'expired'\n    report 1: meaning: expected 'none', got "),
+    ('expect = "valid"', 'expect = "invalid"',
+     "  signature 1: a signed report\n    signature: expected invalid, got valid\n"),
+    ('expect = "invalid"', 'expect = "valid"', "    signature: expected valid, got invalid: "),
+    ('keys = { from = "Linden Club" }', "keys = { }",
+     "  request 1: a text\n    given: from is missing: sender of the messages, such as 'Linden Club'\n"),
+    ('message = { key = "m-12-1" }', "message = { number = 5 }", "    given.message: there is no number\n"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("old", "new", "told"), DIFFERING)
+def test_a_case_that_differs_is_shown(folder: Path, old: str, new: str, told: str) -> None:
+    change(folder / "cases" / "gate.toml", old, new)
+    tried = command("presets", "test", folder)
+    assert tried.status == 1
+    assert told in tried.out
+    assert tried.out.startswith("gate  12 cases, ")
+
+
+def test_a_mistake_that_all_cases_have_is_shown_once(folder: Path) -> None:
+    change(folder / "cases" / "gate.toml", "keys = { from", 'keys = { base_url = "http://h:x", from')
+    tried = command("presets", "test", folder)
+    assert tried.status == 1
+    assert tried.out.count("table.url: ") == 1
+    assert tried.out.count("    as in request 1\n") == 11
+    assert "pydantic" not in tried.out
+
+
+def test_an_instant_that_differs_is_shown_as_one(folder: Path) -> None:
+    change(folder / "cases" / "gate.toml", "at = 2026-11-21T18:40:03Z", "at = 2026-11-21T18:40:04Z")
+    told = "at: expected '2026-11-21T18:40:04.000000Z', got '2026-11-21T18:40:03.000000Z'"
+    assert told in command("presets", "test", folder).out
+
+
+def test_a_lookup_that_differs_is_shown(folder: Path) -> None:
+    change(
+        folder / "gate.toml",
+        "# What the provider reports.",
+        '[table.lookup]\nurl = "{key.base_url}/v1/messages/{message.key}"\n'
+        'answers = [{ status = [200], verdict = "taken" }, { status = [404], verdict = "not_taken" }]\n'
+        'headers = { Authorization = "Bearer {secret.token}" }\n\n#',
+    )
+    with (folder / "cases" / "gate.toml").open("a", encoding="utf-8") as file:
+        file.write(
+            '\n[[lookup]]\nstatus = 404\njson = {}\nverdict = "taken"\n'
+            '[lookup.expect]\nmethod = "GET"\npath = "/v1/messages/m-12-2"\n'
+        )
+    tried = command("presets", "test", folder)
+    assert tried.status == 1
+    assert tried.out == (
+        "gate  13 cases, 1 differs\n"
+        "  lookup 1\n"
+        "    verdict: expected 'taken', got 'not_taken'\n"
+        "    path: expected '/v1/messages/m-12-2', got '/v1/messages/m-12-1'\n"
+    )
+
+
+def test_differences_as_json(folder: Path) -> None:
+    change(folder / "cases" / "gate.toml", 'verdict = "stopped"', 'verdict = "refused"')
+    assert command("presets", "test", folder, "--json").data == [
+        {
+            "preset": "gate",
+            "cases": 12,
+            "missing": None,
+            "failures": [
+                {
+                    "kind": "answer",
+                    "number": 2,
+                    "says": "the recipient opted out",
+                    "differences": ["verdict: expected 'refused', got 'stopped'"],
+                    "decided_by": "row 1 of answers (4xx; /error/code is opted_out)",
+                }
+            ],
+        }
+    ]
+
+
+def test_a_preset_without_cases_is_named(folder: Path) -> None:
+    (folder / "postbox.toml").write_text(POSTBOX, encoding="utf-8")
+    tried = command("presets", "test", folder)
+    assert tried.status == 1
+    cases = folder / "cases" / "postbox.toml"
+    assert tried.out == f"gate     12 cases, 0 differ\npostbox  no cases; they belong into {cases}\n"
+    assert command("presets", "test", folder, "gate").status == 0
+    cases.write_text("[given]\n", encoding="utf-8")
+    assert "postbox  no cases in its file" in command("presets", "test", folder).out
+
+
+def test_mistakes_in_presets_and_case_files_are_named_together(folder: Path) -> None:
+    cases = folder / "cases"
+    change(folder / "gate.toml", "title", "titel")
+    change(cases / "gate.toml", "status = 201", "staus = 201")
+    (folder / "postbox.toml").write_text(POSTBOX.replace('"{key.sender}"', '"{key.sendr}"'), encoding="utf-8")
+    (cases / "other.toml").touch()
+    tried = command("presets", "test", folder)
+    assert tried.status == 78
+    for told in (
+        "gate.toml:titel: unknown key; did you mean title?",
+        "postbox.toml: table.json.from: {key.sendr} isn't declared in keys",
+        f"{cases}/other.toml: there is no preset of this name",
+    ):
+        assert told in tried.err
+    change(folder / "gate.toml", "titel", "title")
+    assert "cases/gate.toml:answer.0.staus: unknown key" in command("presets", "test", folder, "gate").err
+
+
+def test_answers_without_a_request_are_a_mistake(folder: Path) -> None:
+    cases = folder / "cases" / "gate.toml"
+    cases.write_text('[[answer]]\nstatus = 200\nverdict = "accepted"\n', encoding="utf-8")
+    tried = command("presets", "test", folder)
+    assert tried.status == 78
+    assert "answers need a request" in tried.err
+
+
+def test_a_name_or_a_folder_that_is_not_there_is_an_error(folder: Path, tmp_path: Path) -> None:
+    assert command("presets", "test", folder, "gaet").err.endswith("there is no preset gaet\n")
+    nothing = command("presets", "test", tmp_path / "none")
+    assert (nothing.status, nothing.err) == (1, f"deliveryd: {tmp_path}/none: there are no presets in it\n")
+
+
+def test_reports_of_deliveries_need_words_that_mean_delivered(folder: Path) -> None:
+    change(folder / "gate.toml", 'delivered = ["delivered"]', "delivered = []")
+    tried = command("presets", "test", folder)
+    assert tried.status == 78
+    assert "promises.receipts needs the words of table.receipt.delivered" in tried.err

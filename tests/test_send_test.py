@@ -53,6 +53,7 @@ def test_an_accepted_message_is_shown_with_request_and_answer(config: Path, name
     assert (answered.status, "accepted: the message is sent" in answered.out) == (0, True), answered
     assert "this sends a real message to" in answered.err
     assert "whsec_" not in answered.out
+    assert "\n  decided by      " in answered.out
     assert answered.out.startswith(("request\n  POST http://127.0.0.1:", "request\n  GET http://127.0.0.1:"))
 
 
@@ -61,6 +62,7 @@ def test_a_refused_message_is_shown_and_fails(config: Path, name: str) -> None:
     answered = sent(config, name, BAD, "--json")
     assert answered.status == 1
     assert answered.data["verdict"] == "refused"
+    assert "of answers" in answered.data["decided_by"]
 
 
 @pytest.mark.parametrize("name", ["twilio", "whatsapp", "infobip", "telegram"])

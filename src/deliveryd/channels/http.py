@@ -231,6 +231,10 @@ class HttpChannel:
         body = request.body.decode("utf-8").replace("%2A%2A%2A", MASK)
         return "\n".join([*lines, "", body] if body else lines)
 
+    def row(self, answer: WireResponse) -> int | None:
+        """Return the position of the row of `answers` that fits; None: the status alone counts."""
+        return self._reader.row(answer)
+
     def note_answers(self, note: Callable[[WireResponse], None]) -> None:
         """Call `note` with each answer from now on."""
         self._client = self._client.noted(note)

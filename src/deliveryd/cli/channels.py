@@ -117,7 +117,7 @@ def try_answer(
     if as_data:
         print_json({**verdict_data(verdict), "decided_by": decided_by})
     else:
-        print_lines(*verdict_lines(verdict), f"  decided by      {decided_by}")
+        print_lines(*verdict_lines(verdict, decided_by))
 
 
 def _catalogue(config: Path | None, presets_dir: Path | None) -> Catalogue:

@@ -101,8 +101,8 @@ def verdict_data(verdict: Attempted) -> Mapping[str, object]:
     }
 
 
-def verdict_lines(verdict: Attempted) -> Iterator[str]:
-    """Return a verdict for people."""
+def verdict_lines(verdict: Attempted, decided_by: str | None) -> Iterator[str]:
+    """Return a verdict for people, and what decided if that is known."""
     yield f"{VERDICT_NAMES[type(verdict)].replace('_', ' ')}: {CONSEQUENCES[type(verdict)]}"
     if (id_ := getattr(verdict, "provider_id", None)) is not None:
         yield f"  provider's id   {id_}"
@@ -112,3 +112,5 @@ def verdict_lines(verdict: Attempted) -> Iterator[str]:
         yield f"  reported as     {reason}"
     if (words := getattr(verdict, "words", None)) is not None:
         yield f"  provider's own  {words}"
+    if decided_by is not None:
+        yield f"  decided by      {decided_by}"

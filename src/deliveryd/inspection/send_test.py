@@ -8,11 +8,12 @@ from typing import NamedTuple
 
 from deliveryd.channels.base import Accepted, Channel, Dispatch, Expired, Unsent, Verdict
 from deliveryd.channels.http import HttpChannel
+from deliveryd.channels.http_options import HttpChannelOptions
 from deliveryd.channels.options import ProviderConfig
 from deliveryd.config import Config
 from deliveryd.errors import DeliverydError
 from deliveryd.http.wire import WireResponse
-from deliveryd.inspection.answers import verdict_data, verdict_lines
+from deliveryd.inspection.answers import row_text, verdict_data, verdict_lines
 from deliveryd.model import Customer, Entry, Rendered, WallClock
 from deliveryd.worker.wiring import open_provider
 
@@ -29,11 +30,15 @@ class Draft(NamedTuple):
 
 
 class Sent(NamedTuple):
-    """What went out and came back, secrets masked. `answer` is None without a complete one."""
+    """What went out and came back, secrets masked. `answer` is None without a complete one.
+
+    `decided_by` says what of the configuration decided about a complete answer.
+    """
 
     request: str
     answer: str | None
     verdict: Verdict
+    decided_by: str | None = None
 
     @property
     def is_accepted(self) -> bool:
@@ -59,10 +64,12 @@ async def _send(channel: Channel, provider: ProviderConfig, message: Draft) -> S
         channel.note_answers(answers.append)
     request = channel.preview(dispatch)
     verdict = await channel.send(dispatch)
-    answer = _written(answers[-1]) if answers else None
-    if answer is not None and isinstance(channel, HttpChannel):
-        answer = channel.masked(answer)
-    return Sent(request, answer, verdict)
+    options = provider.options
+    if not answers or not isinstance(channel, HttpChannel) or not isinstance(options, HttpChannelOptions):
+        return Sent(request, None, verdict)
+    answer = answers[-1]
+    decided_by = row_text(options, channel.row(answer))
+    return Sent(request, channel.masked(_written(answer)), verdict, decided_by)
 
 
 def _dispatch(channel: Channel, block: str, message: Draft) -> Dispatch:
@@ -99,7 +106,7 @@ def sent_lines(sent: Sent) -> Iterator[str]:
     if isinstance(sent.verdict, Expired | Unsent):
         yield sent.verdict.reason
     else:
-        yield from verdict_lines(sent.verdict)
+        yield from verdict_lines(sent.verdict, sent.decided_by)
 
 
 def _indented(text: str) -> Iterator[str]:
@@ -109,4 +116,4 @@ def _indented(text: str) -> Iterator[str]:
 def sent_data(sent: Sent) -> Mapping[str, object]:
     """Return the result as JSON."""
     verdict = {} if isinstance(sent.verdict, Expired | Unsent) else verdict_data(sent.verdict)
-    return {"request": sent.request, "answer": sent.answer, **verdict}
+    return {"request": sent.request, "answer": sent.answer, **verdict, "decided_by": sent.decided_by}

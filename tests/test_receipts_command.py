@@ -113,6 +113,7 @@ def test_a_signed_form_is_valid_and_read(config: Path) -> None:
                 "reference": "01J9Z",
                 "word": "delivered",
                 "meaning": "delivered",
+                "consent": None,
                 "at": AT,
             }
         ],
@@ -121,21 +122,43 @@ def test_a_signed_form_is_valid_and_read(config: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "meaning"),
+    ("status", "meaning", "consent"),
     [
-        ("sent", "intermediate"),
-        ("undelivered", "failed"),
-        ("undelivered&ErrorCode=21610", "stopped"),
-        ("x", "none"),
+        ("sent", "intermediate", None),
+        ("undelivered", "failed", None),
+        ("undelivered&ErrorCode=21610", "failed", "stopped"),
+        ("x", "none", None),
     ],
 )
-def test_reports_are_shown_though_the_signature_is_invalid(config: Path, status: str, meaning: str) -> None:
+def test_reports_are_shown_though_the_signature_is_invalid(
+    config: Path, status: str, meaning: str, consent: str | None
+) -> None:
     """With the answer that it would get, which is the exit status, too."""
     fields = f"MessageSid=SM11&MessageStatus={status}&To=%2B447700900123"
     answered, data = twilio(config, f"{FORM.format(path='/receipts/sms/twilio')}{SIGNED}\r\n{fields}")
     assert answered.status == 1
     assert (data["signature"], data["answer"]["status"]) == ("invalid", 401)
-    assert [report["meaning"] for report in data["reports"]] == [meaning]
+    assert [(report["meaning"], report["consent"]) for report in data["reports"]] == [(meaning, consent)]
+
+
+def test_why_it_cant_be_read_is_shown_though_the_signature_is_invalid(config: Path) -> None:
+    """Both verdicts, and the answer that the worker would give."""
+    raw = f"{FORM.format(path='/receipts/sms/twilio')}{SIGNED}\r\nMessageSid=SM11"
+    answered, data = twilio(config, raw)
+    assert (answered.status, data["signature"], data["reports"]) == (1, "invalid", [])
+    assert data["unreadable"] == [
+        {"raw": "MessageSid=SM11", "reason": "there is no usable status at /MessageStatus"}
+    ]
+    assert data["answer"] == {"status": 401, "body": "the signature doesn't fit"}
+    shown = command(
+        "receipts", "test", "--config", config, "--channel", "sms/twilio", config.parent / "request"
+    )
+    assert shown.out.splitlines() == [
+        "signature  invalid: the signature doesn't fit; it covers receipts.public_url and the form",
+        "report     none",
+        "unreadable there is no usable status at /MessageStatus: MessageSid=SM11",
+        "answer     401 the signature doesn't fit",
+    ]
 
 
 def test_a_list_is_shown_with_what_cant_be_read(config: Path) -> None:
@@ -298,5 +321,12 @@ def test_a_preset_alone_reads_a_request(config: Path) -> None:
     )  # fmt: skip
     assert (answered.status, answered.data["signature"]) == (0, "valid")
     assert answered.data["reports"] == [
-        {"provider_id": "SM11", "reference": "01J9Z", "word": "delivered", "meaning": "delivered", "at": AT}
+        {
+            "provider_id": "SM11",
+            "reference": "01J9Z",
+            "word": "delivered",
+            "meaning": "delivered",
+            "consent": None,
+            "at": AT,
+        }
     ]

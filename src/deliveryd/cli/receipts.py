@@ -46,18 +46,23 @@ def try_request(
         str | None,
         typer.Option(metavar="URL", help="Address that the provider called; left out: receipts.public_url."),
     ] = None,
+    certificate: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="Certificate of an SNS signature, PEM or DER; trusted as it is."),
+    ] = None,
     as_data: AsData = False,
 ) -> None:
     """Try a provider's request offline.
 
-    Prints whether its signature is valid, each report in it, and the answer that the provider would get.
-    Nothing is recorded or sent.
+    Prints whether its signature is valid, each report in it or why it can't be read, and the answer that the
+    provider would get. Nothing is recorded, fetched or sent.
 
     Exit status 1: the answer isn't 2xx.
     """
     choice = ProviderChoice(config, channel, provider, preset, keys or (), secrets or (), presets_dir)
     table = receipt_table(offline_provider(choice))
-    trial = try_receipts(table, read_message(file), file, instant_of(at), url)
+    page = None if certificate is None else read_message(certificate)
+    trial = try_receipts(table, read_message(file), file, instant_of(at), url, certificate=page)
     if as_data:
         print_json(trial_data(trial))
     else:

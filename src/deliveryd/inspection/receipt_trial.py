@@ -6,6 +6,7 @@ Nothing is sent and nothing recorded.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Literal, NamedTuple
 from urllib.parse import SplitResult, unquote, urlsplit
 
@@ -13,16 +14,17 @@ import anyio
 from starlette.types import Message, Scope
 
 from deliveryd.channels.receipt_options import ReceiptOptions
+from deliveryd.channels.signature_schemes import SnsSignature
 from deliveryd.config import ReceiptsOptions
-from deliveryd.errors import DeliverydError
+from deliveryd.errors import DeliverydError, UsageError
 from deliveryd.http.raw_message import RawRequest, parse_request
 from deliveryd.inspection.offline import OfflineProvider
 from deliveryd.model import format_instant
 from deliveryd.receipts.endpoint import NOTHING_HERE, ReceiptEndpoint
-from deliveryd.receipts.inlet import Inlet, ReceiptReply, open_inlet
-from deliveryd.receipts.reading import NOTHING, ReadReports, Report, at_once
+from deliveryd.receipts.inlet import ReceiptReply, open_inlet
+from deliveryd.receipts.reading import LONGEST_RAW, NOTHING, ReadReports, Report, Unread, at_once
 from deliveryd.receipts.request import ReceiptRequest, Unreadable
-from deliveryd.receipts.signatures.base import CertificateMissing, Forged
+from deliveryd.receipts.signatures.base import CertificateMissing, Forged, Verified
 
 _TRIED = "tried"
 """The name of the only provider that the endpoint has."""
@@ -43,7 +45,10 @@ class ReceiptTable(NamedTuple):
 
 
 class ReceiptTrial(NamedTuple):
-    """What became of a request. `reason` says why the signature isn't valid."""
+    """What became of a request. `reason` says why the signature isn't valid, or what makes it valid.
+
+    What can't be read is in `reading` whatever the signature is.
+    """
 
     signature: SignatureResult
     reason: str | None
@@ -63,18 +68,28 @@ def receipt_table(offline: OfflineProvider) -> ReceiptTable:
 
 
 def try_receipts(
-    table: ReceiptTable, raw: bytes, source: str, now: int, url: str | None = None
+    table: ReceiptTable,
+    raw: bytes,
+    source: str,
+    now: int,
+    url: str | None = None,
+    *,
+    certificate: bytes | None = None,
 ) -> ReceiptTrial:
     """Try a request as it went over the wire. `url` is the address that was called, or its host alone.
 
+    `certificate` is taken for the one that the signature names, of a scheme that has one.
     Raises DeliverydError if `source` isn't a request, or a secret can't be read.
     """
+    if certificate is not None and not isinstance(table.options.signature, SnsSignature):
+        raise UsageError("--certificate is for the scheme sns; this provider's signature has no certificate")
     try:
         parsed = parse_request(raw)
     except ValueError as error:
         raise DeliverydError(f"{source}: {error}") from None
     try:
-        trying = _Trying(open_inlet(table.options), _called(parsed, table.public_url, url), now)
+        called = _called(parsed, table.public_url, url)
+        trying = _Trying(table.options, called, now, certificate)
     except ValueError as error:
         raise DeliverydError(str(error)) from None
     reply = anyio.run(trying.answer, table, parsed)
@@ -95,10 +110,12 @@ class _Called(NamedTuple):
 class _Trying:
     """Takes in one request, as the worker does, and keeps what became of it in place of recording it."""
 
-    def __init__(self, inlet: Inlet, called: _Called, now: int) -> None:
-        self._inlet = inlet
+    def __init__(self, options: ReceiptOptions, called: _Called, now: int, certificate: bytes | None) -> None:
+        self._inlet = open_inlet(options)
+        self._has_envelope = isinstance(options.signature, SnsSignature)
         self._called = called
         self._now = now
+        self._certificate = certificate
         self.result: ReceiptTrial | None = None
 
     async def answer(self, table: ReceiptTable, raw: RawRequest) -> ReceiptReply:
@@ -137,21 +154,46 @@ class _Trying:
             return ReceiptTrial("unchecked", reason, NOTHING, challenged)
         signature: SignatureResult = "valid" if inlet.is_signed else "unchecked"
         reason = None if inlet.is_signed else "no signature is configured"
-        content = request
         try:
-            verified = inlet.verify(request, self._now)
-            if not isinstance(verified, ReceiptRequest):
-                return ReceiptTrial(signature, reason, NOTHING, inlet.reply)
-            content = verified
+            content, vouched = self._verified(request)
+            reason = vouched or reason
         except CertificateMissing as missing:
+            content = self._unverified(request)
             signature, reason = "unchecked", f"{missing}; it would be fetched from {missing.url}"
         except Forged as error:
+            content = self._unverified(request)
             signature, reason = "invalid", str(error)
-        try:
-            reading, reply = at_once(inlet.read(content, self._now)), inlet.reply
-        except Unreadable as error:
-            reading, reply = NOTHING, ReceiptReply(400, str(error))
+        reading, reply = self._read(content)
         return ReceiptTrial(signature, reason, reading, inlet.refusal if signature == "invalid" else reply)
+
+    def _verified(self, request: ReceiptRequest) -> tuple[Verified, str | None]:
+        """Return what a genuine request holds, and who vouches for it. Raises Forged, CertificateMissing."""
+        try:
+            return self._inlet.verify(request, self._now), None
+        except CertificateMissing as missing:
+            if self._certificate is None:
+                raise
+            missing.trust(self._certificate)
+        verified = self._inlet.verify(request, self._now)
+        return verified, "by the given certificate; who issued it isn't checked"
+
+    def _unverified(self, request: ReceiptRequest) -> Verified:
+        """Return what a request would mean if it were genuine."""
+        if self._has_envelope:
+            from deliveryd.receipts.signatures.sns import unwrapped  # noqa: PLC0415  # loads cryptography
+
+            with suppress(Forged):
+                return unwrapped(request)
+        return request
+
+    def _read(self, content: Verified) -> tuple[ReadReports, ReceiptReply]:
+        if not isinstance(content, ReceiptRequest):
+            return NOTHING, self._inlet.reply
+        try:
+            return at_once(self._inlet.read(content, self._now)), self._inlet.reply
+        except Unreadable as error:
+            raw = (content.body or content.query).decode("utf-8", "replace")[:LONGEST_RAW]
+            return ReadReports((), (Unread(raw, str(error)),)), ReceiptReply(400, str(error))
 
 
 def _called(raw: RawRequest, public_url: str | None, url: str | None) -> _Called:
@@ -199,7 +241,8 @@ def _report_data(report: Report) -> dict[str, object]:
         "provider_id": report.provider_id,
         "reference": report.reference,
         "word": report.word,
-        "meaning": report.consent or report.meaning,
+        "meaning": report.meaning,
+        "consent": report.consent,
         "at": format_instant(report.at),
     }
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import ssl
+import sys
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -76,13 +77,26 @@ def trust(host: str, chain: Sequence[Certificate], roots: Sequence[Certificate],
         except VerificationError as error:
             reason = str(error)
             continue
-        key = chain[0].public_key()
-        if not isinstance(key, RSAPublicKey):
-            raise Untrusted("the certificate of the signature has no RSA key")
+        key = _key(chain[0])
         begins = max(each.not_valid_before_utc.timestamp() for each in path)
         ends = min(each.not_valid_after_utc.timestamp() for each in path)
         return TrustedKey(key, int(begins * 1_000_000), int(ends * 1_000_000))
     raise Untrusted(f"the certificate of the signature isn't trusted: {reason[:200]}")
+
+
+def as_given(page: bytes) -> TrustedKey:
+    """Return the key of a certificate that somebody vouches for: at any time, whoever issued it.
+
+    Raises Untrusted if it can't be read.
+    """
+    return TrustedKey(_key(read_certificates(page)[0]), 0, sys.maxsize)
+
+
+def _key(certificate: Certificate) -> RSAPublicKey:
+    key = certificate.public_key()
+    if not isinstance(key, RSAPublicKey):
+        raise Untrusted("the certificate of the signature has no RSA key")
+    return key
 
 
 def _names(host: str) -> Iterator[str]:

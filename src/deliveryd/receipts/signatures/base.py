@@ -28,14 +28,21 @@ class Untrusted(Forged):
 class CertificateMissing(Exception):
     """The signature can be verified only with the certificate at `url`, which `learn` has to be given.
 
-    `is_missing` tells whether it still isn't known.
+    `is_missing` tells whether it still isn't known. `trust` takes one as it is, for a trial.
     """
 
-    def __init__(self, url: str, learn: Callable[[bytes], None], is_missing: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        url: str,
+        learn: Callable[[bytes], None],
+        is_missing: Callable[[], bool],
+        trust: Callable[[bytes], None],
+    ) -> None:
         super().__init__("the certificate of the signature isn't known")
         self.url = url
         self.learn = learn
         self.is_missing = is_missing
+        self.trust = trust
 
 
 class Subscription(NamedTuple):

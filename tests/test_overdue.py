@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from deliveryd.config import examine
+from deliveryd.config import examine, load
 from deliveryd.inspection.explanation import life_lines
 from deliveryd.journal.history import read_life
 from deliveryd.journal.sqlite import open_journal_file
@@ -121,3 +121,33 @@ def test_a_deadline_must_end_before_the_message_is_deleted(tmp_path: Path, key: 
     assert problems(tmp_path, given + RECEIPT + LATER) == [
         f"channels.sms.{key}: must be shorter than journal.retention, which deletes messages before"
     ]
+
+
+FAILURES = RECEIPT.replace('["d"]', '[], failed = ["f"]')
+
+
+def test_what_a_provider_never_confirms_is_never_overdue_and_has_no_deadline(tmp_path: Path) -> None:
+    """One that reports failures only; what a failure leads to is a good key all the same."""
+    text = CONFIG + FAILURES + LATER
+    assert problems(tmp_path, text) == []
+    assert load(tmp_path / "config.toml").channels.overdue == {}
+    problem = "no provider of the channel reports deliveries: no receipt table has delivered"
+    for key in ("receipt_deadline", "receipt_overdue"):
+        given = text.replace("adapter", f'{key} = "10m"\nadapter', 1)
+        assert problems(tmp_path, given) == [f"channels.sms.{key}: {problem}"]
+    assert problems(tmp_path, text.replace("adapter", 'receipt_failed_then = "next"\nadapter', 1)) == []
+
+
+def test_opt_outs_alone_make_nothing_overdue(tmp_path: Path) -> None:
+    """The preset of Telegram, which reports who stopped the bot, and no deliveries."""
+    path = tmp_path / "config.toml"
+    for name in ("token", "hook"):
+        (tmp_path / name).touch(mode=0o600)
+        (tmp_path / name).write_text("0123456789abcdef", encoding="utf-8")
+    secrets = '{ token = "token", webhook_token = "hook" }'
+    head = CONFIG.partition("[channels.sms]")[0]
+    path.write_text(
+        f'{head}[channels.messenger]\nadapter = "telegram"\nsecrets = {secrets}\n', encoding="utf-8"
+    )
+    channels = load(path).channels
+    assert (list(channels.reporting), channels.overdue) == (["messenger"], {})

@@ -155,6 +155,20 @@ def test_a_silent_messenger_is_followed_by_an_sms_and_the_service_receives_sent_
     assert second.rendered.fields["text"] == "hello you"
 
 
+def test_what_is_reported_only_when_it_fails_has_no_deadline(world: VirtualWorld) -> None:
+    """A second provider of the channel confirms; what the first one took isn't sent once more."""
+    text = world.path.read_text(encoding="utf-8")
+    table = text[text.index('adapter = "http"') : text.index("[channels.sms]")]
+    quiet = table.replace('["d"]', "[]")
+    providers = (
+        f"[channels.messenger.providers.quiet]\n{quiet}[channels.messenger.providers.other]\nweight = 0\n"
+    )
+    change_keys(world, table, providers + table)
+    lived(world, nothing, 30 * MINUTE)
+    assert told(world) == ["dequeued", "sent"]
+    assert not world.channels["sms"].attempts
+
+
 def test_a_delivery_in_time_ends_it(world: VirtualWorld) -> None:
     async def story(worker: VirtualSupervisor) -> None:
         await trio.sleep_until(DEADLINE - 1)

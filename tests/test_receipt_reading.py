@@ -498,6 +498,9 @@ def test_times(time: str, zone: str | None, text: object, expected: int | None) 
 # Configuration
 
 
+ABSENT = object()
+
+
 @pytest.mark.parametrize(
     ("changes", "problem"),
     [
@@ -515,6 +518,8 @@ def test_times(time: str, zone: str | None, text: object, expected: int | None) 
         ({"provider_id": "id"}, "a JSON Pointer must start with"),
         ({"provider_id": "header:"}, "expected a name after"),
         ({"delivered": [], "failed": []}, "status needs words"),
+        ({"delivered": ABSENT}, "write delivered = [] if the provider reports failures only"),
+        ({"delivered": ABSENT, "failed": [], "intermediate": {"accepted": ["1"]}}, "status needs words"),
         ({"status": []}, "words need status"),
         ({"time": "rfc"}, 'expected "iso"'),
         ({"zone": "Europe/Nowhere"}, "there is no time zone Europe/Nowhere"),
@@ -525,9 +530,22 @@ def test_times(time: str, zone: str | None, text: object, expected: int | None) 
 )
 def test_what_fits_no_report_is_told(changes: dict[str, Any], problem: str) -> None:
     """Every mistake at its key."""
+    table = {key: value for key, value in {**PLAIN, **changes}.items() if value is not ABSENT}
     with pytest.raises(ValidationError) as raised:
-        ReceiptOptions.model_validate({**PLAIN, **changes})
+        ReceiptOptions.model_validate(table)
     assert problem in str(raised.value)
+
+
+def test_a_provider_may_report_failures_only() -> None:
+    """It has to be said; deliveries are told by no word then, and opt-outs need none."""
+    failures = {"provider_id": "/id", "status": "/status", "delivered": [], "failed": ["bounced"]}
+    assert only(failures, post({"id": "a", "status": "bounced"})).meaning == "failed"
+    consents = {"status": "/status", "stopped": ["kicked"], "recipient": "/to"}
+    shown = [
+        ReceiptOptions.model_validate(table).confirms
+        for table in (failures, consents, PLAIN, {"provider_id": "/id"})
+    ]
+    assert shown == [False, False, True, True]
 
 
 def deep(levels: int) -> bytes:
@@ -582,6 +600,6 @@ def test_a_fraction_beside_what_the_slower_parser_cant_read() -> None:
 )
 def test_details_have_codes_and_no_addresses(code: str | None, details: str) -> None:
     """The reason of a mail server, which SendGrid passes on, has the address in it."""
-    table = {"provider_id": "/id", "status": "/event", "code": "/reason"}
+    table = {"provider_id": "/id", "status": "/event", "code": "/reason", "delivered": []}
     report = only(table | {"failed": ["bounce"]}, post({"id": "a", "event": "bounce", "reason": code}))
     assert (report.meaning, report.details) == ("failed", details)

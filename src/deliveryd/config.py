@@ -592,13 +592,16 @@ def _unserved_addresses(config: Config) -> Iterator[tuple[str, str]]:
 def _receipt_keys(config: Config) -> Iterator[tuple[str, str]]:
     """Yield the keys of channels that wait for receipts in vain, with the reason."""
     for name, channel in config.channels.configured.items():
-        has_receipts = any(provider.receipt is not None for provider in channel.providers.values())
+        receipts = [each.receipt for each in channel.providers.values() if each.receipt is not None]
+        confirms = any(receipt.confirms for receipt in receipts)
         for key in _RECEIPT_KEYS:
             place, length = f"channels.{name}.{key}", getattr(channel.common, key)
             if length == type(channel.common).model_fields[key].default:
                 continue
-            if not has_receipts:
+            if not receipts:
                 yield place, "no provider of the channel reports receipts: add a receipt table to one of them"
+            elif isinstance(length, float) and not confirms:
+                yield place, "no provider of the channel reports deliveries: no receipt table has delivered"
             elif not config.receipts.listen:
                 yield place, "receipts.listen is empty, so no receipt could arrive"
             elif isinstance(length, float) and length >= config.journal.retention:

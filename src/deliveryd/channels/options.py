@@ -184,10 +184,11 @@ class ChannelsOptions(BaseModel):
 
     @property
     def overdue(self) -> Mapping[str, float]:
-        """Return after how many seconds messages of providers with receipts are overdue, by identities."""
+        """Return after how many seconds messages of providers that confirm are overdue, by identities."""
         return {
             name: self.configured[self.providers[name].channel].common.receipt_overdue
-            for name in self.reporting
+            for name, receipt in self.reporting.items()
+            if receipt.confirms
         }
 
     def has_later(self, channel: str) -> bool:

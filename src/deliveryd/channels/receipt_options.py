@@ -132,7 +132,9 @@ class ReceiptOptions(_ReceiptTable):
     reference: Places = Field((), description="the echoed {message.key} or {message.id}")
     status: Places = Field((), description="the status; left out: every report means delivered")
     code: Place | None = Field(None, description='second word; "2/5" in a list is a status and a code')
-    delivered: list[Word] = Field([], description="words that mean delivered")
+    delivered: list[Word] = Field(
+        [], description="words that mean delivered; needed with status; []: only failures are reported"
+    )
     failed: list[Word] = Field([], description="words that mean failed; words of no list change nothing")
     intermediate: Mapping[IntermediateStatus, list[Word]] = Field(
         {}, description="words for each intermediate status"
@@ -165,10 +167,15 @@ class ReceiptOptions(_ReceiptTable):
 
     @model_validator(mode="after")
     def _finds_what_it_needs(self) -> Self:
-        if not self.provider_id and not self.reference and not (self.stopped or self.resumed):
+        if not self.is_about_messages and not (self.stopped or self.resumed):
             raise ValueError("needs provider_id or reference, to find the message")
         if self.status and not any((self.delivered, self.failed, self.stopped, self.resumed)):
             raise ValueError("status needs words: delivered, failed, stopped or resumed")
+        if self.status and self.is_about_messages and "delivered" not in self.model_fields_set:
+            raise ValueError(
+                "status needs delivered, the words that mean delivered;"
+                " write delivered = [] if the provider reports failures only"
+            )
         if not self.status and any((self.failed, self.intermediate, self.stopped, self.resumed, self.code)):
             raise ValueError("words need status")
         if self.provider_id_part is not None and not self.provider_id:
@@ -198,6 +205,16 @@ class ReceiptOptions(_ReceiptTable):
             if table is not None and table.secret is not None
         }
         return self.model_copy(update=changed) if changed else self
+
+    @property
+    def is_about_messages(self) -> bool:
+        """Whether reports name messages; others only say who may be sent to."""
+        return bool(self.provider_id or self.reference)
+
+    @property
+    def confirms(self) -> bool:
+        """Whether deliveries are reported; else a message without a report may have been delivered."""
+        return self.is_about_messages and (not self.status or bool(self.delivered))
 
     def largest(self, usual: int) -> int:
         """Return the bytes of the largest request that is read; `usual` is the limit for all providers."""

@@ -280,16 +280,18 @@ def _stations(  # noqa: PLR0917 - all that the stations are made of
 
 
 def _awaited(config: Config, listening: ListeningTime) -> dict[str, Awaited]:
-    """What acceptances may still lead to, by provider, where it reports and a later channel follows."""
+    """What acceptances may still lead to, by provider, where it reports and a later channel follows.
+
+    Without a report of deliveries, a deadline would send what arrived once more.
+    """
     found = {}
-    for name in config.channels.reporting:
+    for name, receipt in config.channels.reporting.items():
         provider = config.channels.providers[name]
         table = config.channels.configured[provider.channel].common
         failed_next = table.receipt_failed_then == "next"
-        if (failed_next or table.receipt_deadline is not None) and config.channels.has_later(
-            provider.channel
-        ):
-            found[name] = Awaited(listening, table.receipt_deadline, failed_next=failed_next)
+        within = table.receipt_deadline if receipt.confirms else None
+        if (failed_next or within is not None) and config.channels.has_later(provider.channel):
+            found[name] = Awaited(listening, within, failed_next=failed_next)
     return found
 
 

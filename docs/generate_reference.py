@@ -43,6 +43,7 @@ from deliveryd.channels.preset_file import (
 )
 from deliveryd.channels.probe_options import ProbeAnswerOptions, ProbeOptions
 from deliveryd.channels.receipt_options import ChallengeOptions, ReceiptAnswerOptions, ReceiptOptions
+from deliveryd.channels.request_options import SignOptions
 from deliveryd.channels.signature_schemes import SCHEMES
 from deliveryd.channels.smtp_options import SmtpOptions
 from deliveryd.cli.app import COMMANDS, build_app
@@ -261,6 +262,7 @@ def channels() -> Iterator[str]:
     yield from section("[channels.NAME.providers.PROVIDER.retry]", RetryOptions)
     yield from section("[channels.NAME.providers.PROVIDER.breaker]", BreakerOptions)
     yield from section('adapter = "http"', HttpChannelOptions, without=ProxyOptions)
+    yield from section("[channels.NAME.providers.PROVIDER.sign]", SignOptions)
     yield from section("[[channels.NAME.providers.PROVIDER.answers]]", AnswerOptions)
     yield from section("where", ConditionOptions)
     yield from section("after, as a table", PauseOptions)

@@ -304,6 +304,12 @@ async def test_validity_is_computed_anew_for_each_try() -> None:
             {"variants": [{"when": [{"at": "{message.id}", "present": True}], "method": "GET"}]},
             "variants.0: the request wouldn't contain the message",
         ),
+        ({"sign": {"secret": ["t", "t"], "scheme": "jwt"}}, "secret: a token is signed by one key"),
+        ({"sign": {"secret": "t", "claims": {"a": "b"}}}, 'claims needs scheme = "jwt"'),
+        (
+            {"sign": {"secret": "t", "scheme": "jwt"}, "headers": {"authorization": "{secret.t}"}},
+            "sign sets the header Authorization: remove basic and that header",
+        ),
         ({"sign": {"secret": "tt"}}, "secret: 'tt' isn't defined in secrets; did you mean t?"),
         ({"country": "UK"}, "'UK' isn't a country"),
         ({"validity_min": "60s", "validity_max": "5s"}, "validity_max must not be shorter than validity_min"),

@@ -172,10 +172,18 @@ def test_a_secret_is_read_without_the_white_space_around_it(secret: SecretFile) 
     assert secret.problem() is None
 
 
+def test_the_lines_of_a_key_in_pem_become_one(secret: SecretFile) -> None:
+    secret.path.write_bytes(
+        b"-----BEGIN PRIVATE KEY-----\r\nMIIE+/w=\r\nAAAA\r\n-----END PRIVATE KEY-----\r\n"
+    )
+    assert secret.read() == "-----BEGIN PRIVATE KEY-----MIIE+/w=AAAA-----END PRIVATE KEY-----"
+
+
 @pytest.mark.parametrize(
     ("contents", "problem"),
     [
         (b"", "is empty"),
+        (b"-----BEGIN A-----\nAAAA\n-----END B-----\n", "contains more than one line, or control characters"),
         (b" \n", "is empty"),
         (b"s3cret\nmore\n", "contains more than one line, or control characters"),
         (b"s3cret\0", "contains more than one line, or control characters"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 from urllib.parse import quote_plus
 
 import orjson
@@ -14,7 +14,15 @@ from deliveryd import __version__
 from deliveryd.channels.base import Dispatch
 from deliveryd.channels.filling import ABSENT, NOT_UNICODE, MappingContext, TextTemplate, Unfit, compile_tree
 from deliveryd.channels.http_address import compile_address, compile_pairs, fill_pairs
-from deliveryd.channels.http_signing import MaskedSigner, Signer, read_key
+from deliveryd.channels.http_signing import (
+    Bearer,
+    HeaderSigner,
+    MaskedBearer,
+    MaskedSigner,
+    Signer,
+    read_key,
+    read_private_key,
+)
 from deliveryd.channels.masking import basic_login
 from deliveryd.channels.request_options import (
     BasicOptions,
@@ -30,6 +38,8 @@ from deliveryd.runtime.json_numbers import dumps_exact
 Body = Callable[[Dispatch], bytes]
 
 _KEY = b"Idempotency-Key"
+
+_Key = TypeVar("_Key")
 
 
 class HttpRequest(NamedTuple):
@@ -70,21 +80,24 @@ class RequestWriter:
         return self._base.write(dispatch)
 
 
-def _signer(sign: SignOptions, context: MappingContext) -> Signer | MaskedSigner:
+def _signer(sign: SignOptions, context: MappingContext) -> HeaderSigner:
     if context.mask is not None:
-        return MaskedSigner(context.mask)
+        return MaskedBearer(context.mask) if sign.scheme == "jwt" else MaskedSigner(context.mask)
+    if sign.scheme == "jwt":
+        (name,) = sign.names
+        return Bearer(_signing_key(name, context.secrets[name], read_private_key), sign.claims)
     return Signer(
         [
-            _signing_key(name, secret)
+            _signing_key(name, secret, read_key)
             for name in sign.names
             for secret in (context.secrets[name], *context.older_secrets.get(name, ()))
         ]
     )
 
 
-def _signing_key(name: str, secret: str) -> bytes:
+def _signing_key(name: str, secret: str, read: Callable[[str], _Key]) -> _Key:
     try:
-        return read_key(secret)
+        return read(secret)
     except ValueError as error:
         raise ValueError(f"secrets.{name}: {error}") from None
 
@@ -99,7 +112,7 @@ def _traced(write: Write) -> Write:
     return traced
 
 
-def _signing(write: Write, signer: Signer | MaskedSigner) -> Write:
+def _signing(write: Write, signer: HeaderSigner) -> Write:
     def signed(dispatch: Dispatch) -> HttpRequest:
         request = write(dispatch)
         return request._replace(headers=[*request.headers, *signer.headers(dispatch, request.body)])

@@ -158,10 +158,24 @@ class SignOptions(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
-    scheme: Literal["standard-webhooks"] = Field("standard-webhooks", description="Standard Webhooks")
-    secret: str | Annotated[list[str], Field(min_length=1)] = Field(
-        description="name of the key in secrets, or several; each of their files signs"
+    scheme: Literal["standard-webhooks", "jwt"] = Field(
+        "standard-webhooks",
+        description="Standard Webhooks, or a JSON Web Token (RS256) as bearer token",
     )
+    secret: str | Annotated[list[str], Field(min_length=1)] = Field(
+        description="name of the key in secrets, or several; each of their files signs; jwt: one, RSA in PEM"
+    )
+    claims: dict[str, StrictStr] = Field(
+        {}, description="with jwt: claims of the token beside iat, exp and jti"
+    )
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if self.scheme == "jwt" and len(self.names) > 1:
+            raise ValueError("secret: a token is signed by one key")
+        if self.claims and self.scheme != "jwt":
+            raise ValueError('claims needs scheme = "jwt"')
+        return self
 
     @property
     def names(self) -> list[str]:
@@ -255,10 +269,15 @@ class RequestOptions(BaseModel):
         for index, variant in enumerate(self.variants):
             if problem := variant.over(base).problem():
                 raise ValueError(f"variants.{index}: {problem}")
-        if self.basic is not None and any(
-            name.lower() == "authorization" for parts in self.all_parts() for name in parts.headers
-        ):
+        names = {name.lower() for parts in self.all_parts() for name in parts.headers}
+        if self.basic is not None and "authorization" in names:
             raise ValueError("basic sets the header Authorization: remove that header")
+        if (
+            self.sign is not None
+            and self.sign.scheme == "jwt"
+            and (self.basic is not None or "authorization" in names)
+        ):
+            raise ValueError("sign sets the header Authorization: remove basic and that header")
         if self.validity_min and self.validity_max and self.validity_max < self.validity_min:
             raise ValueError("validity_max must not be shorter than validity_min")
         return self

@@ -18,7 +18,7 @@ from deliveryd.sandbox.impersonation import Impersonation, LookupForm
 from deliveryd.sandbox.providers import Mood
 from deliveryd.sandbox.records import StandInChannel
 from deliveryd.sandbox.shapes import Shape
-from deliveryd.sandbox.signing import SigningForm, public_key
+from deliveryd.sandbox.signing import SigningForm, private_key, public_key
 
 SECRET = "whsec_sandboxSecretOf32CharactersLong0"  # noqa: S105 - a stand-in's secret guards nothing
 """The secret of every provider of the sandbox; Standard Webhooks ask for this form."""
@@ -129,7 +129,10 @@ def provider_table(preset: Preset, sandbox: str) -> tuple[list[str], Mapping[str
 
 
 def _secret(preset: Preset, name: str) -> str:
-    """Return the content of a secret's file: the public key for what the sandbox signs with a private one."""
+    """Return the content of a secret's file: where a private key signs, that key or the public one."""
+    sign = preset.file.table.get("sign", {})
+    if sign.get("scheme") == "jwt" and sign.get("secret") == name:
+        return private_key()
     signing = cast("PresetSandbox", preset.file.sandbox).signature
     is_public = signing is not None and signing.scheme == "ecdsa" and signing.secret == name
     return public_key(SECRET) if is_public else SECRET

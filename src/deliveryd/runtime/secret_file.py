@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 from deliveryd.runtime.rights import READ, WRITE, foreign_group, may_others
+
+_PEM = re.compile(r"-----BEGIN ([A-Z0-9 ]+)-----\n[A-Za-z0-9+/=\n]+-----END \1-----")
 
 _LONG_WORD = 20
 """Letters and digits from which a name may be a key rather than a file's name."""
@@ -57,7 +60,7 @@ class SecretFile:
         return None
 
     def read(self) -> str:
-        """Return the secret without surrounding white space.
+        """Return the secret without surrounding white space; the lines of a key in PEM become one.
 
         Raises ValueError if the file can't be read, is empty, isn't one line of UTF-8, or others may read or
         change it. The checks apply to the opened file.
@@ -78,6 +81,8 @@ class SecretFile:
             raise ValueError(problem)
         if not text:
             raise ValueError(f"{self.path} is empty")
+        if _PEM.fullmatch(text):
+            text = text.replace("\n", "")
         if not text.isprintable():
             raise ValueError(f"{self.path} contains more than one line, or control characters")
         return text

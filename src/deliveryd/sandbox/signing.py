@@ -13,6 +13,7 @@ from datetime import datetime
 from typing import Any, Literal
 from urllib.parse import urlencode
 
+from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.asymmetric.ec import (
     ECDSA,
     SECP256R1,
@@ -20,7 +21,12 @@ from cryptography.hazmat.primitives.asymmetric.ec import (
     derive_private_key,
 )
 from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+)
 
 from deliveryd.sandbox.shapes import Values, fill
 
@@ -133,6 +139,12 @@ def _ecdsa(how: SigningForm, secret: str, report: Outgoing) -> dict[str, str]:
 
 def _private_key(secret: str) -> EllipticCurvePrivateKey:
     return derive_private_key(int.from_bytes(hashlib.sha256(secret.encode()).digest()), SECP256R1())
+
+
+def private_key() -> str:
+    """Return an RSA key in PEM, for requests that the sandbox doesn't verify."""
+    key = rsa.generate_private_key(65537, 2048)
+    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
 
 
 def public_key(secret: str) -> str:

@@ -1,0 +1,100 @@
+"""Tokens that the http adapter signs its requests with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import jwt
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey, generate_private_key
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+
+from deliveryd.channels.base import Accepted
+from deliveryd.channels.http_signing import LIFETIME, Bearer
+from deliveryd.errors import ConfigError
+from deliveryd.model import SECOND
+from deliveryd.testing.gateway import open_gateway
+from deliveryd.testing.samples import dispatch, opened
+
+pytestmark = pytest.mark.anyio
+
+
+class At:
+    """A clock that stands still."""
+
+    def __init__(self, now: int) -> None:
+        self._now = now
+
+    def now(self) -> int:
+        return self._now
+
+
+def private_key(bits: int = 2048) -> RSAPrivateKey:
+    return generate_private_key(65537, bits)
+
+
+def pem(key: RSAPrivateKey | Ed25519PrivateKey, form: PrivateFormat = PrivateFormat.PKCS8) -> str:
+    return key.private_bytes(Encoding.PEM, form, NoEncryption()).decode()
+
+
+def bearer_options(folder: Path, secret: str) -> dict[str, Any]:
+    """Requests with a token, whose key is in a file of this content."""
+    (folder / "key").write_text(secret)
+    (folder / "key").chmod(0o600)
+    return {
+        "json": {"text": "{content.text}"},
+        "secrets": {"key": str(folder / "key")},
+        "sign": {"scheme": "jwt", "secret": "key", "claims": {"application_id": "app-1"}},
+    }
+
+
+@pytest.mark.parametrize("form", [PrivateFormat.PKCS8, PrivateFormat.TraditionalOpenSSL])
+async def test_a_request_with_a_token(tmp_path: Path, form: PrivateFormat) -> None:
+    """A token has the claims of the table and is valid for 15 minutes; a preview masks it."""
+    key = private_key()
+    options = bearer_options(tmp_path, pem(key, form))
+    sample = dispatch("sms", {"text": "Hi"}, clock=At(1_795_286_400 * SECOND))
+    async with open_gateway() as gateway:
+        async with opened("http", {"url": gateway.url, **options}, block="sms") as channel:
+            assert isinstance(await channel.send(sample), Accepted)
+            assert "Authorization: Bearer ***\n" in channel.preview(sample)
+        scheme, token = gateway.seen[0].headers["authorization"].split(" ")
+        claims = jwt.decode(
+            token, key.public_key(), ["RS256"], options={"verify_exp": False, "verify_iat": False}
+        )
+        assert scheme == "Bearer"
+        assert str(UUID(claims["jti"])) == claims.pop("jti")
+        assert claims == {"application_id": "app-1", "iat": 1_795_286_400, "exp": 1_795_287_300}
+
+
+async def test_a_token_is_used_until_half_of_its_lifetime_is_over() -> None:
+    """Or until the clock is set back."""
+    signer = Bearer(private_key(), {})
+
+    def token(at: int) -> list[tuple[bytes, bytes]]:
+        return signer.headers(dispatch("sms", {}, clock=At(at * SECOND)), b"")
+
+    first = token(1_795_286_400)
+    assert token(1_795_286_400 + LIFETIME // 2 - 1) == first
+    second = token(1_795_286_400 + LIFETIME // 2)
+    assert second != first
+    assert token(1_795_286_400) != second
+
+
+@pytest.mark.parametrize(
+    ("secret", "problem"),
+    [
+        ("hunter2", "must be an RSA private key in PEM, without a passphrase"),
+        (pem(Ed25519PrivateKey.generate()), "must be an RSA private key of at least 2048 bits"),
+        (pem(private_key(1024)), "must be an RSA private key of at least 2048 bits"),
+    ],
+    ids=["no key", "another kind", "too short"],
+)
+async def test_a_key_that_cannot_sign_a_token_is_named(tmp_path: Path, secret: str, problem: str) -> None:
+    options = {"url": "http://127.0.0.1:1/", **bearer_options(tmp_path, secret)}
+    with pytest.raises(ConfigError, match=rf"secrets\.key: {problem}"):
+        async with opened("http", options, block="sms"):
+            pass

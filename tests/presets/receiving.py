@@ -36,6 +36,7 @@ class Intake:
         self._now = now
         self.readings: list[ReadReports] = []
         self.forged = 0
+        self.verified = 0
 
     async def take_in(self, _provider: str, request: ReceiptRequest) -> ReceiptReply:
         """Answer one request."""
@@ -47,6 +48,7 @@ class Intake:
             self.forged += 1
             return self._inlet.refusal
         assert isinstance(verified, ReceiptRequest)
+        self.verified += 1
         try:
             self.readings.append(at_once(self._inlet.read(verified, self._now)))
         except Unreadable as error:
@@ -110,10 +112,10 @@ async def run_signature(preset: Preset, file: CaseFile, case: SignatureCase, fol
     inlet = open_inlet(options)
     intake = Intake(inlet, micros(given.at or USUAL_INSTANT))
     called = urlsplit(case.url)
-    path = called.path.rpartition("/")[0] if inlet.has_token_in_path else called.path
+    path = called.path.rpartition("/")[0] if inlet.has_token_in_path else called.path.rstrip("/")
     body, kind = written_body(case)
     headers = {**({"Content-Type": kind} if kind and case.method == "POST" else {}), **case.headers}
     async with receipts_server(inlet, intake, path, f"{called.scheme}://{called.netloc}") as origin:
         await _sent(case.method, origin + case.url.partition(called.netloc)[2], body, headers)
-    seen = "invalid" if intake.forged else "valid"
+    seen = "invalid" if intake.forged else "valid" if intake.verified else "not verified at all"
     return [] if seen == case.expect else [f"expected {case.expect}, got {seen}"]

@@ -649,6 +649,36 @@ async def test_events_behind_a_failing_one_leave_the_outbox(tmp_path: Path) -> N
 
 
 @in_virtual_time
+async def test_a_pause_ends_while_the_journal_moves_the_failing_event(tmp_path: Path) -> None:
+    """On a slow disk, and a new batch is refused meanwhile: all goes on, and the event is told at last."""
+    async with running(tmp_path) as station:
+        put_last, moving = station.journal.put_last, anyio.Event()
+
+        async def slowly(rows: Sequence[OutboxRow]) -> None:
+            moving.set()
+            await anyio.sleep(60)
+            await put_last(rows)
+
+        async def meanwhile() -> None:
+            if 2000 in station.service.posts[-1] and not moving.is_set():
+                await moving.wait()
+                await anyio.sleep(30)
+
+        station.journal.put_last = slowly  # type: ignore[method-assign]
+        station.service.fails_at = {0}
+        await station.put(*range(BATCH))
+        station.signals.expect_now(BATCH)
+        await station.service.accepts(BATCH - 1, 60)
+        station.service.refuses, station.service.meanwhile = {1000, 2000}, meanwhile
+        await station.put(*range(1000, 1000 + BATCH), *range(2000, 2000 + BATCH))
+        station.signals.expect_now(2 * BATCH)
+        await station.service.accepts(3 * BATCH - 3, 600)
+        station.service.fails_at = set()
+        await station.flushed(3 * BATCH)
+        assert Counter(station.service.answered).most_common(1)[0][1] == 1
+
+
+@in_virtual_time
 async def test_an_outage_in_which_everything_fails_costs_a_post_a_pause(
     tmp_path: Path, lines: Callable[[], list[dict[str, Any]]]
 ) -> None:

@@ -221,7 +221,7 @@ class Reporting:
     async def _put_held_last(self) -> None:
         """Let what waits for nothing but held events be settled."""
         held = self._unsettled.unposted_of(self._held)
-        await self._journal.put_last([rows[0] for rows in held])
         for rows in held:
-            self._unsettled.forget(rows)
+            self._unsettled.forget(rows)  # first: the pauses of some may end meanwhile
+        await self._journal.put_last([rows[0] for rows in held])
         self._more = True

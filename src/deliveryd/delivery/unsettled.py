@@ -80,7 +80,7 @@ class Unsettled:
         self._answers.update((row.seq, refused) for row in rows)
 
     def forget(self, rows: Sequence[OutboxRow]) -> None:
-        """Remove unposted rows that the journal moved: they are read again where they are now."""
+        """Remove unposted rows that the journal is to move: they are read again where they are then."""
         for row in rows:
             del self._rows[row.seq], self._unposted[row.seq]
 

@@ -633,6 +633,23 @@ async def test_every_third_event_fails_and_all_others_are_accepted(tmp_path: Pat
 
 
 @in_virtual_time
+async def test_the_service_fails_at_all_events_in_front_of_the_others(tmp_path: Path) -> None:
+    """More than are read before the first is settled: those behind them are accepted in hours."""
+    async with running(tmp_path) as station:
+        bad, good = 5 * BATCH, 2 * BATCH
+        station.service.fails_at = set(range(bad))
+        await station.put(*range(bad + good))
+        station.signals.expect_now(bad + good)
+        await station.service.accepts(good, 6 * 3600)
+        await station.put(*range(10_000, 10_000 + good))
+        station.signals.expect_now(good)
+        await station.service.accepts(2 * good, 3600)
+        station.service.fails_at = set()
+        await station.flushed(bad + 2 * good)
+        assert Counter(station.service.accepted).most_common(1)[0][1] == 1
+
+
+@in_virtual_time
 async def test_events_behind_a_failing_one_leave_the_outbox(tmp_path: Path) -> None:
     """A restart doesn't post them again, and reads don't get slower while it waits."""
     async with running(tmp_path) as station:

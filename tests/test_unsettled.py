@@ -15,16 +15,16 @@ def test_a_later_event_waits_until_the_earlier_one_of_its_message_is_settled() -
     first, other, later = _row(1, 7), _row(2, 8), _row(3, 7, "delivered")
     unsettled = Unsettled()
     unsettled.read([first, other])
-    assert unsettled.first(9, 0, ()) == [first, other]
+    assert unsettled.first(9, ()) == [first, other]
     unsettled.post([first, other])
     unsettled.read([first, other, later])
-    assert unsettled.first(9, 0, ()) == []
+    assert unsettled.first(9, ()) == []
     unsettled.answer([other], None)
     assert list(unsettled.in_turn()) == []
-    assert unsettled.first(9, 0, ()) == []
+    assert unsettled.first(9, ()) == []
     unsettled.answer([first], None)
     assert [(rows, refused) for rows, refused in unsettled.in_turn()] == [([first, other], None)]
-    assert unsettled.first(9, 0, ()) == [later]
+    assert unsettled.first(9, ()) == [later]
 
 
 def test_what_was_answered_is_settled_in_order() -> None:

@@ -31,7 +31,7 @@ MOST_UNSETTLED = 4
 """Full batches that may be read before the first of them is settled."""
 
 MOST_KEPT_BACK = 10_000
-"""Events in memory that the service fails at, at most; new ones are read beside them."""
+"""Events in memory that the service fails at, or may fail at, at most; new ones are read beside them."""
 
 HELD_INTERVAL = 1.0
 """Seconds between two looks at their pauses."""
@@ -114,11 +114,15 @@ class Reporting:
         """Read new events, and return those that may be posted now, a batch at most."""
         async with self._settling:  # else what is settled meanwhile would be taken for new
             most = self._posting.size(self._batch_size)
-            behind = self._behind if self._posting.is_searching else 0
-            while True:
-                found = self._unsettled.first(most, behind, self._held)
-                if len(found) == most or not await self._read():
+            searched = 0
+            if self._posting.is_searching:
+                while await self._read():
+                    pass
+                searched = self._unsettled.anywhere(self._behind)
+            while len(found := self._unsettled.first(most, self._held, searched)) < most:
+                if not await self._read():
                     break
+            found = found or self._unsettled.first(most, self._held)
             rows = self._posting.fitting(found)
             self._unsettled.post(rows)
             return rows
@@ -129,7 +133,7 @@ class Reporting:
         if not before or now - self._looked_through_at >= HEARTBEAT_INTERVAL:
             after, limit = 0, before + self._batch_size
             self._looked_through_at = now
-        elif self._more and before < MOST_UNSETTLED * self._batch_size + min(len(self._held), MOST_KEPT_BACK):
+        elif self._more and before < self._most_unsettled():
             after, limit = self._unsettled.last, self._batch_size
         else:
             return False
@@ -137,6 +141,11 @@ class Reporting:
         self._more = len(rows) == limit
         self._unsettled.read(rows)
         return len(self._unsettled) > before
+
+    def _most_unsettled(self) -> int:
+        """How many events may be in memory before more are read: all may fail that are searched now."""
+        kept_back = MOST_KEPT_BACK if self._posting.is_searching else len(self._held)
+        return MOST_UNSETTLED * self._batch_size + min(kept_back, MOST_KEPT_BACK)
 
     async def _post(self, posts: TaskGroup, rows: Sequence[OutboxRow]) -> PostAnswer:
         answer, reason = await self._posting.ask(rows)
@@ -215,7 +224,7 @@ class Reporting:
                     await self._posting.settle(settled)
                 else:
                     await self._posting.set_aside(settled[0], reason)
-        if self._more or self._unsettled.first(1, 0, self._held):
+        if self._more or self._unsettled.first(1, self._held):
             self._signals.expect_now(0)  # what was behind them may be read or posted now
 
     async def _put_held_last(self) -> None:

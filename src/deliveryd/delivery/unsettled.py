@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
+from random import choice
 
 from deliveryd.journal.base import OutboxRow
 
@@ -38,11 +39,8 @@ class Unsettled:
                 self._rows[row.seq] = self._unposted[row.seq] = row
                 self.last = max(self.last, row.seq)
 
-    def first(self, most: int, behind: int, left_out: Collection[int]) -> list[OutboxRow]:
-        """The first rows that may be posted now, all of them at once, but for messages that are left out.
-
-        Those with a number above `behind` come first; the others if there is none.
-        """
+    def first(self, most: int, left_out: Collection[int], behind: int = 0) -> list[OutboxRow]:
+        """The first rows that may be posted now, behind a number, but for messages that are left out."""
         passed_over: set[int] = set()
         found: list[OutboxRow] = []
         for seq, row in self._unposted.items():
@@ -54,7 +52,14 @@ class Unsettled:
             found.append(row)
             if len(found) == most:
                 break
-        return self.first(most, 0, left_out) if behind and not found else found
+        return found
+
+    def anywhere(self, behind: int) -> int:
+        """This number or that of any unposted row: where the next post begins that is to find accepted ones.
+
+        Those at fault may be the first ones, and very many.
+        """
+        return choice([behind, choice([*self._unposted, 0])])
 
     def unposted_of(self, messages: Collection[int]) -> list[list[OutboxRow]]:
         """The rows of each of these messages, in order, of which none is posted or answered."""

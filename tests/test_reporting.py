@@ -696,6 +696,43 @@ async def test_a_pause_ends_while_the_journal_moves_the_failing_event(tmp_path: 
 
 
 @in_virtual_time
+async def test_a_refusal_is_told_though_a_failing_event_is_ahead_of_it(
+    tmp_path: Path, lines: Callable[[], list[dict[str, Any]]]
+) -> None:
+    """Within minutes, with few other events, so that an operator can mend it."""
+    async with running(tmp_path) as station:
+        station.service.fails_at = {0}
+        await station.put(0, 1)
+        station.signals.expect_now(2)
+        await station.service.accepts(1, 60)
+        station.service.refuses = {2}
+        await station.put(2, 3)
+        station.signals.expect_now(2)
+        await station.service.accepts(2, 60)
+        await anyio.sleep(180)
+        assert [row.message_id for row in station.refused] == [2]
+    assert [line["message_id"] for line in lines() if line["event"] == "events.refused"] == [2]
+
+
+@in_virtual_time
+async def test_more_failing_events_than_are_kept_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those beyond stay in the journal; new events are accepted all the same."""
+    monkeypatch.setattr("deliveryd.delivery.reporting.MOST_KEPT_BACK", BATCH)
+    async with running(tmp_path) as station:
+        station.service.fails_at = set(range(0, 10_000, 2))
+        for begin in range(0, 14 * BATCH, BATCH):
+            await station.put(*range(begin, begin + BATCH))
+            station.signals.expect_now(BATCH)
+            await anyio.sleep(300)
+        await station.service.accepts(7 * BATCH, 4 * 3600)
+        assert len(station.reporting._unsettled) <= 6 * BATCH
+        await station.put(10_001)
+        await station.service.accepts(7 * BATCH + 1, 600)
+
+
+@in_virtual_time
 async def test_an_outage_in_which_everything_fails_costs_a_post_a_pause(
     tmp_path: Path, lines: Callable[[], list[dict[str, Any]]]
 ) -> None:

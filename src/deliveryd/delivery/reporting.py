@@ -36,6 +36,9 @@ MOST_KEPT_BACK = 10_000
 HELD_INTERVAL = 1.0
 """Seconds between two looks at their pauses."""
 
+PUT_LAST_INTERVAL = 60.0
+"""Seconds after which events that were answered are settled, though such events are ahead of them."""
+
 FIRST_REPEAT, LONGEST_REPEAT = 5.0, 3600.0
 """Seconds between two posts of an event that the service fails at."""
 
@@ -61,7 +64,7 @@ class Reporting:
         self._turns = anyio.CapacityLimiter(MOST_POSTS)
         self._held: dict[int, _Held] = {}  # by message
         self._more = True  # whether the outbox may have events that weren't read
-        self._looked_through_at = self._held_at = float("-inf")
+        self._looked_through_at = self._held_at = self._put_last_at = float("-inf")
         self._behind = 0  # while it fails: the last number that was tried
 
     @property
@@ -131,7 +134,9 @@ class Reporting:
         """Read a batch of the outbox, if there may be new events; return whether there were."""
         before, now = len(self._unsettled), anyio.current_time()
         if not before or now - self._looked_through_at >= HEARTBEAT_INTERVAL:
-            after, limit = 0, before + self._batch_size
+            await self._settle_behind_held()
+            before = len(self._unsettled)
+            after, limit = 0, before + (self._batch_size if before < self._most_unsettled() else 0)
             self._looked_through_at = now
         elif self._more and before < self._most_unsettled():
             after, limit = self._unsettled.last, self._batch_size
@@ -217,20 +222,34 @@ class Reporting:
                 if refused is None:
                     await self._posting.accept_early(rows)
                 self._unsettled.answer(rows, refused)
-            if self._held and self._unsettled.answered >= self._batch_size:
+            if self._unsettled.answered >= self._batch_size:
                 await self._put_held_last()
-            for settled, reason in self._unsettled.in_turn():
-                if reason is None:
-                    await self._posting.settle(settled)
-                else:
-                    await self._posting.set_aside(settled[0], reason)
+            await self._settle()
         if self._more or self._unsettled.first(1, self._held):
             self._signals.expect_now(0)  # what was behind them may be read or posted now
 
+    async def _settle(self) -> None:
+        """Settle what was answered and has nothing unanswered ahead of it."""
+        for settled, reason in self._unsettled.in_turn():
+            if reason is None:
+                await self._posting.settle(settled)
+            else:
+                await self._posting.set_aside(settled[0], reason)
+
+    async def _settle_behind_held(self) -> None:
+        """Let nothing be unread or unsettled for long that has held events ahead of it."""
+        is_full = self._more and len(self._unsettled) >= self._most_unsettled()
+        is_late = anyio.current_time() >= self._put_last_at + PUT_LAST_INTERVAL
+        if is_full or (is_late and self._unsettled.answered):
+            await self._put_held_last()
+            await self._settle()
+
     async def _put_held_last(self) -> None:
-        """Let what waits for nothing but held events be settled."""
-        held = self._unsettled.unposted_of(self._held)
+        """Have held events wait behind all others."""
+        if not (held := self._unsettled.unposted_of(self._held)):
+            return
         for rows in held:
             self._unsettled.forget(rows)  # first: the pauses of some may end meanwhile
         await self._journal.put_last([rows[0] for rows in held])
+        self._put_last_at = anyio.current_time()
         self._more = True

@@ -733,6 +733,36 @@ async def test_more_failing_events_than_are_kept_in_memory(
 
 
 @in_virtual_time
+async def test_failing_events_take_no_turn_of_the_search_for_refused_ones(tmp_path: Path) -> None:
+    """200 without an answer are due at once, and a new batch is refused: its others don't wait."""
+    async with running(tmp_path) as station:
+
+        async def no_answer() -> None:
+            if station.service.fails_at.intersection(station.service.posts[-1]):
+                await anyio.sleep(10)
+
+        count = 200
+        for begin in range(0, count, 10):
+            station.service.fails_at = set(range(begin + 10))
+            await station.put(*range(begin, begin + 10), begin + 10_000)
+            station.signals.expect_now(11)
+            await anyio.sleep(120)
+            await station.put(begin + 20_000)
+        await anyio.sleep(3600)
+        assert station.reporting.failing == count
+        accepted = len(station.service.accepted)
+        station.service.script = deque([ServiceUnavailable("no answer")] * 600)
+        await station.put(30_000)
+        await station.service.accepts(accepted + 1, 6 * 3600)
+        station.service.meanwhile = no_answer
+        await anyio.sleep(2)
+        station.service.refuses = {40_000}
+        await station.put(*range(40_000, 40_000 + BATCH))
+        station.signals.expect_now(BATCH)
+        await station.service.accepts(accepted + BATCH, 15)
+
+
+@in_virtual_time
 async def test_an_outage_in_which_everything_fails_costs_a_post_a_pause(
     tmp_path: Path, lines: Callable[[], list[dict[str, Any]]]
 ) -> None:

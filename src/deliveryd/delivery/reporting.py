@@ -206,7 +206,8 @@ class Reporting:
             return
         self._held_at = now
         due = {id_ for id_, held in self._held.items() if held.due <= now}
-        for row, *_ in self._unsettled.unposted_of(due):
+        room = max(int(self._turns.available_tokens) - MOST_POSTS // 2, 0)  # the others are for parts
+        for row, *_ in self._unsettled.unposted_of(due)[:room]:
             self._unsettled.post([row])
             posts.start_soon(self._post_in_turn, posts, [row])
 

@@ -763,6 +763,26 @@ async def test_failing_events_take_no_turn_of_the_search_for_refused_ones(tmp_pa
 
 
 @in_virtual_time
+async def test_messages_with_failing_events_take_no_places(tmp_path: Path) -> None:
+    """Intake goes on; a message has its place again once its `dequeued` is accepted."""
+    async with running(tmp_path) as station:
+        count, places = BATCH, station.recorder.in_flight
+        bad, good = range(count), range(1000, 1000 + count)
+        station.service.fails_at = set(bad)
+        messages = [QueuedMessage(id_, 1, 1, {}) for each in zip(bad, good, strict=True) for id_ in each]
+        await station.recorder.take(messages, [])
+        await station.service.accepts(count, 6 * 3600)
+        await station.put(*range(2000, 2200))
+        await anyio.sleep(3600)
+        assert station.reporting.failing == count
+        assert places.held == count
+        station.service.fails_at = set()
+        await station.flushed(2 * count + 200)
+        assert places.held == 2 * count
+        assert {entry.id for entry in station.recorder.take_ready()} == {*bad, *good}
+
+
+@in_virtual_time
 async def test_an_outage_in_which_everything_fails_costs_a_post_a_pause(
     tmp_path: Path, lines: Callable[[], list[dict[str, Any]]]
 ) -> None:

@@ -11,7 +11,8 @@ class InFlightLimit:
     """How many messages the line may hold at a time, and which ones it holds.
 
     A message holds its place from the take until it waits in the journal for a later time, or until the
-    service accepted the event of its end. So an outage of the events endpoint stops the taking.
+    service accepted the event of its end. So an outage of the events endpoint stops the taking; an event that
+    the service fails at, while it accepts others, frees the place.
     """
 
     def __init__(self, most: int) -> None:

@@ -218,6 +218,10 @@ class Posting:
         await self._recorder.settle(rows)
         self.settled.set()
 
+    def keep_back(self, row: OutboxRow) -> None:
+        """Let the message of an event that the service fails at take no place meanwhile."""
+        self._recorder.keep_back(row)
+
     async def set_aside(self, row: OutboxRow, reason: str) -> None:
         """Record that the service refused an event that has nothing ahead of it."""
         refused = await self._recorder.refuse(row, reason)

@@ -286,9 +286,16 @@ class Recorder:
         """Settle events that were accepted early, and that nothing is ahead of any more."""
         await self._journal.accept(rows, self._clock.now())
 
+    def keep_back(self, row: OutboxRow) -> None:
+        """Free the place of a message that waits for nothing but an event that the service fails at."""
+        if row.status == "dequeued" or row.status in FINAL:
+            self.in_flight.release([row.message_id])
+
     def _accepted(self, rows: Sequence[OutboxRow], reopened: Sequence[Entry]) -> int:
         dequeued = [id_ for _, id_, status, _ in rows if status == "dequeued"]
-        self._make_ready([entry for id_ in dequeued if (entry := self._awaiting.pop(id_, None))])
+        ready = [entry for id_ in dequeued if (entry := self._awaiting.pop(id_, None))]
+        self.in_flight.hold(entry.id for entry in ready)  # one at whose event the service failed has no place
+        self._make_ready(ready)
         self.in_flight.release([id_ for _, id_, status, _ in rows if status in FINAL])
         if reopened:
             self._reopen(reopened)

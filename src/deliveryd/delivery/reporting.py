@@ -195,6 +195,8 @@ class Reporting:
         pause = backoff(FIRST_REPEAT, LONGEST_REPEAT, failures)
         self._held[row.message_id] = _Held(failures, anyio.current_time() + pause)
         self._unsettled.take_back([row])
+        if len(self._held) <= MOST_KEPT_BACK:
+            self._posting.keep_back(row)
         if failures == 1:
             why = f"{row.status}: {reason}"
             log(Event.EVENTS_FAILING, message_id=row.message_id, reason=why, delay=pause)

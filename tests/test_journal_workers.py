@@ -579,6 +579,26 @@ async def test_an_event_waits_behind_those_in_an_inbox_whatever_is_settled_in_be
         assert await told(source, 1) == ["dequeued", "sent", "enroute", "delivered"]
 
 
+@pytest.mark.parametrize("adopter", ["first", "second"])
+async def test_the_outbox_is_read_on_from_an_adopted_log(source: JournalDatabase, adopter: str) -> None:
+    """In portions, whether its worker began before or after the adopter; new events follow at once."""
+    async with worker(source) as one, worker(source) as other:
+        journal, ended = (one, other) if adopter == "first" else (other, one)
+        await ended.take([sample_message(id_) for id_ in (1, 2, 3)], [], NOW)
+        await journal.take([sample_message(4)], [], NOW)
+        end_worker(source, int(adopter == "first"))
+        await adopted_by(journal)
+        await journal.take([sample_message(5)], [], NOW)
+        found: list[int] = []
+        last = 0
+        while rows := await journal.outbox(last, 2):
+            found += [row.message_id for row in rows]
+            last = rows[-1].seq
+            if len(found) == 4:
+                await journal.take([sample_message(6)], [], NOW)
+        assert found == [1, 2, 3, 4, 5, 6]
+
+
 async def test_an_inbox_goes_on_with_its_log_when_that_is_adopted(source: JournalDatabase) -> None:
     async with worker(source) as one:
         async with worker(source) as other:

@@ -131,7 +131,7 @@ class Reporting:
             return rows
 
     async def _read(self) -> bool:
-        """Read a batch of the outbox, if there may be new events; return whether there were."""
+        """Read a batch of the outbox, if there may be new events; return whether there may be more."""
         before, now = len(self._unsettled), anyio.current_time()
         if not before or now - self._looked_through_at >= HEARTBEAT_INTERVAL:
             await self._settle_behind_held()
@@ -145,7 +145,7 @@ class Reporting:
         rows = await self._journal.outbox(after, limit)
         self._more = len(rows) == limit
         self._unsettled.read(rows)
-        return len(self._unsettled) > before
+        return bool(rows)
 
     def _most_unsettled(self) -> int:
         """How many events may be in memory before more are read: all may fail that are searched now."""

@@ -22,7 +22,7 @@ class Unsettled:
         self._under_way: Counter[int] = Counter()  # by message: its rows that are posted, or answered
         self._answers: dict[int, str | None] = {}  # by number; None: accepted, else why it was refused
         self.last = 0
-        """The highest number that was read."""
+        """The number that was read last."""
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -37,7 +37,7 @@ class Unsettled:
         for row in rows:
             if row.seq not in self._rows:
                 self._rows[row.seq] = self._unposted[row.seq] = row
-                self.last = max(self.last, row.seq)
+            self.last = row.seq
 
     def first(self, most: int, left_out: Collection[int], behind: int = 0) -> list[OutboxRow]:
         """The first rows that may be posted now, behind a number, but for messages that are left out."""

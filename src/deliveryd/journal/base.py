@@ -398,7 +398,7 @@ class Journal(SharedLimits, Protocol):
         """
 
     async def outbox(self, after: int, limit: int) -> list[OutboxRow]:
-        """The oldest events that aren't accepted or refused yet, with a `seq` above `after`."""
+        """The oldest events that aren't accepted or refused yet, behind the one with this `seq`; 0: all."""
 
     async def accept(self, rows: Sequence[OutboxRow], at: int) -> list[Entry]:
         """Mark events as accepted by the service. A message whose `dequeued` is among them becomes READY.

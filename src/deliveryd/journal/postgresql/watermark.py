@@ -30,9 +30,11 @@ WHERE w.holder = %(worker)s ORDER BY w.id, e.seq
 _WAITING = f"""
 SELECT e.seq, e.message_id, e.status, e.body FROM worker w CROSS JOIN LATERAL (
     SELECT seq, message_id, status, body FROM event
-    WHERE seq > greatest(w.settled, %(after)s) AND seq < (w.id + 1) << {LOG_BITS}
+    WHERE seq > CASE w.id WHEN %(log)s THEN greatest(w.settled, %(after)s) ELSE w.settled END
+        AND seq < (w.id + 1) << {LOG_BITS}
     ORDER BY seq LIMIT %(limit)s) AS e
-WHERE w.holder = %(worker)s ORDER BY w.id = %(worker)s, e.seq LIMIT %(limit)s
+WHERE w.holder = %(worker)s AND (w.id = %(worker)s, w.id) >= (%(log)s = %(worker)s, %(log)s)
+ORDER BY w.id = %(worker)s, e.seq LIMIT %(limit)s
 """  # an adopted log first: it comes to an end
 _LOGS = "SELECT id, settled FROM worker WHERE holder = %s"
 _AHEAD = "SELECT seq FROM event WHERE seq > %s AND seq <= %s"
@@ -87,10 +89,9 @@ def _are_all(rows: Sequence[tuple[Any, ...]], worker: int, last: int, limit: int
 
 
 def waiting(db: Db, worker: int, after: int, limit: int) -> list[OutboxRow]:
-    """The oldest events behind a number that wait in the logs that a worker holds, log by log."""
-    return [
-        OutboxRow(*row) for row in db.execute(_WAITING, {"after": after, "limit": limit, "worker": worker})
-    ]
+    """The oldest events behind one that wait in the logs that a worker holds, log by log."""
+    values = {"after": after, "log": after >> LOG_BITS, "limit": limit, "worker": worker}
+    return [OutboxRow(*row) for row in db.execute(_WAITING, values)]
 
 
 def settle_posted(db: Db, worker: int, seqs: AbstractSet[int], at: int) -> list[Settled]:

@@ -632,6 +632,7 @@ async def test_every_third_event_fails_and_all_others_are_accepted(tmp_path: Pat
         assert [s for each, s in station.service.answered if each == id_] == ["dequeued", "error"]
 
 
+@pytest.mark.slow
 @in_virtual_time
 async def test_the_service_fails_at_all_events_in_front_of_the_others(tmp_path: Path) -> None:
     """More than are read before the first is settled: those behind them are accepted in hours."""
@@ -714,6 +715,7 @@ async def test_a_refusal_is_told_though_a_failing_event_is_ahead_of_it(
     assert [line["message_id"] for line in lines() if line["event"] == "events.refused"] == [2]
 
 
+@pytest.mark.slow
 @in_virtual_time
 async def test_more_failing_events_than_are_kept_in_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -732,6 +734,7 @@ async def test_more_failing_events_than_are_kept_in_memory(
         await station.service.accepts(7 * BATCH + 1, 600)
 
 
+@pytest.mark.slow
 @in_virtual_time
 async def test_failing_events_take_no_turn_of_the_search_for_refused_ones(tmp_path: Path) -> None:
     """200 without an answer are due at once, and a new batch is refused: its others don't wait."""
@@ -762,6 +765,7 @@ async def test_failing_events_take_no_turn_of_the_search_for_refused_ones(tmp_pa
         await station.service.accepts(accepted + BATCH, 15)
 
 
+@pytest.mark.slow
 @in_virtual_time
 async def test_messages_with_failing_events_take_no_places(tmp_path: Path) -> None:
     """Intake goes on; a message has its place again once its `dequeued` is accepted."""

@@ -457,7 +457,7 @@ class Dispatcher:
         self._under_way += len(batch)
         kit.use.begin(len(batch))
         now = self._clock.now()
-        begun: list[tuple[Entry, Routed]] = []
+        begun: list[tuple[Entry, Routed, Kit]] = []
         steps: list[Transition] = []
         characters = 0
         may_wait = self._pauses.any or self._channel_name in self._stopped.digests
@@ -465,8 +465,8 @@ class Dispatcher:
             if characters > MOST_DIGESTED:
                 characters = 0
                 await anyio.lowlevel.checkpoint()
-            characters += routed.size
-            entry, _, customer, rendered, expires_at = routed
+            entry, _, customer, rendered, expires_at, size = routed
+            characters += size
             if expires_at is not None and is_expired(expires_at, now):
                 steps.append(self._expire(routed, now))
                 continue
@@ -477,11 +477,11 @@ class Dispatcher:
                 continue
             digest = entry.digest if may_have_arrived else digest_of(rendered, kit.values(customer))
             entry = entry.begun(self.name, digest, now)
-            begun.append((entry, routed))
+            begun.append((entry, routed, kit))
             steps.append(transitions.intent(entry, now, self._intermediate))
         settled = await self._record(steps)
         if settled:  # a receipt says that it was sent already
-            for entry, _ in begun:
+            for entry, *_ in begun:
                 if entry.id in settled:
                     kit.refusals.unanswered(entry.settings_id)
             begun = [each for each in begun if each[0].id not in settled]
@@ -489,21 +489,21 @@ class Dispatcher:
             kit.breaker.withdraw()
         self._under_way -= len(batch) - len(begun)
         kit.use.end(len(batch) - len(begun))
-        await self._start(begun, kit, workers)
+        await self._start(begun, workers)
 
-    async def _start(self, begun: Sequence[tuple[Entry, Routed]], kit: Kit, workers: TaskGroup) -> None:
+    async def _start(self, begun: Sequence[tuple[Entry, Routed, Kit]], workers: TaskGroup) -> None:
         """Start attempts whose intents are recorded, not too many in one turn of the event loop."""
-        characters = 0
-        for entry, routed in begun:
+        first = characters = 0
+        for count, (_, routed, _) in enumerate(begun):
             if characters > MOST_BEGUN:
-                characters = 0
-                self._start_attempts(workers)
+                self._start_attempts(begun[first:count], workers)
+                first, characters = count, 0
                 await anyio.lowlevel.checkpoint()
-            self._begun.append((entry, routed, kit))
             characters += ATTEMPT + routed.size
-        self._start_attempts(workers)
+        self._start_attempts(begun[first:], workers)
 
-    def _start_attempts(self, workers: TaskGroup) -> None:
+    def _start_attempts(self, begun: Sequence[tuple[Entry, Routed, Kit]], workers: TaskGroup) -> None:
+        self._begun.extend(begun)
         more = len(self._begun) - self._idle.unpark(len(self._begun))
         for _ in range(min(more, self._policy.concurrency - self._workers)):
             self._workers += 1

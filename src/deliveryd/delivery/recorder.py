@@ -292,11 +292,11 @@ class Recorder:
             self.in_flight.release([row.message_id])
 
     def _accepted(self, rows: Sequence[OutboxRow], reopened: Sequence[Entry]) -> int:
-        dequeued = [id_ for _, id_, status, _ in rows if status == "dequeued"]
+        dequeued = [row.message_id for row in rows if row.status == "dequeued"]
         ready = [entry for id_ in dequeued if (entry := self._awaiting.pop(id_, None))]
         self.in_flight.hold(entry.id for entry in ready)  # one at whose event the service failed has no place
         self._make_ready(ready)
-        self.in_flight.release([id_ for _, id_, status, _ in rows if status in FINAL])
+        self.in_flight.release([row.message_id for row in rows if row.status in FINAL])
         if reopened:
             self._reopen(reopened)
         for watcher in self._watchers:

@@ -37,23 +37,22 @@ class Road(NamedTuple):
 
 
 class Routed(NamedTuple):
-    """A message that can be sent: by which provider, to whom, what, and until when."""
+    """A message that can be sent: by which provider, to whom, what, and until when.
+
+    `size`: the number of characters that work on it may grow with.
+    """
 
     entry: Entry
     provider: str
     customer: Customer | None
     rendered: Rendered
     expires_at: int | None
+    size: int = 0
 
     @property
     def bound(self) -> Entry:
         """The message, bound to the provider."""
         return self.entry.bound(self.provider)
-
-    @property
-    def size(self) -> int:
-        """The number of characters that work on it may grow with."""
-        return size_of(self.entry, self.rendered, self.customer)
 
 
 class Held(NamedTuple):
@@ -179,7 +178,9 @@ class Router:
             if self._pauses.any and (pause := self._pauses.at(name)) is not None:
                 return Held(entry, pause, settings.expires_at)
             said, values = entry.content
-            return Routed(entry, name, Customer(entry.customer_id, values), said, settings.expires_at)
+            customer = Customer(entry.customer_id, values)
+            size = size_of(entry, said, customer)
+            return Routed(entry, name, customer, said, settings.expires_at, size)
         route = self._first_usable(entry, settings, customer)
         if entry.doubt and isinstance(route, Undeliverable) and entry.provider in self._providers:
             return Routed(entry, entry.provider, customer, UNRENDERED, settings.expires_at)
@@ -255,7 +256,8 @@ class Router:
             if not entry.doubt and (flaw := rules.flaw(rendered)) is not None:
                 unfit[channel] = flaw
                 return None
-        return Routed(entry, provider, customer, rendered, settings.expires_at)
+        size = size_of(entry, rendered, customer)
+        return Routed(entry, provider, customer, rendered, settings.expires_at, size)
 
     def _without_removed(self, entry: Entry) -> Entry:
         """A message with content to repeat; it has left its provider if that was removed."""

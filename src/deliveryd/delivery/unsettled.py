@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
+from itertools import islice
+from operator import attrgetter
 from random import choice
 
 from deliveryd.journal.base import OutboxRow
+
+_message_of = attrgetter("message_id")
 
 
 class Unsettled:
@@ -34,13 +38,16 @@ class Unsettled:
 
     def read(self, rows: Sequence[OutboxRow]) -> None:
         """Add what was read of the outbox; rows that are here already change nothing."""
-        for row in rows:
-            if row.seq not in self._rows:
-                self._rows[row.seq] = self._unposted[row.seq] = row
-            self.last = row.seq
+        new = {row.seq: row for row in rows if row.seq not in self._rows}
+        self._rows |= new
+        self._unposted |= new
+        if rows:
+            self.last = rows[-1].seq
 
     def first(self, most: int, left_out: Collection[int], behind: int = 0) -> list[OutboxRow]:
         """The first rows that may be posted now, behind a number, but for messages that are left out."""
+        if not (behind or left_out or self._under_way):
+            return list(islice(self._unposted.values(), most))
         passed_over: set[int] = set()
         found: list[OutboxRow] = []
         for seq, row in self._unposted.items():
@@ -73,7 +80,7 @@ class Unsettled:
         """Note that these rows are posted."""
         for row in rows:
             del self._unposted[row.seq]
-        self._under_way.update(row.message_id for row in rows)
+        self._under_way.update(map(_message_of, rows))
 
     def take_back(self, rows: Sequence[OutboxRow]) -> None:
         """Note that these rows have to be posted again."""
@@ -91,7 +98,7 @@ class Unsettled:
 
     def lead(self, rows: Sequence[OutboxRow]) -> bool:
         """Whether these posted rows are the first ones here, so that nothing is ahead of them."""
-        return all(seq == row.seq for seq, row in zip(self._rows, rows, strict=False))
+        return list(islice(self._rows, len(rows))) == [row.seq for row in rows]
 
     def in_turn(self) -> Iterator[tuple[list[OutboxRow], str | None]]:
         """What was answered and has nothing unanswered ahead: accepted rows together, each refused one alone.
@@ -104,12 +111,18 @@ class Unsettled:
 
     def remove(self, rows: Sequence[OutboxRow]) -> None:
         """Remove posted rows that are settled."""
-        for row in rows:
+        if len(rows) == len(self._rows):
+            self._rows.clear()
+            self._answers.clear()
+        for row in rows if self._rows else ():
             del self._rows[row.seq]
             self._answers.pop(row.seq, None)
         self._free(rows)
 
     def _free(self, rows: Sequence[OutboxRow]) -> None:
+        if len(self._rows) == len(self._unposted):  # none is posted or answered any more
+            self._under_way.clear()
+            return
         for row in rows:
             self._under_way[row.message_id] -= 1
             if not self._under_way[row.message_id]:

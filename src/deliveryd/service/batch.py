@@ -32,6 +32,9 @@ LARGEST_AT_ONCE = 8 << 20
 LARGEST_IN_THE_LOOP = 64 << 10
 """Largest answer read in the event loop, in bytes; a larger one is read beside it, by its elements."""
 
+LARGEST_IN_ONE_CALL = 256 << 10
+"""Largest answer parsed by one call, in bytes: for two milliseconds, in which no other thread runs."""
+
 ELEMENTS_AT_ONCE = 50
 """Elements read in one turn of the event loop: some milliseconds, if all are malformed."""
 
@@ -179,7 +182,7 @@ def _parsed_whole(body: bytes, asked: int) -> list[object] | None:
         return None
     try:
         text = body.decode("utf-8-sig")
-        if len(body) > LARGEST_IN_THE_LOOP:
+        if len(body) > LARGEST_IN_ONE_CALL:
             parsed = number_text.elements_of(text, LARGEST_ELEMENT)
         else:
             parsed = number_text.loads_integers(text)

@@ -170,10 +170,11 @@ class Case(NamedTuple):
         ledger = self.history.ledger
         if asked.life not in ledger.crashed or asked.life in ledger.process_of(later.life):
             return True
+        told = {"accepted", "sent"}
+        if any(event.status in told for event in self.refused):
+            return True
         return any(
-            asked.order < heard.order < later.order
-            for heard in self.heard
-            if heard.event.status in {"accepted", "sent"}  # one of which the service may refuse
+            asked.order < heard.order < later.order for heard in self.heard if heard.event.status in told
         )
 
     def stops(self, channel: str, before: int | None = None) -> list[Change]:

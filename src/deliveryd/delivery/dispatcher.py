@@ -113,7 +113,7 @@ class Dispatcher:
         self._is_recording = False
         self._wakeup = AutoResetEvent()
         self._stopping = False
-        self._was_given_up = False
+        self._given_up: frozenset[str] = frozenset()  # the channel's, when the queue was routed again last
         self._finished = AutoResetEvent()
 
     def _equip(self, lane: Lane, use: AdapterUse) -> None:
@@ -366,13 +366,14 @@ class Dispatcher:
         A message that is to be the next probe stays.
         """
         if not self._breaker.is_open:
-            self._was_given_up = False
+            self._given_up = frozenset()
             return
-        if self._is_given_up and not self._was_given_up:
+        given_up = self._choice.given_up if self._is_given_up else frozenset[str]()
+        if given_up and given_up != self._given_up:
             self._route_again(lambda routed: not routed.entry.doubt)
         elif not self._provider.is_reached:
             self._route_again(self._moves)
-        self._was_given_up = self._is_given_up
+        self._given_up = given_up
         surplus = self._queue.take_surplus()
         for routed in surplus:
             self._refusals.unanswered(routed.entry.settings_id)

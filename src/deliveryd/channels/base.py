@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 from deliveryd.errors import TooLate
-from deliveryd.model import Clock, Customer, Entry, Rendered, size_of
+from deliveryd.model import Clock, Customer, Entry, Rendered
 
 
 class Dispatch(NamedTuple):
@@ -17,7 +17,8 @@ class Dispatch(NamedTuple):
     gave one. Nothing may be sent after `expires_at` by `clock`: an adapter calls
     `check_time` immediately before the first byte that can't be withdrawn. `traceparent` continues the
     message's trace (W3C Trace Context); None: it isn't traced. `may_begin` says whether the worker surely
-    keeps the message until an attempt that begins now is over; None: no other worker can take it.
+    keeps the message until an attempt that begins now is over; None: no other worker can take it. `size` is
+    the number of characters that writing the message may grow with: see `size_of`.
     """
 
     key: str
@@ -29,11 +30,7 @@ class Dispatch(NamedTuple):
     provider_id: str | None = None
     traceparent: str | None = None
     may_begin: Callable[[], bool] | None = None
-
-    @property
-    def size(self) -> int:
-        """The number of characters that writing the message may grow with."""
-        return size_of(self.entry, self.rendered, self.customer)
+    size: int = 0
 
     def check_time(self) -> None:
         """Raise TooLate if the message has expired, or another worker could send it meanwhile."""

@@ -52,7 +52,7 @@ class Attempts:
         key = message_key(self._namespace, entry.id, self._provider, entry.beginning)
         dispatch = Dispatch(
             key, entry, routed.customer, routed.rendered, routed.expires_at, self._clock,
-            may_begin=kit.may_begin,
+            may_begin=kit.may_begin, size=routed.size,
         )  # fmt: skip
         if (
             entry.doubt

@@ -78,8 +78,11 @@ class Unsettled:
 
     def post(self, rows: Sequence[OutboxRow]) -> None:
         """Note that these rows are posted."""
-        for row in rows:
-            del self._unposted[row.seq]
+        if len(rows) == len(self._unposted):
+            self._unposted.clear()
+        else:
+            for row in rows:
+                del self._unposted[row.seq]
         self._under_way.update(map(_message_of, rows))
 
     def take_back(self, rows: Sequence[OutboxRow]) -> None:
@@ -98,6 +101,8 @@ class Unsettled:
 
     def lead(self, rows: Sequence[OutboxRow]) -> bool:
         """Whether these posted rows are the first ones here, so that nothing is ahead of them."""
+        if len(rows) == len(self._rows):
+            return True
         return list(islice(self._rows, len(rows))) == [row.seq for row in rows]
 
     def in_turn(self) -> Iterator[tuple[list[OutboxRow], str | None]]:
@@ -114,9 +119,10 @@ class Unsettled:
         if len(rows) == len(self._rows):
             self._rows.clear()
             self._answers.clear()
-        for row in rows if self._rows else ():
-            del self._rows[row.seq]
-            self._answers.pop(row.seq, None)
+        else:
+            for row in rows:
+                del self._rows[row.seq]
+                self._answers.pop(row.seq, None)
         self._free(rows)
 
     def _free(self, rows: Sequence[OutboxRow]) -> None:

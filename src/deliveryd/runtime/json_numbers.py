@@ -32,6 +32,9 @@ dumps_exact: Callable[[object], bytes] = partial(
 
 
 def loads_variables(text: str) -> Mapping[str, str]:
-    """Decode an object of texts and numbers, which become NumberText."""
-    variables: Mapping[str, str] = _decoder.decode(text)
+    """Decode an object of texts and numbers, which become NumberText; nothing stands around it.
+
+    Raises json.JSONDecodeError.
+    """
+    variables: Mapping[str, str] = _decoder.raw_decode(text)[0]
     return variables

@@ -122,10 +122,9 @@ def _read(body: bytes, asked: int) -> _Reading:
     if elements is not None:
         messages: list[QueuedMessage] = []
         try:
-            for count, element in enumerate(elements, 1):
-                messages.append(message_of(element))
-                if count % ELEMENTS_AT_ONCE == 0:
-                    yield
+            for first in range(0, len(elements), ELEMENTS_AT_ONCE):
+                messages += map(message_of, elements[first : first + ELEMENTS_AT_ONCE])
+                yield
         except ValidationError:  # one is no message
             pass
         else:

@@ -8,7 +8,7 @@ from typing import Any
 
 from deliveryd.channels.base import Channel, Dispatch
 from deliveryd.channels.registry import find_adapter, open_adapter
-from deliveryd.model import Clock, Customer, Entry, Rendered, WallClock
+from deliveryd.model import Clock, Customer, Entry, Rendered, WallClock, size_of
 
 BEGUN_AT = 1_700_000_000_000_000
 ADA = Customer(7, {"name": "Ada", "phone": "+15550111", "email": "ada@example.com"})
@@ -33,7 +33,11 @@ def dispatch(
 ) -> Dispatch:
     """One attempt to send message 42."""
     entry = Entry(id=42, settings_id=5, customer_id=7, variables={}, number=1, begun_at=BEGUN_AT)
-    return Dispatch(key, entry, customer, Rendered(block, "en", fields), expires_at, clock or WallClock())
+    rendered = Rendered(block, "en", fields)
+    return Dispatch(
+        key, entry, customer, rendered, expires_at, clock or WallClock(),
+        size=size_of(entry, rendered, customer),
+    )  # fmt: skip
 
 
 @asynccontextmanager

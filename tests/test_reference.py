@@ -6,10 +6,14 @@ import re
 import runpy
 import tomllib
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from deliveryd.sandbox.impersonation import values_of
+from deliveryd.sandbox.signing import SigningForm, body_values
 
 DOCS = Path(__file__).parent.parent / "docs"
 PAGES = sorted(DOCS.rglob("*.md"))
@@ -39,6 +43,13 @@ def test_every_key_and_option_has_a_meaning() -> None:
 def test_no_page_is_too_long(page: Path) -> None:
     """At most 300 lines."""
     assert len(page.read_text(encoding="utf-8").splitlines()) <= LONGEST_PAGE
+
+
+def test_every_placeholder_of_the_sandbox_is_on_the_page_of_presets() -> None:
+    now = datetime.now(UTC)
+    values = {*values_of("1", "1", "r", now), *body_values(SigningForm("mailgun"), "secret", now)}
+    text = (DOCS / "reference" / "presets.md").read_text(encoding="utf-8")
+    assert [name for name in sorted(values) if f"`{{{name}}}`" not in text] == []
 
 
 def test_every_page_is_in_the_navigation_of_the_site() -> None:

@@ -137,7 +137,7 @@ class ReceiptOptions(_ReceiptTable):
     )
     failed: list[Word] = Field([], description="words that mean failed; words of no list change nothing")
     intermediate: Mapping[IntermediateStatus, list[Word]] = Field(
-        {}, description="words for each intermediate status"
+        {}, description="words for the statuses sending and accepted; a pair here excepts a code of failed"
     )
     stopped: list[Word] = Field([], description="words that mean: nothing more to this recipient")
     resumed: list[Word] = Field([], description="words that mean: the recipient may be sent to again")

@@ -90,6 +90,23 @@ def test_a_preset_is_shown_with_its_keys_an_example_its_tables_and_sources(confi
     }
 
 
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("whatsapp", "reports to PUBLIC_URL/receipts/CHANNEL: register it at the provider\n"),
+        ("clickatell", "reports to PUBLIC_URL/receipts/CHANNEL/RECEIPT_TOKEN: register it at the provider\n"),
+        ("twilio", None),  # a request carries the address
+        ("webhook", None),  # reports nothing
+    ],
+)
+def test_an_address_that_the_provider_must_be_told_is_shown(name: str, told: str | None) -> None:
+    shown = command("channels", "show", name).out
+    assert ("register it" in shown) == (told is not None)
+    assert told is None or told in shown
+    example = tomllib.loads(shown.partition("to copy\n")[2].partition("the tables behind it")[0])
+    assert ("receipts" in example) == (name != "webhook")
+
+
 def test_a_preset_as_json_has_all_of_its_file(config: Path) -> None:
     shown = json.loads(command("channels", "show", "--config", str(config), "postbox", "--json").out)
     assert shown["keys"]["account"]["required"] is True

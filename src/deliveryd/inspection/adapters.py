@@ -124,6 +124,8 @@ def _preset_lines(preset: Preset) -> Iterator[str]:
     yield from _aligned(
         [*_promise_rows(file.channels, file.promises), ("documentation", "", file.documentation)]
     )
+    if (address := _registered_at(file)) is not None:
+        yield from ("", f"reports to {address}: register it at the provider")
     if file.notes:
         yield from ("", "notes")
         yield from (f"  {note}" for note in file.notes)
@@ -166,7 +168,7 @@ def _promise_rows(sends: Sequence[str], promises: Promises) -> list[tuple[str, s
 def example_lines(name: str, file: PresetFile) -> Iterator[str]:
     """Return tables of the configuration to copy; what may be left out is a comment."""
     required = examples(file, only_required=True)
-    if needs_public_url(file):
+    if "receipt" in file.table:
         yield from ("[receipts]", 'public_url = "https://receipts.example.com"', "")
     yield f"[channels.{file.channels[0]}]"
     yield f"adapter = {toml_value(name)}"
@@ -184,12 +186,16 @@ def example_lines(name: str, file: PresetFile) -> Iterator[str]:
             yield f"# add to secrets: {key} = {toml_value(_secret_file(name, key))}    # {secret.description}"
 
 
-def needs_public_url(file: PresetFile) -> bool:
-    """Whether requests carry the address for receipts, or signatures cover it."""
+def _registered_at(file: PresetFile) -> str | None:
+    """Return where the provider must be told to report; None: requests say it, or it reports nothing."""
     table = {"table": file.table, "blocks": file.blocks}
-    signature = file.table.get("receipt", {}).get("signature", {})
-    covers = signature.get("scheme") in ("twilio", "plivo") or "url" in signature.get("covers", ())
-    return covers or any("{receipt.url" in text or "{url}" in text for _, text in texts_in(table))
+    if "receipt" not in file.table or any("{receipt.url" in text for _, text in texts_in(table)):
+        return None
+    signature = file.table["receipt"].get("signature", {})
+    at, secret = signature.get("at", ""), str(signature.get("secret", "")).upper()
+    token = f"/{secret}" if at == "path" else f"?{at.removeprefix('query:')}={secret}"
+    is_in_address = signature.get("scheme") == "token" and not at.startswith("header:")
+    return f"PUBLIC_URL/receipts/CHANNEL{token if is_in_address else ''}"
 
 
 def _secret_file(name: str, secret: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -64,6 +65,12 @@ def test_presets_of_a_folder_are_used_without_a_configuration(config: Path, tmp_
     broken = command(*tried, *folder)
     assert broken.status == 78
     assert "postbox.toml" in broken.err
+
+
+@pytest.mark.parametrize("words", [("list",), ("show", "postbox")], ids=["list", "show"])
+def test_a_folder_of_presets_that_is_not_there_is_an_error(tmp_path: Path, words: Sequence[str]) -> None:
+    shown = command("channels", *words, "--presets-dir", tmp_path / "none")
+    assert (shown.status, shown.err) == (78, f"--presets-dir: {tmp_path}/none isn't a folder\n")
 
 
 def test_a_preset_is_shown_with_its_keys_an_example_its_tables_and_sources(config: Path) -> None:

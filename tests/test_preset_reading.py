@@ -70,7 +70,7 @@ def test_mistakes_are_reported_at_the_keys_of_the_operator(path: Path) -> None:
     text = SMS.replace('account = "A01"', 'acount = "A01"') + 'priority = "high"\ntimeout = 5\n'
     assert problems(path, text) == [
         "config.toml:channels.sms.account: is missing: account, such as 'A01'",
-        "config.toml:channels.sms.priority: must be an integer (priority of the messages)",
+        "config.toml:channels.sms.priority: must be an integer, such as 3 (priority of the messages)",
         "config.toml:channels.sms.acount: unknown key; did you mean account?",
     ]
 

@@ -94,7 +94,7 @@ def test_missing_keys_and_secrets_are_named_with_their_meaning() -> None:
 def test_values_are_checked_by_type_and_pattern() -> None:
     assert problems(account="B1", priority="high") == {
         "account": "must match A[0-9]+, such as 'A01' (account)",
-        "priority": "must be an integer (priority of the messages)",
+        "priority": "must be an integer, such as 3 (priority of the messages)",
     }
 
 
@@ -125,8 +125,8 @@ def test_a_block_that_the_provider_cannot_send_is_an_error() -> None:
         ("receipts = false", "receipts = true", "promises.receipts needs table.receipt"),
         ('settles_doubt = "no"', 'settles_doubt = "lookup"', "needs table.lookup"),
         ("[blocks.messenger]", "[blocks.email]", "blocks.email: not in channels"),
-        ('example = "A01"', 'example = "B01"', "example must match A[0-9]+"),
-        ("example = 3", 'example = "3"', "example must be an integer"),
+        ('example = "A01"', 'example = "B01"', "example 'B01' must match A[0-9]+"),
+        ("example = 3", 'example = "3"', "example '3' must be an integer"),
     ],
 )
 def test_a_mistake_in_a_preset_is_named(old: str, new: str, told: str) -> None:

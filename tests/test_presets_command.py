@@ -114,7 +114,19 @@ def test_a_name_that_cannot_be_is_refused(tmp_path: Path, name: str, told: str) 
 def test_a_folder_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
     refused = command("presets", "new", "gate", "--presets-dir", tmp_path / "a" / "b")
     assert refused.status == 1
-    assert "can't be written: No such file or directory" in refused.err
+    assert refused.err == f"deliveryd: the folder {tmp_path / 'a'} doesn't exist: create it first\n"
+
+
+def test_a_configuration_that_is_not_there_is_not_the_only_way_to_name_a_folder(tmp_path: Path) -> None:
+    refused = command("presets", "new", "gate", "--config", tmp_path / "none.toml")
+    assert refused.status == 2
+    assert "none.toml doesn't exist; --config names another file, --presets-dir the folder" in refused.err
+
+
+def test_the_command_that_lists_presets_is_named() -> None:
+    refused = command("presets", "list")
+    assert refused.status == 2
+    assert "deliveryd channels list lists presets" in refused.err
 
 
 # presets test
@@ -151,6 +163,7 @@ DIFFERING = [
     ('keys = { from = "Linden Club" }', "keys = { }",
      "  request 1: a text\n    given: from is missing: sender of the messages, such as 'Linden Club'\n"),
     ('message = { key = "m-12-1" }', "message = { number = 5 }", "    given.message: there is no number\n"),
+    ('secrets = { token = "tok123" }', "", "    given.secrets.token is missing: its value (API token)\n"),
 ]  # fmt: skip
 
 
@@ -261,7 +274,81 @@ def test_answers_without_a_request_are_a_mistake(folder: Path) -> None:
 def test_a_name_or_a_folder_that_is_not_there_is_an_error(folder: Path, tmp_path: Path) -> None:
     assert command("presets", "test", folder, "gaet").err.endswith("there is no preset gaet\n")
     nothing = command("presets", "test", tmp_path / "none")
-    assert (nothing.status, nothing.err) == (1, f"deliveryd: {tmp_path}/none: there are no presets in it\n")
+    assert (nothing.status, nothing.err) == (1, f"deliveryd: no such folder: {tmp_path}/none\n")
+    file = command("presets", "test", folder / "gate.toml")
+    assert file.status == 1
+    assert file.err.endswith("gate.toml is a file: name its folder, then the preset\n")
+    empty = command("presets", "test", tmp_path)
+    assert (empty.status, empty.err) == (1, f"deliveryd: {tmp_path}: there are no presets in it\n")
+
+
+def test_a_file_of_cases_is_not_read_as_a_preset(folder: Path) -> None:
+    tried = command("presets", "test", folder / "cases")
+    assert tried.status == 78
+    told = "gate.toml: looks like a file of cases; it belongs into the folder cases beside the preset\n"
+    assert tried.err == f"{folder}/cases/{told}"
+
+
+@pytest.mark.parametrize("scheme", ['"token", at = "path"', '"basic", username = "acme"'])
+def test_a_secret_of_a_case_that_is_too_short_is_named(folder: Path, scheme: str) -> None:
+    change(folder / "gate.toml", '"hmac", header = "X-Signature", algorithm = "hmac-sha256"', scheme)
+    tried = command("presets", "test", folder)
+    assert tried.status == 1
+    assert "  request 1: a text\n    given.secrets.token: at least 16 characters\n" in tried.out
+    assert "openssl" not in tried.out
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        'json = {\n"id": "p-1"\n}',
+        'json = { "id": "p-1" }',
+        'json = [\n{"id": "p-1"}\n]',
+        "json = { id = null }",
+    ],
+)
+def test_json_where_toml_is_expected_is_pointed_out(folder: Path, written: str) -> None:
+    change(folder / "cases" / "gate.toml", 'json = { id = "p-1" }', written)
+    tried = command("presets", "test", folder)
+    assert tried.status == 78
+    assert "invalid TOML: " in tried.err
+    assert tried.err.endswith("; JSON goes into body = '''...'''\n")
+
+
+def test_other_invalid_toml_is_told_as_it_is(folder: Path) -> None:
+    change(folder / "cases" / "gate.toml", "status = 201", "status = ")
+    assert "JSON" not in command("presets", "test", folder).err
+
+
+MISTAKEN = [
+    ('provider_id = "/id"  ', 'provider_id = "id"  ',
+     'table.provider_id: id is read as a regular expression; a JSON Pointer begins with "/"'),
+    ('provider_id = "/id"  ', 'provider_id = "$.message.id"',
+     'table.provider_id: $.message.id is read as a regular expression; a JSON Pointer begins with "/"'),
+    ('reference = "/reference"', 'each = "/"',
+     'table.receipt.each: no list is there; "/*" is a body that is the list itself'),
+    ('delivered = ["', 'deliverd = ["', "table.receipt.deliverd: unknown key; did you mean delivered?"),
+    ("[table.receipt]\nprovider", "[receipt]\nprovider", "receipt: unknown key; did you mean table.receipt?"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("old", "new", "told"), MISTAKEN)
+def test_a_mistake_in_a_preset_is_told_alone(folder: Path, old: str, new: str, told: str) -> None:
+    change(folder / "gate.toml", old, new)
+    tried = command("presets", "test", folder)
+    assert (tried.status, tried.err) == (78, f"{folder}/gate.toml:{told}\n")
+
+
+def test_one_case_is_counted_as_one(folder: Path) -> None:
+    cases = folder / "cases" / "gate.toml"
+    text = cases.read_text(encoding="utf-8")
+    receipt = '[[receipt]]\njson = { id = "p-1", event = "x" }\nreports = [{ meaning = "delivered" }]\n'
+    cases.write_text(text[: text.index("# What goes out")] + receipt, encoding="utf-8")
+    ignored = '\nignore = [{ at = "/event", is = ["x"] }]\nreported_at'
+    change(folder / "gate.toml", "\nreported_at", ignored)
+    tried = command("presets", "test", folder)
+    assert tried.out.startswith("gate  1 case, 1 differs\n")
+    assert "    expected 1 report, got []\n" in tried.out
 
 
 def test_reports_of_deliveries_need_words_that_mean_delivered(folder: Path) -> None:

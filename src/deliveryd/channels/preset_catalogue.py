@@ -85,7 +85,9 @@ def read_preset(path: Path) -> Preset:
     from deliveryd.channels.preset_file import PresetFile  # noqa: PLC0415  # loaded only where a preset is read
 
     file = ConfigFile(path, {}, ())
-    found = file.validate(PresetFile, file.tables)
+    found = file.validate(
+        PresetFile, file.tables, known=[f"table.{key}" for key in HttpChannelOptions.model_fields]
+    )
     if found is None:
         raise ConfigError(file.problems)
     (opened,) = file.opened

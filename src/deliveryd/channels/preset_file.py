@@ -17,6 +17,7 @@ from pydantic import (
     model_validator,
 )
 
+from deliveryd.channels.receipt_options import ReceiptOptions
 from deliveryd.http.expressions import compile_expression
 from deliveryd.options.units import Positive
 
@@ -61,7 +62,7 @@ class PresetKey(_Table):
         for name, value in (("example", self.example), ("default", self.default)):
             problem = self.problem(value) if value is not None else None
             if problem:
-                raise ValueError(f"{name} {problem}")
+                raise ValueError(f"{name} {value!r} {problem}")
         return self
 
     def problem(self, value: object) -> str | None:
@@ -69,7 +70,7 @@ class PresetKey(_Table):
         if type(value) is not _TYPES[self.type]:
             return f"must be {_ARTICLES[self.type]}"
         if self.pattern is not None and not compile_expression(self.pattern).matches_all(str(value)):
-            return f"must match {self.pattern}, such as {self.example!r}"
+            return f"must match {self.pattern}"
         return None
 
 
@@ -226,7 +227,9 @@ class PresetFile(_Table):
         receipt = self.table.get("receipt")
         if receipt is None:
             yield "promises.receipts needs table.receipt"
-        elif isinstance(receipt, Mapping) and receipt.get("status") and not receipt.get("delivered"):
+        elif not isinstance(receipt, Mapping) or receipt.keys() - ReceiptOptions.model_fields.keys():
+            return  # reported with the table
+        elif receipt.get("status") and not receipt.get("delivered"):
             yield "promises.receipts needs the words of table.receipt.delivered"
 
     def is_optional(self, name: str) -> bool:

@@ -145,7 +145,7 @@ def _problems(
     yield from _missing(preset, given)
     for name, key in preset.keys.items():
         if name in given and (problem := key.problem(given[name])) is not None:
-            yield name, f"{problem} ({key.description})"
+            yield name, f"{problem}, such as {key.example!r} ({key.description})"
     known = [*preset.keys, "secrets", "adapter", *beside]
     for name in given:
         if name not in known:

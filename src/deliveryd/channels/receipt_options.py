@@ -13,6 +13,7 @@ from pydantic import (
     ConfigDict,
     Field,
     PlainSerializer,
+    field_validator,
     model_validator,
 )
 
@@ -156,6 +157,13 @@ class ReceiptOptions(_ReceiptTable):
     )
     signature: SignatureOptions | None = Field(None, description="left out: reports aren't verified")
     challenge: ChallengeOptions | None = Field(None, description="Meta's verification of the address")
+
+    @field_validator("each")
+    @classmethod
+    def _a_list(cls, each: str | None) -> str | None:
+        if each == "/":
+            raise ValueError('no list is there; "/*" is a body that is the list itself')
+        return each
 
     @model_validator(mode="after")
     def _one_meaning(self) -> Self:

@@ -123,7 +123,10 @@ def try_answer(
 def _catalogue(config: Path | None, presets_dir: Path | None) -> Catalogue:
     """Return the presets of the package, and of a folder or a configuration file. Raises ConfigError."""
     if presets_dir is not None:
-        return Catalogue(presets_dir)
+        catalogue = Catalogue(presets_dir)
+        if problems := list(catalogue.problems()):
+            raise ConfigError([f"--presets-dir: {problem}" for problem in problems])
+        return catalogue
     if config is None:
         return Catalogue()
     examined = examine(config)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from deliveryd.cli.alive import USUAL_CONFIG
 from deliveryd.cli.command_group import CommandGroup
@@ -17,7 +19,19 @@ from deliveryd.errors import ConfigError, UsageError
 from deliveryd.inspection.new_preset import CASES, write_skeleton
 from deliveryd.inspection.preset_trial import trial_rows, trials_lines, try_presets
 
+
+class _Presets(TyperGroup):
+    """Names the command that lists presets; there is none here."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Find the command that the arguments name."""
+        if args[0] == "list":
+            raise UsageError("deliveryd channels list lists presets; --presets-dir adds those of a folder")
+        return super().resolve_command(ctx, args)
+
+
 presets = CommandGroup(
+    cls=_Presets,
     no_args_is_help=True,
     help="Describe a provider that deliveryd has no preset for.\n\n"
     "A preset is one TOML file in the folder that channels.presets_dir names.",
@@ -79,6 +93,10 @@ def try_all(
 
 def _configured(config: Path) -> Path:
     """Return the folder that a configuration names. Raises ConfigError, UsageError."""
+    if not os.path.lexists(config):
+        raise UsageError(
+            f"{config} doesn't exist; --config names another file, --presets-dir the folder itself"
+        )
     examined = examine(config)
     if examined.config is None:
         raise ConfigError(examined.problems)

@@ -26,6 +26,8 @@ def write_skeleton(folder: Path, name: str) -> list[Path]:
     for path in files:
         if os.path.lexists(path):
             raise DeliverydError(f"{path} is there already; choose another name, or remove it")
+    if not os.path.lexists(folder.parent):
+        raise DeliverydError(f"the folder {folder.parent} doesn't exist: create it first")
     try:
         for path, skeleton in files.items():
             path.parent.mkdir(mode=0o755, exist_ok=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -198,9 +199,24 @@ class CaseFile(_CaseTable):
                 yield kind, number, case
 
 
+def _json_hint(path: Path, problem: str) -> str:
+    """Return what to do about JSON where TOML is expected, if the line of a problem has it."""
+    if (place := _INVALID.search(problem)) is None:
+        return ""
+    line = path.read_text(encoding="utf-8-sig").splitlines()[int(place[1]) - 1]
+    return "; JSON goes into body = '''...'''" if _JSON.search(line) else ""
+
+
+_INVALID = re.compile(r"invalid TOML: .*\(at line (\d+)")
+_JSON = re.compile(r'^json\s*=|"\s*:|\bnull\b')
+
+
 def read_cases(path: Path) -> CaseFile:
     """Read a case file. Raises ConfigError with all mistakes, each as `file:key: what`."""
-    file = ConfigFile(path, {}, ())
+    try:
+        file = ConfigFile(path, {}, ())
+    except ConfigError as error:
+        raise ConfigError([f"{each}{_json_hint(path, each)}" for each in error.problems]) from None
     found = file.validate(CaseFile, file.tables)
     if found is None:
         raise ConfigError(file.problems)

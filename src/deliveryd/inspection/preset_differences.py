@@ -111,7 +111,8 @@ def lookup_differences(case: LookupCase, found: Found, asked: SentRequest | None
 def report_differences(case: ReceiptCase, reports: Sequence[Report], now: int) -> Iterator[str]:
     """Yield how reports that arrived at `now` differ."""
     if len(reports) != len(case.reports):
-        yield f"expected {len(case.reports)} reports, got {[_told(each) for each in reports]}"
+        count = len(case.reports)
+        yield f"expected {count} report{'' if count == 1 else 's'}, got {[_told(each) for each in reports]}"
         return
     for number, (expected, got) in enumerate(zip(case.reports, reports, strict=True), 1):
         wanted = _expected(expected, now)

@@ -80,6 +80,14 @@ def _secret_files(folder: Path, name: str, values: Sequence[str]) -> str | list[
 
 def expanded(preset: Preset, given: Given, folder: Path, origin: str) -> dict[str, Any]:
     """Return the table that the preset makes. Raises DeliverydError with the mistakes in `given`."""
+    secrets = preset.file.secrets.items()
+    missing = [
+        f"given.secrets.{name} is missing: its value ({secret.description})"
+        for name, secret in secrets
+        if secret.required and name not in given.secrets
+    ]
+    if missing:
+        raise DeliverydError("; ".join(missing))
     table = operator_table(preset, given, folder, origin)
     made = expand(preset.file, table, block_of(preset, given), ProviderTable.model_fields)
     if made.problems:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -86,6 +87,10 @@ def try_presets(folder: Path, cases: Path, names: Sequence[str]) -> list[Trial]:
 
     Raises ConfigError with the mistakes in presets and case files.
     """
+    if not os.path.lexists(folder):
+        raise DeliverydError(f"no such folder: {folder}")
+    if os.path.isfile(folder):  # noqa: PTH113  # Path.is_file raises PermissionError
+        raise DeliverydError(f"{folder} is a file: name its folder, then the preset")
     there = preset_names(folder)
     if not there:
         raise DeliverydError(f"{folder}: there are no presets in it")
@@ -109,7 +114,12 @@ def try_presets(folder: Path, cases: Path, names: Sequence[str]) -> list[Trial]:
 
 
 def _opened(folder: Path, cases: Path, name: str) -> tuple[Preset, CaseFile | None]:
-    preset = read_preset(folder / f"{name}.toml")
+    path = folder / f"{name}.toml"
+    if ConfigFile(path, {}, ()).tables.keys() & {"given", "request", "answer", "signature"}:
+        raise ConfigError(
+            [f"{path}: looks like a file of cases; it belongs into the folder cases beside the preset"]
+        )
+    preset = read_preset(path)
     check_tables(preset, ProviderTable)
     path = cases / f"{name}.toml"
     return preset, read_cases(path) if path.exists() else None
@@ -192,6 +202,11 @@ class _Running:
         options = file.validate(HttpChannelOptions, own, "table")
         if options is None:
             raise ConfigError(file.problems)
+        signature = options.receipt.signature if options.receipt is not None else None
+        if signature is not None and signature.secret is not None:
+            least = signature.least_secret
+            if any(len(value) < least for value in given.secrets.get(signature.secret, ())):
+                raise DeliverydError(f"given.secrets.{signature.secret}: at least {least} characters")
         return options
 
     def _request(self, case: RequestCase) -> Iterator[str]:
@@ -321,7 +336,8 @@ def trials_lines(trials: Sequence[Trial]) -> Iterator[str]:
     width = max((len(each.preset) for each in trials), default=0)
     for trial in trials:
         failed = len(trial.failures)
-        told = f"{trial.cases} cases, {failed} differ{'' if failed != 1 else 's'}"
+        count = f"{trial.cases} case{'' if trial.cases == 1 else 's'}"
+        told = f"{count}, {failed} differ{'' if failed != 1 else 's'}"
         if not trial.cases:
             told = f"no cases; they belong into {trial.missing}" if trial.missing else "no cases in its file"
         yield f"{trial.preset:{width}}  {told}"

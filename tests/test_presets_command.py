@@ -325,6 +325,8 @@ MISTAKEN = [
      'table.provider_id: id is read as a regular expression; a JSON Pointer begins with "/"'),
     ('provider_id = "/id"  ', 'provider_id = "$.message.id"',
      'table.provider_id: $.message.id is read as a regular expression; a JSON Pointer begins with "/"'),
+    ('only_this = true, reason = "/error/message"', 'only_this = true, reason = "error/message"',
+     'table.answers.1.reason: error/message is read as a regular expression; a JSON Pointer begins with "/"'),
     ('reference = "/reference"', 'each = "/"',
      'table.receipt.each: no list is there; "/*" is a body that is the list itself'),
     ('delivered = ["', 'deliverd = ["', "table.receipt.deliverd: unknown key; did you mean delivered?"),

@@ -23,6 +23,8 @@ COMPLETE_STATUSES = range(200, 600)
 ACCEPTING = range(200, 300)
 
 _CLASS = re.compile(r"([2-5])xx")
+_NAMES = re.compile(r"(?!/)[$\w./-]+")
+"""A regular expression that finds itself: a pointer without its slash, or a path in another notation."""
 _WITH_PAUSE = ("try_again", "in_doubt")
 _ABOUT_ONE = ("try_again", "refused")
 
@@ -30,6 +32,8 @@ _ABOUT_ONE = ("try_again", "refused")
 def _in_an_answer(expression: str) -> str:
     if expression.startswith(QUERY):
         raise ValueError("an answer has no query")
+    if _NAMES.fullmatch(expression):
+        raise ValueError(f'{expression} is read as a regular expression; a JSON Pointer begins with "/"')
     return expression
 
 

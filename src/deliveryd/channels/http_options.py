@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Self
 from urllib.parse import urlsplit
@@ -31,9 +30,6 @@ from deliveryd.options.tls import TlsOptions, tls_problems
 SECRET_HEADERS = frozenset({"authorization", "cookie", "api-key", "x-api-key", "x-auth-token"})
 """Headers whose value is always a secret."""
 
-_NAMES = re.compile(r"(?!/)[$\w./-]+")
-"""An expression without an operator: a pointer that lacks its slash, or a path in another notation."""
-
 
 class HttpChannelOptions(ProxyOptions, RequestOptions):
     """The keys of an HTTP gateway; "Add a channel" lists the placeholders of its mappings."""
@@ -60,13 +56,6 @@ class HttpChannelOptions(ProxyOptions, RequestOptions):
     )
     limits: list[OnUse[LimitOptions]] = Field([], description="how long texts may be, for deliveryd lint")
     tls: OnUse[TlsOptions] | None = Field(None, description="certificates")
-
-    @field_validator("provider_id")
-    @classmethod
-    def _a_place(cls, place: str | None) -> str | None:
-        if place is not None and _NAMES.fullmatch(place):
-            raise ValueError(f'{place} is read as a regular expression; a JSON Pointer begins with "/"')
-        return place
 
     @field_validator("receipt")
     @classmethod

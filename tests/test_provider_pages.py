@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from deliveryd.channels.preset_catalogue import Catalogue
+from deliveryd.sandbox.signing import private_key
 from support.terminal import command
 
 PAGES = Path(__file__).parent.parent / "docs" / "reference" / "providers"
@@ -33,7 +34,8 @@ def test_the_configuration_of_a_page_is_accepted(name: str, tmp_path: Path) -> N
     text = shown(name)
     for file in re.findall(rf"{CREDENTIALS}/([\w-]+)", text):
         (tmp_path / file).touch(mode=0o600)
-        (tmp_path / file).write_text(SECRET, encoding="utf-8")
+        secret = private_key() if file.endswith("private_key") else SECRET
+        (tmp_path / file).write_text(secret, encoding="utf-8")
     config = tmp_path / "config.toml"
     config.write_text(
         text.replace(CREDENTIALS, str(tmp_path)) + f'\n[journal]\nurl = "sqlite:///{tmp_path}/journal.db"\n',

@@ -330,6 +330,7 @@ MISTAKEN = [
     ('reference = "/reference"', 'each = "/"',
      'table.receipt.each: no list is there; "/*" is a body that is the list itself'),
     ('delivered = ["', 'deliverd = ["', "table.receipt.deliverd: unknown key; did you mean delivered?"),
+    ('title = "gate"', 'title = "gate"\nrequest = "POST"', "request: unknown key"),
     ("[table.receipt]\nprovider", "[receipt]\nprovider", "receipt: unknown key; did you mean table.receipt?"),
 ]  # fmt: skip
 

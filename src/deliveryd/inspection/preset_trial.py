@@ -115,7 +115,8 @@ def try_presets(folder: Path, cases: Path, names: Sequence[str]) -> list[Trial]:
 
 def _opened(folder: Path, cases: Path, name: str) -> tuple[Preset, CaseFile | None]:
     path = folder / f"{name}.toml"
-    if ConfigFile(path, {}, ()).tables.keys() & {"given", "request", "answer", "signature"}:
+    keys = ConfigFile(path, {}, ()).tables.keys()
+    if "table" not in keys and keys & {"given", "request", "receipt"}:
         raise ConfigError(
             [f"{path}: looks like a file of cases; it belongs into the folder cases beside the preset"]
         )

@@ -92,7 +92,12 @@ def weight_0_chosen_like_the_others(patch: Patch) -> None:
 
 def given_up_only_with_the_whole_channel(patch: Patch) -> None:
     """A message waits for the last provider that is left to it, while those that refused it work."""
-    patch.setattr(Choice, "is_unavailable_to", lambda self, _entry, _customer: self.is_unavailable)
+    give_up = Choice.give_up
+
+    def all_or_none(self: Choice, providers: Collection[str]) -> None:
+        give_up(self, providers if self.enabled.keys() <= set(providers) else ())
+
+    patch.setattr(Choice, "give_up", all_or_none)
 
 
 def channel_given_up_with_its_first_provider(patch: Patch) -> None:

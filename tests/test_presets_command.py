@@ -359,3 +359,44 @@ def test_reports_of_deliveries_need_words_that_mean_delivered(folder: Path) -> N
     tried = command("presets", "test", folder)
     assert tried.status == 78
     assert "promises.receipts needs the words of table.receipt.delivered" in tried.err
+
+
+UNSETTLED = (
+    'promises.settles_doubt = "receipt" needs table.receipt.reference, and {message.key} in the request'
+)
+PROMISES = [
+    ('reference = "/reference"  ', "# ", UNSETTLED),
+    (', reference = "{message.key}" }', " }", UNSETTLED),
+    (', reference = "{message.key}" }', ', reference = "{message.keys}" }', UNSETTLED),
+    ("receipts = true ", "receipts = false ",
+     "promises.receipts is false, but there is [table.receipt] that reports deliveries"),
+    ("receipts = true ", "receipts = false ",
+     'promises.settles_doubt = "receipt" needs promises.receipts = true'),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("old", "new", "told"), PROMISES)
+def test_a_promise_that_the_table_does_not_keep_is_a_mistake(
+    folder: Path, old: str, new: str, told: str
+) -> None:
+    change(folder / "gate.toml", old, new)
+    tried = command("presets", "test", folder)
+    assert tried.status == 78
+    assert told in tried.err
+
+
+def test_a_block_whose_request_lacks_the_reference_is_a_mistake(folder: Path) -> None:
+    change(folder / "gate.toml", 'channels = ["sms"]', 'channels = ["sms", "email"]')
+    change(
+        folder / "gate.toml",
+        "# What the provider reports.",
+        '[blocks.email]\njson = { to = "{customer.email}", text = "{content.body}" }\n\n#',
+    )
+    assert UNSETTLED in command("presets", "test", folder).err
+
+
+def test_receipts_of_recipients_or_of_failures_alone_promise_no_deliveries(folder: Path) -> None:
+    change(folder / "gate.toml", 'settles_doubt = "receipt"', 'settles_doubt = "no"')
+    change(folder / "gate.toml", "receipts = true ", "receipts = false ")
+    change(folder / "gate.toml", 'delivered = ["delivered"]', "delivered = []")
+    assert command("presets", "test", folder).status == 1, "only the case of a delivery differs"

@@ -29,6 +29,10 @@ KEY_USE = re.compile(r"\{key\.([^{}]*)\}")
 
 SECRET_USE = re.compile(r"\{secret\.([^{}|]*)(?:\|[^{}]*)?\}")
 
+_ECHOED = re.compile(r"\{message\.(?:key|id)[|}]")
+_REQUEST = ("url", "query", "headers", "json", "form", "variants")
+"""The keys of `table` that a request is made of."""
+
 _TYPES: Mapping[str, type] = {"text": str, "integer": int, "boolean": bool}
 
 
@@ -222,15 +226,37 @@ class PresetFile(_Table):
             yield 'table.on_in_doubt: must be "hold", since a doubt can\'t be settled at this provider'
         if self.promises.settles_doubt == "lookup" and "lookup" not in self.table:
             yield 'promises.settles_doubt = "lookup" needs table.lookup'
-        if not self.promises.receipts:
+        if self.promises.settles_doubt == "receipt" and not all(map(self._echoes, self.channels)):
+            yield (
+                'promises.settles_doubt = "receipt" needs table.receipt.reference, '
+                "and {message.key} in the request"
+            )
+        yield from self._receipt_problems(self.table.get("receipt"))
+
+    def _receipt_problems(self, receipt: object) -> Iterator[str]:
+        words = receipt if isinstance(receipt, Mapping) else {}
+        has_words = not words.get("status") or bool(words.get("delivered"))
+        if self.promises.receipts:
+            if receipt is None:
+                yield "promises.receipts needs table.receipt"
+            elif not isinstance(receipt, Mapping) or receipt.keys() - ReceiptOptions.model_fields.keys():
+                return  # reported with the table
+            elif not has_words:
+                yield "promises.receipts needs the words of table.receipt.delivered"
             return
-        receipt = self.table.get("receipt")
-        if receipt is None:
-            yield "promises.receipts needs table.receipt"
-        elif not isinstance(receipt, Mapping) or receipt.keys() - ReceiptOptions.model_fields.keys():
-            return  # reported with the table
-        elif receipt.get("status") and not receipt.get("delivered"):
-            yield "promises.receipts needs the words of table.receipt.delivered"
+        if self.promises.settles_doubt == "receipt":
+            yield 'promises.settles_doubt = "receipt" needs promises.receipts = true'
+        if has_words and (words.get("provider_id") or words.get("reference")):
+            yield "promises.receipts is false, but there is [table.receipt] that reports deliveries"
+
+    def _echoes(self, block: str) -> bool:
+        """Whether receipts of this block have what the request sends, so that one settles a doubt."""
+        table = {**self.table, **self.blocks.get(block, {})}
+        receipt = table.get("receipt")
+        request = {name: value for name, value in table.items() if name in _REQUEST}
+        values = {name: key.default or key.example for name, key in self.keys.items()}
+        sent = any(_ECHOED.search(text) for _, text in texts_in([request, values]))
+        return sent and isinstance(receipt, Mapping) and bool(receipt.get("reference"))
 
     def is_optional(self, name: str) -> bool:
         """Whether this key has no value unless the operator sets it."""

@@ -400,3 +400,14 @@ def test_receipts_of_recipients_or_of_failures_alone_promise_no_deliveries(folde
     change(folder / "gate.toml", "receipts = true ", "receipts = false ")
     change(folder / "gate.toml", 'delivered = ["delivered"]', "delivered = []")
     assert command("presets", "test", folder).status == 1, "only the case of a delivery differs"
+
+
+def test_the_sandbox_can_play_a_skeleton_below_a_path(folder: Path) -> None:
+    """`sandbox --as NAME` writes a `base_url` with a path for each provider."""
+    change(
+        folder / "cases" / "gate.toml",
+        "keys = { from",
+        'keys = { base_url = "http://127.0.0.1:8080/providers/gate", from',
+    )
+    change(folder / "cases" / "gate.toml", 'path = "/v1/messages"', 'path = "/providers/gate/v1/messages"')
+    assert command("presets", "test", folder) == (0, "gate  12 cases, 0 differ\n", "")

@@ -354,6 +354,28 @@ def test_one_case_is_counted_as_one(folder: Path) -> None:
     assert "    expected 1 report, got []\n" in tried.out
 
 
+def test_a_report_means_something_for_the_message_and_for_the_recipient(folder: Path) -> None:
+    """A case says both, as `receipts test` does."""
+    change(
+        folder / "gate.toml",
+        "\n[table.receipt]",
+        '\n[table.receipt]\ncode = "/code"\nstopped = ["failed/5"]\nrecipient = "/to"',
+    )
+    failed = (
+        '[[receipt]]\njson = { id = "p-1", status = "failed", code = 5, to = "447700900123" }\n'
+        'reports = [{ provider_id = "p-1", word = "failed", meaning = "failed", consent = "stopped" }]\n'
+        "# Who sent"
+    )
+    cases = folder / "cases" / "gate.toml"
+    change(cases, "# Who sent", failed)
+    assert command("presets", "test", folder) == (0, "gate  13 cases, 0 differ\n", "")
+    change(cases, ', consent = "stopped"', "")
+    told = "    report 1: consent: expected None, got 'stopped'\n"
+    assert told in command("presets", "test", folder).out
+    change(cases, 'word = "failed", meaning = "failed"', 'meaning = "stopped"')
+    assert "receipt.2.reports.0.meaning: must be" in command("presets", "test", folder).err
+
+
 def test_reports_of_deliveries_need_words_that_mean_delivered(folder: Path) -> None:
     change(folder / "gate.toml", 'delivered = ["delivered"]', "delivered = []")
     tried = command("presets", "test", folder)

@@ -12,6 +12,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 
 from deliveryd.errors import ConfigError
 from deliveryd.options.file import ConfigFile
+from deliveryd.receipts.reading import Consent, Meaning
 
 
 def _list(value: object) -> object:
@@ -120,9 +121,8 @@ class ExpectedReport(_CaseTable):
     provider_id: str | None = Field(None, description="the provider's id of the message; left out: none")
     reference: str | None = Field(None, description="our reference; left out: none")
     word: str | None = Field(None, description="the provider's word; compared if given")
-    meaning: Literal["delivered", "failed", "intermediate", "stopped", "resumed", "none"] = Field(
-        description="what the word means; none: nothing"
-    )
+    meaning: Meaning = Field(description="what the word means for the message; none: nothing")
+    consent: Consent | None = Field(None, description="what it says of the recipient; left out: nothing")
     recipient: str | None = Field(None, description="the recipient's address; compared if given")
     at: datetime | None = Field(None, description="when it happened; left out: at the time of arrival")
 

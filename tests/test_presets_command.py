@@ -230,8 +230,28 @@ def test_differences_as_json(folder: Path) -> None:
                     "decided_by": "row 1 of answers (4xx; /error/code is opted_out)",
                 }
             ],
+            "rows_without_case": [],
+            "kinds_without_case": [],
         }
     ]
+
+
+def test_what_has_no_case_is_shown(folder: Path) -> None:
+    """A note: nothing differs."""
+    cases = folder / "cases" / "gate.toml"
+    text = cases.read_text(encoding="utf-8").partition("\n[[signature]]")[0]
+    for says in ("a wrong number", "a 200 that says nothing"):
+        begin = text.index(f'[[answer]]\nsays = "{says}"')
+        text = text[:begin] + text[text.index("\n\n", begin) + 2 :]
+    cases.write_text(text, encoding="utf-8")
+    told = "gate  8 cases, 0 differ\n  rows of answers without a case: 2, 5; no [[signature]]\n"
+    assert command("presets", "test", folder) == (0, told, "")
+    (tried,) = command("presets", "test", folder, "--json").data
+    assert (tried["rows_without_case"], tried["kinds_without_case"]) == ([2, 5], ["signature"])
+    cases.write_text(text[: text.index("\n[[answer]]")], encoding="utf-8")
+    assert command("presets", "test", folder).out == (
+        "gate  2 cases, 0 differ\n  no [[answer]]; no [[receipt]]; no [[signature]]\n"
+    )
 
 
 def test_a_preset_without_cases_is_named(folder: Path) -> None:

@@ -79,6 +79,7 @@ def try_all(
     """Run the cases of presets offline.
 
     Prints each case that differs: what it expects, what came, and for an answer the row that decided.
+    Names the rows of answers without a case, and kinds of cases that are missing; that is no failure.
 
     Exit status 1: a case differs, or a preset has none.
     """

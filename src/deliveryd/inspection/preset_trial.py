@@ -69,12 +69,18 @@ class DifferingCase(NamedTuple):
 
 
 class Trial(NamedTuple):
-    """The cases of one preset. `missing` is the case file if there is none."""
+    """The cases of one preset. `missing` is the case file if there is none.
+
+    `rows_without_case` are rows of `answers`, from 1, that decided no case. `kinds_without_case` are those of
+    which there is none, though the preset has what they show.
+    """
 
     preset: str
     cases: int
     failures: Sequence[DifferingCase]
     missing: Path | None = None
+    rows_without_case: Sequence[int] = ()
+    kinds_without_case: Sequence[str] = ()
 
     @property
     def is_good(self) -> bool:
@@ -128,6 +134,7 @@ def _opened(folder: Path, cases: Path, name: str) -> tuple[Preset, CaseFile | No
 
 def _tried(preset: Preset, file: CaseFile) -> Trial:
     failures = []
+    rows = set()
     cases = list(file.cases())
     for kind, number, case in cases:
         with TemporaryDirectory() as folder:
@@ -138,9 +145,20 @@ def _tried(preset: Preset, file: CaseFile) -> Trial:
                 differences = list(error.problems)
             except DeliverydError as error:
                 differences = [str(error)]
+        rows.add(running.row)
         if differences:
             failures.append(DifferingCase(kind, number, case.says, differences, running.decided_by))
-    return Trial(preset.name, len(cases), failures)
+    numbers = range(1, len(preset.file.table.get("answers", ())) + 1) if file.answer else ()
+    without = [number for number in numbers if number not in rows]
+    return Trial(preset.name, len(cases), failures, None, without, list(_kinds_without_case(preset, file)))
+
+
+def _kinds_without_case(preset: Preset, file: CaseFile) -> Iterator[str]:
+    table = preset.file.table
+    needed = ["request", "answer", *(kind for kind in ("lookup", "receipt") if kind in table)]
+    if "signature" in table.get("receipt", ()):
+        needed.append("signature")
+    return (kind for kind in needed if not getattr(file, kind))
 
 
 class _Offline:
@@ -181,6 +199,8 @@ class _Running:
         self._file = file
         self._folder = folder
         self.decided_by: str | None = None
+        self.row: int | None = None
+        """The row of `table.answers` that decided, from 1."""
 
     def differences(self, case: Case) -> Iterator[str]:
         """Yield how what happens differs from what the case says."""
@@ -233,7 +253,11 @@ class _Running:
         options = self._options(given)
         reader = answer_reader(options, options.url, micros(given.at or USUAL_INSTANT))
         answer = _response(case.status, case.headers, case)
-        self.decided_by = row_text(options, reader.row(answer))
+        position = reader.row(answer)
+        self.decided_by = row_text(options, position)
+        own = self._preset.file.blocks.get(block_of(self._preset, given), {})
+        if position is not None and "answers" not in own:
+            self.row = position + 1
         yield from verdict_differences(case, reader.verdict(answer))
 
     def _lookup(self, case: LookupCase) -> Iterator[str]:
@@ -327,6 +351,8 @@ def trial_rows(trials: Iterable[Trial]) -> list[Mapping[str, object]]:
             "cases": trial.cases,
             "missing": None if trial.missing is None else str(trial.missing),
             "failures": [each._asdict() for each in trial.failures],
+            "rows_without_case": list(trial.rows_without_case),
+            "kinds_without_case": list(trial.kinds_without_case),
         }
         for trial in trials
     ]
@@ -342,6 +368,8 @@ def trials_lines(trials: Sequence[Trial]) -> Iterator[str]:
         if not trial.cases:
             told = f"no cases; they belong into {trial.missing}" if trial.missing else "no cases in its file"
         yield f"{trial.preset:{width}}  {told}"
+        if trial.cases and (without := "; ".join(_without_case(trial))):
+            yield f"  {without}"
         shown: dict[tuple[str, ...], str] = {}
         for each in trial.failures:
             yield f"  {each.kind} {each.number}{': ' if each.says else ''}{each.says}"
@@ -352,3 +380,9 @@ def trials_lines(trials: Sequence[Trial]) -> Iterator[str]:
             yield from (f"    {difference}" for difference in each.differences)
             if each.decided_by is not None:
                 yield f"    decided by {each.decided_by}"
+
+
+def _without_case(trial: Trial) -> Iterator[str]:
+    if trial.rows_without_case:
+        yield f"rows of answers without a case: {', '.join(map(str, trial.rows_without_case))}"
+    yield from (f"no [[{kind}]]" for kind in trial.kinds_without_case)

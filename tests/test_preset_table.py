@@ -189,6 +189,9 @@ def test_a_folder_adds_presets_to_those_of_the_package(tmp_path: Path) -> None:
 def test_a_file_name_that_is_no_name_is_named(tmp_path: Path) -> None:
     (tmp_path / "Post Box.toml").write_text(POSTBOX, encoding="utf-8")
     assert [problem.partition(":")[0] for problem in Catalogue(tmp_path).problems()] == ["Post Box.toml"]
+    (tmp_path / "Post Box.toml").rename(tmp_path / "http.toml")
+    told = "http.toml: there is an adapter of this name; rename the file"
+    assert list(Catalogue(tmp_path).problems()) == [told]
     assert list(Catalogue(tmp_path / "absent").problems()) == [f"{tmp_path / 'absent'} isn't a folder"]
 
 

@@ -100,6 +100,8 @@ def test_nothing_is_overwritten(tmp_path: Path, there: str) -> None:
     ("name", "told"),
     [
         ("twilio", "deliveryd has a preset of this name"),
+        ("http", "there is an adapter of this name"),
+        ("smtp", "there is an adapter of this name"),
         ("../x", "lower-case letters"),
         ("Gate", "lower-case"),
     ],
@@ -281,6 +283,32 @@ def test_mistakes_in_presets_and_case_files_are_named_together(folder: Path) -> 
         assert told in tried.err
     change(folder / "gate.toml", "titel", "title")
     assert "cases/gate.toml:answer.0.staus: unknown key" in command("presets", "test", folder, "gate").err
+
+
+def test_a_channel_that_there_is_not_is_a_mistake(folder: Path) -> None:
+    change(folder / "gate.toml", 'channels = ["sms"]', 'channels = ["SMS"]')
+    tried = command("presets", "test", folder)
+    assert tried.status == 78
+    told = "gate.toml:channels.0: must be inApp, messenger, sms or email; did you mean sms?\n"
+    assert tried.err.endswith(told)
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("twilio", "deliveryd has a preset of this name"),
+        ("http", "there is an adapter of this name"),
+        ("Gate", "a preset's name may hold lower-case letters"),
+    ],
+)
+def test_a_name_that_no_configuration_could_use_is_a_mistake(folder: Path, name: str, told: str) -> None:
+    """As `check` says it."""
+    (folder / "gate.toml").rename(folder / f"{name}.toml")
+    (folder / "cases" / "gate.toml").rename(folder / "cases" / f"{name}.toml")
+    tried = command("presets", "test", folder)
+    assert tried.status == 78
+    assert f"{folder}/{name}.toml: {told}" in tried.err
+    assert tried.err.endswith("; rename the file\n")
 
 
 def test_answers_without_a_request_are_a_mistake(folder: Path) -> None:

@@ -11,6 +11,7 @@ from pydantic import BaseModel
 
 from deliveryd.channels.http_options import HttpChannelOptions
 from deliveryd.channels.mapping import content_problems
+from deliveryd.channels.registry import is_adapter
 from deliveryd.errors import ConfigError
 from deliveryd.options.file import ConfigFile, Opened
 
@@ -52,9 +53,9 @@ class Catalogue:
         if not self._folder.is_dir():
             yield f"{self._folder} isn't a folder"
             return
-        for path in sorted(self._folder.glob("*.toml")):
-            if (problem := name_problem(path.stem)) is not None:
-                yield f"{path.name}: {problem}; rename the file"
+        for name in preset_names(self._folder):
+            if (problem := name_problem(name)) is not None:
+                yield f"{name}.toml: {problem}; rename the file"
 
     def opened(self) -> Iterator[Opened]:
         """Yield the folder, where whoever may add a file adds a preset."""
@@ -72,7 +73,7 @@ def name_problem(name: str) -> str | None:
         return "a preset's name may hold lower-case letters, digits, _ and -, and begins with a letter"
     if name in preset_names(PACKAGED):
         return "deliveryd has a preset of this name"
-    return None
+    return "there is an adapter of this name" if is_adapter(name) else None
 
 
 def preset_names(folder: Path) -> list[str]:

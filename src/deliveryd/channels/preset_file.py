@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     ConfigDict,
     Field,
@@ -19,9 +20,20 @@ from pydantic import (
 
 from deliveryd.channels.receipt_options import ReceiptOptions
 from deliveryd.http.expressions import compile_expression
+from deliveryd.model import BLOCKS
+from deliveryd.options.suggestion import suggestion
 from deliveryd.options.units import Positive
 
 KeyValue = StrictStr | StrictBool | StrictInt
+
+
+def _block(name: str) -> str:
+    if name not in BLOCKS:
+        raise ValueError(f"must be {', '.join(BLOCKS[:-1])} or {BLOCKS[-1]}{suggestion(name, BLOCKS)}")
+    return name
+
+
+Block = Annotated[str, AfterValidator(_block)]
 KeyName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
 
 KEY_USE = re.compile(r"\{key\.([^{}]*)\}")
@@ -170,7 +182,7 @@ class PresetFile(_Table):
     """A preset, as its file says it. `{key.NAME}` in `table` and `blocks` are the operator's keys."""
 
     title: str = Field(description="the provider's name, as the provider writes it")
-    channels: Annotated[list[str], Field(min_length=1)] = Field(description="blocks that it can send")
+    channels: Annotated[list[Block], Field(min_length=1)] = Field(description="blocks that it can send")
     documentation: Annotated[str, Field(pattern=r"^https://")] = Field(description="the provider's own page")
     notes: list[str] = Field([], description="what an operator must know, one sentence each")
     promises: Promises = Field(description="what the provider does")

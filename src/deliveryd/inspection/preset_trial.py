@@ -15,7 +15,14 @@ from deliveryd.channels.base import Channel, Dispatch, Found, Refused, Verdict
 from deliveryd.channels.http import open_http_channel
 from deliveryd.channels.http_options import HttpChannelOptions
 from deliveryd.channels.options import ProviderTable
-from deliveryd.channels.preset_catalogue import Preset, check_tables, preset_names, read_preset
+from deliveryd.channels.preset_catalogue import (
+    PACKAGED,
+    Preset,
+    check_tables,
+    name_problem,
+    preset_names,
+    read_preset,
+)
 from deliveryd.errors import ConfigError, DeliverydError
 from deliveryd.http.wire import BeforeSend, Headers, Target, WireResponse
 from deliveryd.inspection.answers import answer_reader, row_text
@@ -108,6 +115,7 @@ def try_presets(folder: Path, cases: Path, names: Sequence[str]) -> list[Trial]:
     for name in names or there:
         try:
             if name in there:
+                problems += _name_problems(folder, name)
                 opened.append(_opened(folder, cases, name))
         except ConfigError as error:
             problems += error.problems
@@ -117,6 +125,12 @@ def try_presets(folder: Path, cases: Path, names: Sequence[str]) -> list[Trial]:
         Trial(preset.name, 0, (), cases / f"{preset.name}.toml") if file is None else _tried(preset, file)
         for preset, file in opened
     ]
+
+
+def _name_problems(folder: Path, name: str) -> Iterator[str]:
+    """Yield why a configuration can't use a preset of this folder, unless it is the package's."""
+    if folder.resolve() != PACKAGED.resolve() and (problem := name_problem(name)) is not None:
+        yield f"{folder / name}.toml: {problem}; rename the file"
 
 
 def _opened(folder: Path, cases: Path, name: str) -> tuple[Preset, CaseFile | None]:

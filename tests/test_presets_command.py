@@ -481,3 +481,41 @@ def test_the_sandbox_can_play_a_skeleton_below_a_path(folder: Path) -> None:
     )
     change(folder / "cases" / "gate.toml", 'path = "/v1/messages"', 'path = "/providers/gate/v1/messages"')
     assert command("presets", "test", folder) == (0, "gate  12 cases, 0 differ\n", "")
+
+
+SANDBOX = """
+[sandbox]
+to = "/to"
+id = "p-{number}"
+accepted = { status = 201, json = { id = "{id}" } }
+refused = { status = 400, json = { error = { code = "invalid_number", message = "no such number" } } }
+delivered = { json = { id = "{id}", status = "delivered", at = "{at.utc}" } }
+signature = { scheme = "hmac", secret = "token", header = "X-Signature", signed = "{timestamp}.{body}" }
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        (
+            "{at.utc}",
+            "{at.uct}",
+            "sandbox.delivered.json.at: unknown placeholder {at.uct}; did you mean at.utc?",
+        ),
+        ("p-{number}", "p-{id}", "sandbox.id: unknown placeholder {id}"),
+        ('to = "/to"', 'to = "/recipient"', "sandbox.to: the request of the block sms has no /recipient"),
+        ('to = "/to"', 'to = "to"', 'sandbox.to: a JSON Pointer must start with "/"'),
+    ],
+)
+def test_a_sandbox_that_could_not_play_the_provider_is_a_mistake(
+    folder: Path, old: str, new: str, told: str
+) -> None:
+    preset = folder / "gate.toml"
+    preset.write_text(preset.read_text(encoding="utf-8") + SANDBOX, encoding="utf-8")
+    assert command("presets", "test", folder).status == 0
+    text = preset.read_text(encoding="utf-8")
+    begin = text.index("[sandbox]")
+    preset.write_text(text[:begin] + text[begin:].replace(old, new, 1), encoding="utf-8")
+    tried = command("presets", "test", folder)
+    assert tried.status == 78
+    assert told in tried.err

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,12 @@ import httpx
 import pytest
 
 from deliveryd.channels.preset_catalogue import PACKAGED, Catalogue, Preset
-from deliveryd.channels.preset_file import PresetSandbox
+from deliveryd.channels.preset_file import SANDBOX_VALUES, PresetSandbox
 from deliveryd.cli.impersonations import chosen_presets, impersonation
 from deliveryd.cli.sandbox_files import aim_receipts, write_files
+from deliveryd.sandbox.impersonation import values_of
 from deliveryd.sandbox.scenario import demo_scenario
+from deliveryd.sandbox.signing import SigningForm, body_values
 from deliveryd.sandbox.thread import SandboxThread
 from support.messages import message
 from support.patience import PATIENCE
@@ -66,6 +69,12 @@ def sandbox_as(name: str, folder: Path) -> Iterator[SandboxThread]:
         block = chosen[0].file.channels[0]
         running.state.settings[1] = {"content": {"en": {block: CONTENT[block]}}}
         yield running
+
+
+def test_a_preset_may_use_the_placeholders_that_the_sandbox_fills() -> None:
+    at = datetime(2026, 11, 21, 18, 40, tzinfo=UTC)
+    signed = body_values(SigningForm("mailgun"), "s", at)
+    assert {*values_of("1", "2", None, at), *signed, "secret"} == set(SANDBOX_VALUES)
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal, Self
+from urllib.parse import parse_qsl
 
 from pydantic import (
     AfterValidator,
@@ -20,7 +21,9 @@ from pydantic import (
 
 from deliveryd.channels.receipt_options import ReceiptOptions
 from deliveryd.http.expressions import compile_expression
+from deliveryd.http.json_pointer import follow, parse_pointer
 from deliveryd.model import BLOCKS
+from deliveryd.options.pointer import Pointer
 from deliveryd.options.suggestion import suggestion
 from deliveryd.options.units import Positive
 
@@ -46,6 +49,15 @@ _REQUEST = ("url", "query", "headers", "json", "form", "variants")
 """The keys of `table` that a request is made of."""
 
 _TYPES: Mapping[str, type] = {"text": str, "integer": int, "boolean": bool}
+
+_SANDBOX_USE = re.compile(r"\{([a-z]+(?:\.[a-z]+)?)\}")
+SANDBOX_ID_VALUES = ("hex", "number", "reference")
+SANDBOX_VALUES = (
+    *("hex", "id", "id.number", "to", "to.digits", "to.number", "reference", "secret"),
+    *("at.iso", "at.unix", "at.text", "at.ms", "at.utc", "at.plain", "at.london"),
+    *("signature.timestamp", "signature.token", "signature.hash"),
+)
+"""The placeholders of answers and reports of the sandbox."""
 
 
 class _Table(BaseModel):
@@ -162,7 +174,7 @@ class SandboxLookup(_Table):
 class PresetSandbox(_Table):
     """How the sandbox plays the provider."""
 
-    to: str = Field(description="JSON Pointer to the recipient in a request, a form or a query")
+    to: Pointer = Field(description="JSON Pointer to the recipient in a request, a form or a query")
     reference: str | None = Field(None, description="JSON Pointer to the reference")
     callback: str | None = Field(None, description="JSON Pointer to the address for reports")
     id: str = Field("{hex}", description="IDs, with {hex}, {number} or {reference}")
@@ -199,6 +211,7 @@ class PresetFile(_Table):
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         problems = [*self._placeholder_problems(), *self._promise_problems()]
+        problems += self._sandbox_problems(self.sandbox) if self.sandbox is not None else ()
         if "secrets" in self.table:
             problems.append("table.secrets: declare them in [secrets.NAME]; the operator gives the files")
         problems += [f"blocks.{name}: not in channels" for name in self.blocks if name not in self.channels]
@@ -206,9 +219,6 @@ class PresetFile(_Table):
         problems += [f"keys.{name}: the name is taken" for name in reserved]
         alternatives = {name for names in self.any_of for name in names}
         problems += [f"any_of: {name} isn't declared in keys" for name in alternatives - self.keys.keys()]
-        signature = self.sandbox.signature if self.sandbox is not None else None
-        if signature is not None and signature.secret not in self.secrets:
-            problems.append(f"sandbox.signature.secret: {signature.secret} isn't declared in secrets")
         if problems:
             raise ValueError("; ".join(problems))
         return self
@@ -269,6 +279,22 @@ class PresetFile(_Table):
         values = {name: key.default or key.example for name, key in self.keys.items()}
         sent = any(_ECHOED.search(text) for _, text in texts_in([request, values]))
         return sent and isinstance(receipt, Mapping) and bool(receipt.get("reference"))
+
+    def _sandbox_problems(self, sandbox: PresetSandbox) -> Iterator[str]:
+        shapes = sandbox.model_dump(by_alias=True, exclude={"signature"})
+        for place, text in texts_in(shapes, "sandbox"):
+            known = SANDBOX_ID_VALUES if place == "sandbox.id" else SANDBOX_VALUES
+            for name in _SANDBOX_USE.findall(text):
+                if name not in known:
+                    yield f"{place}: unknown placeholder {{{name}}}{suggestion(name, known)}"
+        signature = sandbox.signature
+        if signature is not None and signature.secret not in self.secrets:
+            yield f"sandbox.signature.secret: {signature.secret} isn't declared in secrets"
+        table = {**self.table, **self.blocks.get(self.channels[0], {})}
+        in_url = dict(parse_qsl(str(table.get("url")).partition("?")[2]))
+        parts = (table.get("json"), table.get("form"), table.get("query"), in_url)
+        if all(follow(part, parse_pointer(sandbox.to)) is None for part in parts):
+            yield f"sandbox.to: the request of the block {self.channels[0]} has no {sandbox.to}"
 
     def is_optional(self, name: str) -> bool:
         """Whether this key has no value unless the operator sets it."""

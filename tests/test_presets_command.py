@@ -375,7 +375,7 @@ MISTAKEN = [
      'table.provider_id: $.message.id is read as a regular expression; a JSON Pointer begins with "/"'),
     ('only_this = true, reason = "/error/message"', 'only_this = true, reason = "error/message"',
      'table.answers.1.reason: error/message is read as a regular expression; a JSON Pointer begins with "/"'),
-    ('reference = "/reference"', 'each = "/"',
+    ('reference = "/reference"', 'reference = "/reference"\neach = "/"',
      'table.receipt.each: no list is there; "/*" is a body that is the list itself'),
     ('delivered = ["', 'deliverd = ["', "table.receipt.deliverd: unknown key; did you mean delivered?"),
     ('title = "gate"', 'title = "gate"\nrequest = "POST"', "request: unknown key"),

@@ -157,7 +157,10 @@ class Router:
                 choice = self._choices[settings]
             except KeyError:
                 choice = self._choices[settings] = self._choice(settings, self._order)
-        if choice is None or (choice.choice is not None and choice.choice.is_unavailable_to(entry, None)):
+        if choice is None:
+            return True
+        via = choice.choice
+        if via is not None and via.given_up and via.is_unavailable_to(entry, None):
             return True
         return choice.block is not None and choice.block.needs_name(entry.variables)
 

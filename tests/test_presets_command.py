@@ -261,7 +261,7 @@ def test_a_preset_without_cases_is_named(folder: Path) -> None:
     tried = command("presets", "test", folder)
     assert tried.status == 1
     cases = folder / "cases" / "postbox.toml"
-    assert tried.out == f"gate     12 cases, 0 differ\npostbox  no cases; they belong into {cases}\n"
+    assert tried.out == f"gate     12 cases, 0 differ\npostbox  no cases; they belong in {cases}\n"
     assert command("presets", "test", folder, "gate").status == 0
     cases.write_text("[given]\n", encoding="utf-8")
     assert "postbox  no cases in its file" in command("presets", "test", folder).out
@@ -333,7 +333,7 @@ def test_a_name_or_a_folder_that_is_not_there_is_an_error(folder: Path, tmp_path
 def test_a_file_of_cases_is_not_read_as_a_preset(folder: Path) -> None:
     tried = command("presets", "test", folder / "cases")
     assert tried.status == 78
-    told = "gate.toml: looks like a file of cases; it belongs into the folder cases beside the preset\n"
+    told = "gate.toml: looks like a file of cases; it belongs in the folder cases beside the preset\n"
     assert tried.err == f"{folder}/cases/{told}"
 
 

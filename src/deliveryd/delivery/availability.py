@@ -101,11 +101,11 @@ class Availability:
             self._join_others()
         await self._keep(now)
         for channel, choice in self._choices.items():
-            self._give_up(channel, choice, self._down_for(choice.down, now - self._limits[channel]))
+            self._give_up(channel, choice, self._down_since(choice.down, now - self._limits[channel]))
 
-    def _down_for(self, providers: Iterable[str], from_: float) -> set[str]:
-        """Those that have been down from this time on, or longer."""
-        return {each for each in providers if self._down_from.get(each, float("inf")) <= from_}
+    def _down_since(self, providers: Iterable[str], at: float) -> set[str]:
+        """Those of these providers that have been down since this time, or longer."""
+        return {each for each in providers if self._down_from.get(each, float("inf")) <= at}
 
     def _join_others(self) -> None:
         """Providers that are down here as well now have been so since others noted it."""

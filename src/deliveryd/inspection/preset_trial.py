@@ -138,7 +138,7 @@ def _opened(folder: Path, cases: Path, name: str) -> tuple[Preset, CaseFile | No
     keys = ConfigFile(path, {}, ()).tables.keys()
     if "table" not in keys and keys & {"given", "request", "receipt"}:
         raise ConfigError(
-            [f"{path}: looks like a file of cases; it belongs into the folder cases beside the preset"]
+            [f"{path}: looks like a file of cases; it belongs in the folder cases beside the preset"]
         )
     preset = read_preset(path)
     check_tables(preset, ProviderTable)
@@ -380,7 +380,7 @@ def trials_lines(trials: Sequence[Trial]) -> Iterator[str]:
         count = f"{trial.cases} case{'' if trial.cases == 1 else 's'}"
         told = f"{count}, {failed} differ{'' if failed != 1 else 's'}"
         if not trial.cases:
-            told = f"no cases; they belong into {trial.missing}" if trial.missing else "no cases in its file"
+            told = f"no cases; they belong in {trial.missing}" if trial.missing else "no cases in its file"
         yield f"{trial.preset:{width}}  {told}"
         if trial.cases and (without := "; ".join(_without_case(trial))):
             yield f"  {without}"

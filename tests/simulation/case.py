@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from itertools import combinations
 from typing import NamedTuple
 
 from deliveryd.journal.orders import Action
@@ -244,8 +245,13 @@ class Case(NamedTuple):
 
     def is_unreadable_again(self, asked: Asked) -> bool:
         """Whether its answer can't be read, and so it was a repeat in vain, after which none follows."""
-        earlier = (one for one in self.under_key(asked.key) if one.order < asked.order)
-        return asked.trouble in UNREADABLE and any(map(self.may_be_doubtful, earlier))
+        earlier = [one for one in self.under_key(asked.key) if one.order < asked.order]
+        is_repeat_refused = any(
+            self.may_have_arrived(first) and then.trouble in FOR_GOOD
+            for first, then in combinations(earlier, 2)
+        )
+        in_doubt = is_repeat_refused or any(map(self.may_be_doubtful, earlier))
+        return asked.trouble in UNREADABLE and in_doubt
 
     def may_be_forgotten(self, report: Reported) -> bool:
         """Whether it may be pruned, or dropped, before its attempt is in doubt; or it repeats such a one."""

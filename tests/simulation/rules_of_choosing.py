@@ -28,7 +28,7 @@ OTHER_REASONS = (
 """Words of the reasons that no provider gave when it was asked."""
 
 WITHIN = 20.0
-"""Seconds after which a message is sent, where one provider of each channel works."""
+"""Seconds after which a message is sent where a provider of its channel works, or a channel's are all down."""
 
 
 def _first_by_order(case: Case) -> Iterator[str]:
@@ -252,7 +252,7 @@ def _longest_hold(case: Case, options: Sequence[Choice], working: Collection[str
     first = next((place for place, option in enumerate(options) if option.channel in working), None)
     if first is None or any(rendered(plan, case.message, option)[1] for option in options[: first + 1]):
         return float("inf")
-    return WITHIN if first == 0 else WITHIN + plan.tuning.unavailable_after
+    return WITHIN + first * (WITHIN + plan.tuning.unavailable_after)
 
 
 RULES = (

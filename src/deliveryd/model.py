@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
-from itertools import chain, islice
+from itertools import islice
 from typing import NamedTuple, Protocol
 
 from deliveryd.cleaning import cleaned
@@ -158,7 +158,7 @@ class Rendered(NamedTuple):
 def size_of(entry: Entry, rendered: Rendered, customer: Customer | None) -> int:
     """The characters of all that a message may be written from: what its work grows with."""
     of_customer = () if customer is None else customer.fields.values()
-    return sum(map(len, chain(rendered.fields.values(), entry.variables.values(), of_customer)))
+    return len("".join((*rendered.fields.values(), *entry.variables.values(), *of_customer)))
 
 
 class Content(NamedTuple):

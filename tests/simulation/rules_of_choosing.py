@@ -28,7 +28,7 @@ OTHER_REASONS = (
 """Words of the reasons that no provider gave when it was asked."""
 
 WITHIN = 20.0
-"""Seconds after which a message is sent where a provider of its channel works, or a channel's are all down."""
+"""Seconds after which a message is sent, or a channel known to be down."""
 
 
 def _first_by_order(case: Case) -> Iterator[str]:

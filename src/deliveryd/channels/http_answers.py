@@ -72,7 +72,9 @@ class AnswerReader:
         if answer.status in ACCEPTING:
             if self._provider_id is None:
                 return Accepted()
-            return self._accepted(Document(answer.body, answer.headers), answer.status)
+            document = Document(answer.body, answer.headers)
+            found = self._provider_id.find(document)
+            return Accepted(found) if found is not None else self._without_id(document, answer.status)
         verdict = failure(answer.status, answer.headers.get("retry-after"), self._host, self._now)
         if isinstance(verdict, InDoubt):
             return verdict._replace(provider_id=self.provider_id(answer))
@@ -90,11 +92,11 @@ class AnswerReader:
     def _id_in(self, document: Document) -> str | None:
         return self._provider_id.find(document) if self._provider_id is not None else None
 
-    def _accepted(self, document: Document, status: int, *, is_said: bool = False) -> Attempted:
-        """Return the verdict on what counts as accepted; `is_said`: not only by the status of the answer."""
-        found = self._id_in(document)
-        if found is not None or self._provider_id is None or status not in ACCEPTING:
-            return Accepted(found)
+    def _without_id(self, document: Document, status: int, *, is_said: bool = False) -> Attempted:
+        """Return the verdict on what counts as accepted, without the ID that is due.
+
+        `is_said`: not only by the status of the answer.
+        """
         if self._is_json_due and not is_said and not document.is_readable:
             return InDoubt(f"provider answered {status} without JSON", unreadable=True)
         return Accepted(None, lacks_id=True)
@@ -110,7 +112,10 @@ class AnswerReader:
     def _of_row(self, row: _Row, code: str | None, status: int, document: Document) -> Attempted:
         reason = f"provider answered {status}{'' if code is None else f' (code {code})'}"
         if row.verdict == "accepted":
-            return self._accepted(document, status, is_said=bool(row.conditions))
+            found = self._id_in(document)
+            if found is not None or self._provider_id is None or status not in ACCEPTING:
+                return Accepted(found)
+            return self._without_id(document, status, is_said=bool(row.conditions))
         words = self._words_in(document, row.words) if row.words is not None else None
         match row.verdict:
             case "refused":

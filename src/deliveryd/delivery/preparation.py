@@ -186,7 +186,7 @@ class Preparer:
                 unknown.append((entry, settings))
                 continue
             prepared.append(route := self._router.route(entry, settings, None, now))
-            characters += _size(entry, route)
+            characters += route.size if isinstance(route, Routed) else _size(entry)
             if characters > MOST_FILLED:
                 self._recorder.route_again(entries[count:])
                 break
@@ -270,7 +270,7 @@ class Preparer:
         routed, characters = [], 0
         for count, each in enumerate(found, 1):
             routed.append(route := self._route_found(*each, now))
-            characters += _size(each[0], route)
+            characters += route.size if isinstance(route, Routed) else _size(each[0])
             if characters > MOST_FILLED:
                 self._recorder.route_again([entry for entry, *_ in found[count:]])
                 found = found[:count]
@@ -297,9 +297,9 @@ class Preparer:
         return min(max(DIRECTORY_PAUSE, answer.after or 0.0), LONGEST_DIRECTORY_PAUSE)
 
 
-def _size(entry: Entry, prepared: Prepared) -> int:
+def _size(entry: Entry) -> int:
     """Characters that preparing a message grows with, also one that can't be sent."""
-    return prepared.size if isinstance(prepared, Routed) else len("".join(entry.variables.values()))
+    return len("".join(entry.variables.values()))
 
 
 def _put_off(entry: Entry, settings: CompiledSettings, waits_for: str) -> Deferred:

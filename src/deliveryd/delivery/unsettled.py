@@ -11,6 +11,7 @@ from random import choice
 from deliveryd.journal.base import OutboxRow
 
 _message_of = attrgetter("message_id")
+_number_of = attrgetter("seq")
 
 
 class Unsettled:
@@ -38,7 +39,9 @@ class Unsettled:
 
     def read(self, rows: Sequence[OutboxRow]) -> None:
         """Add what was read of the outbox; rows that are here already change nothing."""
-        new = {row.seq: row for row in rows if row.seq not in self._rows}
+        new = dict(zip(map(_number_of, rows), rows, strict=True))
+        for known in new.keys() & self._rows.keys():
+            del new[known]
         self._rows |= new
         self._unposted |= new
         if rows:

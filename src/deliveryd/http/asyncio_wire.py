@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import select
 import ssl
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import lru_cache
@@ -55,7 +55,7 @@ class AsyncioWire:
         self._ca_key = ca_key
         self._context: ssl.SSLContext | None = None
         self._resolver = Resolver()
-        self._idle: dict[Origin, deque[_Connection]] = {}  # per origin, the longest idle one first
+        self._idle: defaultdict[Origin, deque[_Connection]] = defaultdict(deque)  # the longest idle one first
         self._open: set[_Connection] = set()
         self._busy: set[_Connection] = set()
         self._deadline: asyncio.TimerHandle | None = None
@@ -128,7 +128,7 @@ class AsyncioWire:
             connection.close()
             return
         connection.idle_since = self._loop.time()
-        self._idle.setdefault(origin, deque()).append(connection)
+        self._idle[origin].append(connection)
         if self._sweep is None:
             self._sweep = self._loop.call_later(IDLE_SECONDS, self._close_expired)
 

@@ -182,13 +182,15 @@ def settle_events(db: sqlite3.Connection, rows: Sequence[OutboxRow]) -> range:
     Raises OutOfOrder when an event that waits further ahead isn't among them: it would never be reported.
     """
     (settled,) = db.execute(f"SELECT {WATERMARK}").fetchone()
-    last = max((row.seq for row in rows), default=0)
+    numbers = [row.seq for row in rows]
+    last = max(numbers, default=0)
     if last <= settled:
         return range(0)
-    ahead = {
-        seq for (seq,) in db.execute("SELECT seq FROM event WHERE seq > ? AND seq <= ?", (settled, last))
-    }
-    if left := ahead.difference([row.seq for row in rows]):
-        raise OutOfOrder(f"event {last} can't be settled before event {min(left)}, which waits ahead of it")
+    if len(numbers) != last - settled or numbers != list(range(settled + 1, last + 1)):
+        waiting = db.execute("SELECT seq FROM event WHERE seq > ? AND seq <= ?", (settled, last))
+        if left := {seq for (seq,) in waiting}.difference(numbers):
+            raise OutOfOrder(
+                f"event {last} can't be settled before event {min(left)}, which waits ahead of it"
+            )
     db.execute("UPDATE meta SET value = ? WHERE key = 'settled_seq'", (last,))
     return range(settled + 1, last + 1)

@@ -22,6 +22,9 @@ taken_at, beginning, sent_by
 """
 """The columns of an entry, in the order of `EntryRow`. The first of several tries under a key has a row."""
 
+NONE_SPENT = "[]"
+"""The column `spent` of an entry without any."""
+
 _escaped = json.JSONEncoder(separators=(",", ":")).encode
 
 
@@ -78,21 +81,21 @@ def spent_of(text: str) -> tuple[Spent, ...]:
 
 def spent_text(entry: Entry) -> str:
     """What the column `spent` holds of an entry."""
-    return to_json([tuple(each) for each in entry.spent]) if entry.spent else "[]"
+    return to_json([tuple(each) for each in entry.spent]) if entry.spent else NONE_SPENT
 
 
 def progress_of(transition: Transition) -> tuple[object, ...]:
-    """What a step writes: the columns of the statements for it, from the state on."""
+    """What a step writes: the columns of the statements for it, from the state on, in plain types."""
     entry = transition.entry
     return (
-        transition.after,
+        int(transition.after),
         transition.due_at,
         entry.provider or "",
         entry.tries,
         entry.key,
         entry.number,
         spent_text(entry),
-        entry.doubt,
+        int(entry.doubt),
         None if entry.content is None else _content_text(entry.content),
         entry.digest,
         entry.beginning,

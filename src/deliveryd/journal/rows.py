@@ -85,7 +85,7 @@ def spent_text(entry: Entry) -> str:
 
 
 def progress_of(transition: Transition) -> tuple[object, ...]:
-    """What a step writes: the columns of the statements for it, from the state on, in plain types."""
+    """What a step writes: the columns of the statements for it, from the state on."""
     entry = transition.entry
     return (
         int(transition.after),
@@ -95,7 +95,7 @@ def progress_of(transition: Transition) -> tuple[object, ...]:
         entry.key,
         entry.number,
         spent_text(entry),
-        int(entry.doubt),
+        entry.doubt,
         None if entry.content is None else _content_text(entry.content),
         entry.digest,
         entry.beginning,

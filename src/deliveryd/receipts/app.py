@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import anyio
@@ -172,7 +172,7 @@ class Receipts:
         except Unreadable as error:
             self._log_seldom("malformed", Event.RECEIPT_MALFORMED, provider)
             return ReceiptReply(400, str(error))
-        return _LATER if results is None else inlet.reply._replace(results=results)
+        return _LATER if results is None else inlet.reply.after(results)
 
     async def _use(self, token: SignedToken) -> None:
         """Note what a token was used for, durably. Raises Forged if that was another report."""
@@ -235,7 +235,8 @@ class Receipts:
 
     async def _record(self, provider: str, reading: ReadReports, now: int) -> Sequence[str] | None:
         """Record reports, a part of them in each transaction; return what each did, or None if it failed."""
-        self._log_seldom("malformed", Event.RECEIPT_MALFORMED, provider, times=reading.more_unread)
+        if reading.more_unread:
+            self._log_seldom("malformed", Event.RECEIPT_MALFORMED, provider, times=reading.more_unread)
         unread = [UnreadReport(provider, raw, reason, now) for raw, reason in reading.unread]
         results: list[str] = []
         for begin in range(0, max(1, len(reading.reports)), _RECORDED_AT_ONCE):
@@ -255,23 +256,29 @@ class Receipts:
         self, provider: str, unread: Sequence[Reported], part: Sequence[Report], now: int
     ) -> Sequence[str] | None:
         """Record reports that can't be read and those that can; of a message of others nothing is kept."""
-        known = [each for each in part if each.names_message or each.meaning == "none"]
-        pairs = [(each, it) for each in known if (it := self._reported(provider, each, now)) is not None]
-        reports = [*unread, *(reported for _report, reported in pairs)]
-        channel, consents = channel_of(provider), [each for each in known if each.consent is not None]
-        at_once = list(_opt_outs(channel, [each for each in consents if not _depends(each)], now))
-        recorded = await self._batcher.record(reports, at_once) if reports or at_once else ()
-        if recorded is None:
+        reports = [*unread]
+        of_nobody = 0
+        opt_outs: list[OptOut] = []
+        depending: list[tuple[int, OptOut]] = []  # each with the place of its report
+        for report in part:
+            if report.meaning != "none" and not report.names_message:
+                of_nobody += 1
+                continue
+            if (reported := self._reported(provider, report, now)) is not None:
+                reports.append(reported)
+            if report.consent is not None and (opt_out := _opt_out(provider, report, now)) is not None:
+                if _depends(report):
+                    depending.append((len(reports) - 1, opt_out))
+                else:
+                    opt_outs.append(opt_out)
+        results = await self._batcher.record(reports, opt_outs) if reports or opt_outs else ()
+        if results is None:
             return None
-        results = [*recorded, *[NOT_OURS] * (len(part) - len(known))]
-        if any(map(_depends, consents)):
-            of_ours = [
-                report
-                for (report, _reported), result in zip(pairs, recorded[len(unread) :], strict=False)
-                if report.consent is not None and _depends(report) and result != NOT_OURS
-            ]
-            opt_outs = list(_opt_outs(channel, of_ours, now))
-            more = await self._batcher.record((), opt_outs) if opt_outs else ()
+        of_ours = [opt_out for place, opt_out in depending if results[place] != NOT_OURS]
+        if of_nobody:
+            results = [*results, *[NOT_OURS] * of_nobody]
+        if of_ours:
+            more = await self._batcher.record((), of_ours)
             return None if more is None else [*results, *more]
         return results
 
@@ -343,9 +350,9 @@ def _depends(report: Report) -> bool:
     return report.is_shared and report.names_message
 
 
-def _opt_outs(channel: str, reports: Sequence[Report], now: int) -> Iterator[OptOut]:
-    """Return what reports say of recipients."""
-    for report in reports:
-        if report.consent is not None and report.recipient is not None:
-            stopped = report.consent == "stopped"
-            yield OptOut(channel, report.recipient, stopped, report.at, now, report.is_dated)
+def _opt_out(provider: str, report: Report, now: int) -> OptOut | None:
+    """Return what a report says of its recipient."""
+    if report.recipient is None:
+        return None
+    stopped = report.consent == "stopped"
+    return OptOut(channel_of(provider), report.recipient, stopped, report.at, now, report.is_dated)

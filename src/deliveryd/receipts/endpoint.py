@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from typing import NamedTuple
 from urllib.parse import unquote
 
@@ -259,9 +259,9 @@ class ReceiptEndpoint:
 
 def _coding(headers: Sequence[Header]) -> str:
     """Return how a body is encoded, in lower case; empty: not at all."""
-    given = [value for name, value in headers if name == b"content-encoding"]
-    if not given:
+    if b"content-encoding" not in dict(headers):  # nearly every request, so without a loop
         return ""
+    given = [value for name, value in headers if name == b"content-encoding"]
     codings = (each.strip() for each in b",".join(given).decode("latin-1").lower().split(","))
     return ", ".join(each for each in codings if each not in ("", "identity"))
 
@@ -284,15 +284,22 @@ def _in_channel(path: str, providers: Iterable[str]) -> set[str]:
 
 
 async def _send(send: Send, reply: ReceiptReply) -> None:
-    body = reply.text.encode()
-    headers = [
-        (b"content-length", b"%d" % len(body)),
-        (b"content-type", reply.content_type.encode("latin-1")),
-        (b"x-content-type-options", b"nosniff"),
-    ]
-    if reply.status in _HEADERS:
-        headers.append(_HEADERS[reply.status])
-    if reply.login:
-        headers.append((b"www-authenticate", b'Basic realm="receipts", charset="UTF-8"'))
+    body, headers = _encoded(*reply[:4])
     await send({"type": "http.response.start", "status": reply.status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
+
+
+@lru_cache(maxsize=64)
+def _encoded(status: int, text: str, content_type: str, login: bool) -> tuple[bytes, Sequence[Header]]:
+    """Return the body and the headers of a response; nearly all are the same."""
+    body = text.encode()
+    headers = [
+        (b"content-length", b"%d" % len(body)),
+        (b"content-type", content_type.encode("latin-1")),
+        (b"x-content-type-options", b"nosniff"),
+    ]
+    if status in _HEADERS:
+        headers.append(_HEADERS[status])
+    if login:
+        headers.append((b"www-authenticate", b'Basic realm="receipts", charset="UTF-8"'))
+    return body, headers

@@ -30,6 +30,10 @@ class ReceiptReply(NamedTuple):
     login: bool = False
     results: Sequence[str] = ()
 
+    def after(self, results: Sequence[str]) -> ReceiptReply:
+        """The same response, after reports that did this."""
+        return ReceiptReply(*self[:4], results)
+
 
 class Inlet:
     """One provider's options, compiled, with what its requests are verified with."""

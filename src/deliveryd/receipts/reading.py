@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import suppress
 from itertools import islice
 from typing import Literal, NamedTuple, cast
 
@@ -279,10 +278,14 @@ class ReportReader:
     def _time(self, item: Document, received_at: int) -> int | None:
         """Return the first time that can be read; None: the report is undated."""
         for place in self._reported_at:
-            if (text := place.find(item)) is not None:
-                with suppress(ValueError, OverflowError):
-                    if EARLIEST <= (at := self._read_time(text)) <= received_at + HOW_FAR_AHEAD:
-                        return at
+            if (text := place.find(item)) is None:
+                continue
+            try:
+                at = self._read_time(text)
+            except (ValueError, OverflowError):
+                continue
+            if EARLIEST <= at <= received_at + HOW_FAR_AHEAD:
+                return at
         return None
 
 

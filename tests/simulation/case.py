@@ -251,7 +251,7 @@ class Case(NamedTuple):
             for first, then in combinations(earlier, 2)
         )
         in_doubt = is_repeat_refused or any(map(self.may_be_doubtful, earlier))
-        return asked.trouble in UNREADABLE and in_doubt
+        return asked.trouble in UNREADABLE and (in_doubt or self.may_have_been_begun_before(asked))
 
     def may_be_forgotten(self, report: Reported) -> bool:
         """Whether it may be pruned, or dropped, before its attempt is in doubt; or it repeats such a one."""

@@ -78,8 +78,13 @@ class BulkMatching:
     def receive(
         self, db: sqlite3.Connection, reports: Sequence[Receipt | ProgressReport]
     ) -> dict[Receipt, MatchedReceipt]:
-        """Apply the receipts that can be; return what they did. The other reports are left as they are."""
+        """Apply the receipts that can be; return what they did. The other reports are left as they are.
+
+        None of them if one has an id with a NUL: SQLite reads text of JSON up to that only.
+        """
         if sum(isinstance(report, Receipt) for report in reports) < FEWEST:
+            return {}
+        if any("\0" in report.provider_id for report in reports):
             return {}
         by_provider: defaultdict[str, list[Receipt | ProgressReport]] = defaultdict(list)
         for report in reports:
@@ -89,8 +94,9 @@ class BulkMatching:
         went_on: list[int] = []
         for provider, group in by_provider.items():
             ids = Counter(report.provider_id for report in group)
-            gone = dict(db.execute(_WENT_ON, (provider, json.dumps(list(ids)))).fetchall())
-            went_on += gone.values()
+            rows = db.execute(_WENT_ON, (provider, json.dumps(list(ids)))).fetchall()
+            went_on += [id_ for _, id_ in rows]  # a provider may use an id again
+            gone = {provider_id for provider_id, _ in rows}
             alone = [each for each in group if ids[each.provider_id] == 1 and each.provider_id not in gone]
             found, unknown = self._plain(db, provider, ids, alone)
             meant |= found
@@ -117,11 +123,11 @@ class BulkMatching:
     ) -> tuple[dict[Receipt, int], list[Receipt]]:
         """Return the messages that a provider's reports are about, and the receipts about none.
 
-        `ids` are those of all its reports. SQLite reads text of JSON up to a NUL only.
+        `ids` are those of all its reports.
         """
         if "" in ids or db.execute(_KEPT, (provider, json.dumps(list(ids)))).fetchone():
             return {}, []
-        named = [each for each in reports if isinstance(each, Receipt) and "\0" not in each.provider_id]
+        named = [each for each in reports if isinstance(each, Receipt)]
         meant, unknown = _by_id(db, provider, [receipt for receipt in named if receipt.reference is None])
         return meant | self._by_key(db, provider, named), unknown
 

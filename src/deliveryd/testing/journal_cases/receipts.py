@@ -66,6 +66,33 @@ class ReceiptCases:
             assert (await receive_all(journal, reports))[:2] == ["matched", "matched"]
             assert await waiting_events(journal) == [(7, "delivered")]
 
+    @pytest.mark.parametrize("lost", ["p0", "p0\0"], ids=["used again", "with a NUL"])
+    async def test_reports_of_two_tries_among_many_are_taken_in_their_order_whatever_the_id_of_the_first(
+        self, open_journal: OpenJournal, lost: str
+    ) -> None:
+        """Of two messages whose lost answers had one id, the one that was tried last is meant."""
+        async with open_journal() as journal:
+            await make_ready(journal, 7, 8)
+            for id_, at in (8, NOW), (7, NOW + 1):
+                await journal.change([Transition(attempt_on(id_), State.READY, State.SENDING, at)])
+                doubtful, due_at = attempt_on(id_)._replace(doubt=True), NOW + ONE_SECOND
+                outcome = Outcome("in_doubt", lost, "cut off")
+                await journal.change(
+                    [Transition(doubtful, State.SENDING, State.WAITING, NOW + 2, due_at, outcome)]
+                )
+            await journal.due(NOW + ONE_SECOND, {"sms": 2})
+            repeats = [attempt_on(id_, number=2) for id_ in (7, 8)]
+            await begin_attempts(journal, *repeats)
+            await journal.change([accepted_step(repeat, f"p{repeat.id}") for repeat in repeats])
+            await accept_all(journal)
+            reports = [
+                sample_receipt(lost),
+                sample_receipt("p7", delivered=False),
+                *(sample_receipt(f"u{number}") for number in range(9)),
+            ]
+            assert (await receive_all(journal, reports))[:2] == ["matched", "matched"]
+            assert await waiting_events(journal) == [(7, "delivered")]
+
     async def test_progress_among_many_reports_is_told_before_the_delivery(
         self, open_journal: OpenJournal
     ) -> None:

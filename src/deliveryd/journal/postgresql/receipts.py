@@ -411,27 +411,28 @@ class _ReceiptBatch:
         for each in alike:  # the same came before in a form that fitted nothing
             self._take_out(each, tried.message_id)
         if is_naming:
-            effect |= self._follow(tried.message_id, receipt)
+            effect |= self._follow(tried, receipt)
         return MatchedReceipt(word_of(effect), effect, tried.message_id)
 
-    def _follow(self, message_id: int, receipt: Receipt) -> Effect:
+    def _follow(self, tried: Tried, receipt: Receipt) -> Effect:
         """Apply what was kept under the provider's id that a receipt has for its message."""
         effect = NO_EFFECT
         for each in self._alike[receipt.provider_id, receipt.provider].copy():
-            tried = self._book.tried(each.receipt)
-            if tried is None or tried.message_id != message_id:
+            about = self._book.tried(each.receipt) or tried
+            if about.message_id != tried.message_id:
                 continue
-            if self._message_named(each.receipt) not in {None, message_id}:
+            if self._message_named(each.receipt) not in {None, tried.message_id}:
                 continue
-            done = apply(self._book, tried, not_before(each.receipt, receipt.received_at), AT_REST)
+            done = apply(self._book, about, not_before(each.receipt, receipt.received_at), AT_REST)
             if done is not None:
-                self._take_out(each, message_id)
+                self._take_out(each, tried.message_id)
                 effect |= done
         return effect
 
     def _take_out(self, kept: _KeptReceipt, message_id: int) -> None:
         """A kept receipt is matched."""
         self._alike[kept.receipt.provider_id, kept.receipt.provider].remove(kept)
+        self._book.receipts[message_id].append(kept.receipt)
         if kept.seq is None:
             self._new.append((message_id, kept.receipt))
         else:
@@ -463,7 +464,7 @@ class _ReceiptBatch:
             self._book.tell(event)
             effect = Effect(events=1)
         if self._book.learn(tried, report):
-            effect |= self._follow(record.id, report)
+            effect |= self._follow(tried, report)
         return MatchedReceipt("told" if event is not None else "noted", effect, record.id)
 
     def write(self, db: Db, outbox: Outbox) -> None:

@@ -278,6 +278,27 @@ class ReceiptKeyCases:
             assert [status for _, status in await waiting_events(journal)] == ["sent", "delivered"]
             assert (await journal.counts()).receipts_unmatched == 0
 
+    async def test_a_kept_delivery_is_told_when_a_report_names_its_id_where_the_answer_had_another(
+        self, open_journal: OpenJournal
+    ) -> None:
+        async with open_journal() as journal:
+            await tried(journal, State.SENT)
+            assert await receive_all(journal, [sample_receipt("q1")]) == ["unmatched"]
+            await journal.receive([_naming(journal, "failed")])
+            assert await waiting_events(journal) == [(7, "error"), (7, "delivered")]
+            assert (await journal.counts()).receipts_unmatched == 0
+
+    async def test_a_kept_delivery_that_comes_again_beside_a_report_that_names_its_id_is_a_repeat(
+        self, open_journal: OpenJournal
+    ) -> None:
+        async with open_journal() as journal:
+            await tried(journal, State.IN_DOUBT)
+            kept = sample_receipt("q1")
+            assert await receive_all(journal, [kept]) == ["unmatched"]
+            found = await journal.receive([_naming(journal, "failed"), kept])
+            assert [each.result for each in found] == ["settled", "repeated"]
+            assert await waiting_events(journal) == [(7, "sent"), (7, "error"), (7, "delivered")]
+
     @pytest.mark.parametrize("number", [1, 2], ids=["only try", "second try"])
     async def test_a_failure_under_another_id_than_an_earlier_report_counts_where_the_answer_had_none(
         self, open_journal: OpenJournal, number: int

@@ -327,13 +327,17 @@ class Matching:
         for seq, *values in sorted(kept):
             other = not_before(Receipt(*values), receipt.received_at)
             about = self._tried(db, other) or tried
-            if about.message_id != tried.message_id:
+            if not {about.message_id, self._message_named(other)} <= {tried.message_id, None}:
                 continue
             done = self._apply(db, about, other, settleable)
             if done is not None:
                 db.execute(_NOTE_MATCHED, (tried.message_id, seq))
                 effect |= done
         return effect
+
+    def _message_named(self, receipt: Receipt) -> int | None:
+        named = None if receipt.reference is None else referred_by(receipt.reference, self._namespace)
+        return None if named is None else named.message_id
 
     def _apply(
         self, db: sqlite3.Connection, tried: Tried, receipt: Receipt, settleable: frozenset[State]

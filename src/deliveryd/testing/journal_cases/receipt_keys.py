@@ -299,6 +299,16 @@ class ReceiptKeyCases:
             assert [each.result for each in found] == ["settled", "repeated"]
             assert await waiting_events(journal) == [(7, "sent"), (7, "error"), (7, "delivered")]
 
+    async def test_a_kept_delivery_of_another_message_stays_kept_when_a_report_names_its_id(
+        self, open_journal: OpenJournal
+    ) -> None:
+        async with open_journal() as journal:
+            await tried(journal, State.SENT)
+            assert await receive_all(journal, [echoed_receipt("8")]) == ["unmatched"]
+            await journal.receive([_naming(journal, "failed")])
+            assert await waiting_events(journal) == [(7, "error")]
+            assert (await journal.counts()).receipts_unmatched == 1
+
     @pytest.mark.parametrize("number", [1, 2], ids=["only try", "second try"])
     async def test_a_failure_under_another_id_than_an_earlier_report_counts_where_the_answer_had_none(
         self, open_journal: OpenJournal, number: int

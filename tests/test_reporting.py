@@ -603,6 +603,25 @@ async def test_an_event_that_the_service_fails_at_holds_up_no_other(
 
 
 @in_virtual_time
+async def test_an_outage_while_only_failing_events_are_left_ends_without_a_new_one(tmp_path: Path) -> None:
+    """The repeat of one meets a service that is down; once it works, all are told and nothing else waits."""
+    async with running(tmp_path) as station:
+        station.service.fails_at = {0, 1}
+        await station.put(*range(BATCH))
+        station.signals.expect_now(BATCH)
+        await station.service.accepts(BATCH - 2, 60)
+        await anyio.sleep(60)
+        assert (station.reporting.failing, station.reporting.down) == (2, False)
+        station.service.script += [ServiceUnavailable("down")] * 3
+        station.service.fails_at = set()
+        with anyio.fail_after(600):
+            await station.flushed(BATCH)
+        assert not station.service.script
+        assert sorted(station.service.accepted) == [*range(BATCH)]
+        assert (station.reporting.failing, station.reporting.down) == (0, False)
+
+
+@in_virtual_time
 async def test_a_single_batch_with_an_event_that_the_service_fails_at(tmp_path: Path) -> None:
     """Smaller posts find some that are accepted, though nothing else waits; the rest follows."""
     async with running(tmp_path) as station:

@@ -126,6 +126,8 @@ class Reporting:
                 if not await self._read():
                     break
             found = found or self._unsettled.first(most, self._held)
+            if not found and self._posting.down:
+                found = self._due()[:1]  # no other event will show that the service works again
             rows = self._posting.fitting(found)
             self._unsettled.post(rows)
             return rows
@@ -207,11 +209,16 @@ class Reporting:
         if not self._held or self._posting.down or now < self._held_at + HELD_INTERVAL:
             return
         self._held_at = now
-        due = {id_ for id_, held in self._held.items() if held.due <= now}
         room = max(int(self._turns.available_tokens) - MOST_POSTS // 2, 0)  # the others are for parts
-        for row, *_ in self._unsettled.unposted_of(due)[:room]:
+        for row in self._due()[:room]:
             self._unsettled.post([row])
             posts.start_soon(self._post_in_turn, posts, [row])
+
+    def _due(self) -> list[OutboxRow]:
+        """The first event of each message whose pause is over."""
+        now = anyio.current_time()
+        due = {id_ for id_, held in self._held.items() if held.due <= now}
+        return [row for row, *_ in self._unsettled.unposted_of(due)]
 
     async def _answered(self, rows: Sequence[OutboxRow], refused: str | None) -> None:
         """Record an answer, and settle what has nothing unanswered ahead of it."""

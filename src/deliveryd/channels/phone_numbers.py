@@ -10,13 +10,16 @@ import re
 from functools import lru_cache
 
 import phonenumbers
-from phonenumbers import ValidationResult
+from phonenumbers import PhoneNumberType, ValidationResult
 
 from deliveryd.channels.filling import UNREADABLE_PHONE, Unfit
 from deliveryd.cleaning import is_invisible
 
 _MOST_KEPT = 1024
 """Numbers that are kept: each is read when the provider is chosen, and again when the message is sent."""
+
+_MOST_DIGITS = 15
+"""Digits of a number with its country code at most (ITU-T E.164); the library lets longer ones pass."""
 
 _LONGEST_AREA_CODE = 5
 _LONGEST_LOCAL = 8
@@ -34,9 +37,14 @@ _NUMBER = re.compile(
     rf"[{_OPENING}]?\+?[{_BLANK}{_OPENING}]*\d(?:[{_BLANK}{_DASH}{_PART}{_CLOSING}.\uff0e]*\d)*[{_CLOSING}]?"
 )
 _URI = re.compile(r"tel:(?P<number>[^;]*)(?:;phone-context=(?P<context>\+[^;]*))?", re.IGNORECASE)
-_DECIMAL = re.compile(r"\+?\d[.\uff0e]\d+|[^.\uff0e]*[.\uff0e](?:\d{1,2}|0+)")
-"""A single point as in `491511234567.0` and `4.91511234567`: groups of a number are longer, or several."""
+_DECIMAL = re.compile(r"(?!\+[17]\.\d{10}\Z)\+?\d[.\uff0e]\d+|[^.\uff0e]*[.\uff0e](?:\d{1,2}|0+)")
+"""A single point as in `491511234567.0` and `4.91511234567`: groups of a number are longer, or several.
+
+One that follows a whole country code is none, as in `+1.2015550123` (RFC 5733).
+"""
 _FURTHER = re.compile(rf"[{_PART}]|(?<=[{_BLANK}])[{_DASH}](?=[{_BLANK}])")
+_TRUNK_ZERO = re.compile(rf"[{_OPENING}]0[{_CLOSING}]")
+_MOBILE = (PhoneNumberType.MOBILE, PhoneNumberType.FIXED_LINE_OR_MOBILE)
 
 
 def country_problem(country: str) -> str | None:
@@ -74,9 +82,10 @@ class PhoneReader:
             possible != ValidationResult.IS_POSSIBLE_LOCAL_ONLY or _PLUS not in text
         ):  # without an area code it is one of any area
             return None
-        if number.italian_leading_zero and not phonenumbers.is_valid_number(number):
+        if number.italian_leading_zero and not self._has_surely_a_zero(text, number):
             return None
-        return phonenumbers.format_number(number, phonenumbers.PhoneNumberFormat.E164)
+        found = phonenumbers.format_number(number, phonenumbers.PhoneNumberFormat.E164)
+        return found if len(found) <= len(_PLUS) + _MOST_DIGITS else None
 
     def _checked(self, text: str) -> str:
         """Return the text as the library is to read it; empty if it isn't a number and nothing else."""
@@ -97,13 +106,26 @@ class PhoneReader:
         digits = phonenumbers.normalize_digits_only(text)
         if digits.startswith("0"):
             return number
-        is_own = digits.startswith(str(number.country_code))
-        if not is_own and (digits != text or phonenumbers.is_valid_number(number)):
-            return number
         complete = self._parsed(f"+{digits}")
         if complete is None or not phonenumbers.is_valid_number(complete):
             return number
-        return complete if complete.country_code == number.country_code else None
+        if digits.startswith(str(number.country_code)):
+            return complete if complete.country_code == number.country_code else None
+        return None if self._is_foreign(text, number, complete) else number
+
+    @staticmethod
+    def _is_foreign(text: str, number: phonenumbers.PhoneNumber, complete: phonenumbers.PhoneNumber) -> bool:
+        """Whether a text may well be a number of another country that lacks its `+`."""
+        if not phonenumbers.is_valid_number(number):
+            return text.isdecimal()
+        is_mobile = phonenumbers.number_type(complete) == PhoneNumberType.MOBILE
+        return is_mobile and text[0].isdecimal() and phonenumbers.number_type(number) not in _MOBILE
+
+    def _has_surely_a_zero(self, text: str, number: phonenumbers.PhoneNumber) -> bool:
+        """Whether a number is valid with its zero, and isn't without it if that is in brackets."""
+        other = self._parsed(_TRUNK_ZERO.sub("", text))
+        is_either = other is not None and other != number and phonenumbers.is_valid_number(other)
+        return phonenumbers.is_valid_number(number) and not is_either
 
     def _parsed(self, text: str) -> phonenumbers.PhoneNumber | None:
         try:

@@ -165,6 +165,14 @@ def test_every_line_has_a_length_that_servers_take() -> None:
         assert not re.search(rb"[^\t -\xff]", b"".join(lines))
 
 
+def test_encoded_words_have_a_length_that_readers_take() -> None:
+    """At most 75 characters each, and 76 on a line that has one (RFC 2047, 2), whatever follows on it."""
+    for letter in letters()[:2000]:
+        head = compose(letter).content().partition(b"\r\n\r\n")[0].decode()
+        assert max(map(len, re.findall(r"=\?utf-8\?[bq]\?[^?]*\?=", head)), default=0) <= 75
+        assert max((len(line) for line in head.split("\r\n") if " =?utf-8?" in line), default=0) <= 76
+
+
 @pytest.mark.parametrize("value", LINKS)
 def test_links_and_quoted_strings_are_neither_encoded_nor_cut(value: str) -> None:
     """A header that lists links has them as they were, a line each where they are long."""

@@ -10,8 +10,10 @@ from email.header import Header
 
 from deliveryd.channels.mailbox import Mailbox
 
-LINE = 78
-"""Characters that a line of a header has where its white space allows it (RFC 5322 2.1.1)."""
+LINE = 76
+"""Characters that a line of a header has where its white space allows it; with encoded words, no more may be
+on it (RFC 2047, 2).
+"""
 
 LONGEST_WORD = 900
 """Characters without white space that still fit on a line of 998 with the header's name (RFC 5322 2.1.1)."""
@@ -56,7 +58,7 @@ def longest_word(value: str) -> int:
 
 
 def _encoded(name: str, text: str) -> str:
-    return Header(text, "utf-8", header_name=name).encode(linesep=_FOLD)
+    return Header(text, "utf-8", LINE, header_name=name).encode(linesep=_FOLD)
 
 
 def _folded(name: str, words: list[str]) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 import time
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
@@ -37,6 +38,7 @@ STEP = SECOND
 _made = tuple.__new__
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
+_USUAL = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:\.\d{1,6})?(?:Z|\+00:00)", re.ASCII)
 
 
 def provider_identity(channel: str, name: str) -> str:
@@ -102,7 +104,7 @@ def parse_instant(text: str) -> int:
 
     Raises ValueError when it is anything else, a bare date among them, or outside the years 1 to 9999.
     """
-    if text[10:17:6] in ("T:", " :") and text.endswith(("Z", "+00:00")):  # in a quarter of the time
+    if _USUAL.fullmatch(text):  # in a quarter of the time; in others, Python passes over what it doesn't know
         with suppress(ValueError):
             return (datetime.fromisoformat(text) - _EPOCH) // _MICROSECOND
     return read_instant(text)

@@ -14,14 +14,20 @@ from deliveryd.rendering.template import Template
 _FOREIGN = re.compile(
     r"[$#%]\{[\w.]{1,64}\}|%\([\w.]{1,64}\)[sd]|<%=?[^<>%]{1,64}%>|\[\[[\w.]{1,64}\]\]|\{%[^{}%]{1,64}%\}"
 )
-_OPENING = r"&(?:amp;)?(?:#0*123|#x0*7b|lcub|lbrace);|%(?:25)?7b|[\uff5b\ufe5b\u2774\u2983{]"
-_CLOSING = r"&(?:amp;)?(?:#0*125|#x0*7d|rcub|rbrace);|%(?:25)?7d|[\uff5d\ufe5c\u2775\u2984}]"
+_OPENING = (
+    r"&(?:amp;)?(?:#0*123(?:;|(?!\d))|#x0*7b(?:;|(?![\da-f]))|lcub;|lbrace;)"
+    r"|%(?:25)?7b|\\u007b|[\uff5b\ufe5b\u2774\u2983{]"
+)
+_CLOSING = (
+    r"&(?:amp;)?(?:#0*125(?:;|(?!\d))|#x0*7d(?:;|(?![\da-f]))|rcub;|rbrace;)"
+    r"|%(?:25)?7d|\\u007d|[\uff5d\ufe5c\u2775\u2984}]"
+)
 _BRACED = re.compile(
     rf"(?P<before>(?:{_OPENING}){{1,2}}) ?(?P<name>\w(?:[\w .-]{{0,62}}[\w.-])?) ?"
     rf"(?P<after>(?:{_CLOSING}){{1,2}})",
     re.IGNORECASE,
 )
-"""A name between braces, which may be written as in HTML or in addresses, or only look like braces."""
+"""A name between braces, which may be written as in HTML, addresses or JSON, or only look like braces."""
 _STYLED = re.compile(r"<(style|script)\b[^<>]*>.*?(?:</\1\s*>|\Z)", re.IGNORECASE | re.DOTALL)
 _LONGEST_SHOWN = 40
 

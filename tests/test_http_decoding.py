@@ -12,6 +12,7 @@ from deliveryd.http.content_coding import (
     MOST_GZIP_MEMBERS,
     PIECE,
     Decoder,
+    Layers,
     Undecodable,
     decoder_of,
 )
@@ -24,7 +25,7 @@ def squeezed(size: int) -> bytes:
     return b"".join(packer.compress(block) for _ in range(size >> 20)) + packer.flush()
 
 
-def all_of(decoder: Decoder, data: bytes) -> bytes:
+def all_of(decoder: Decoder | Layers, data: bytes) -> bytes:
     return b"".join(decoder.decode(data))
 
 
@@ -69,7 +70,7 @@ def test_members_are_counted() -> None:
         all_of(decoder, member)
 
 
-@pytest.mark.parametrize("encoding", ["br", "zstd", "compress", "gzip, br", "gzip," * 1000])
+@pytest.mark.parametrize("encoding", ["br", "zstd", "compress", "gzip, br", "gzip, gzip, br", "gzip," * 1000])
 def test_what_can_not_be_read_is_named(encoding: str) -> None:
     with pytest.raises(Undecodable, match=r"^the answer is encoded as '.{0,40}', which can't be read$"):
         all_of(decoder_of(encoding, 1000) or pytest.fail("no decoder"), b"\x0b\x01\x80ok\x03")
@@ -85,6 +86,48 @@ def test_a_text_that_claims_to_be_encoded_is_one(encoding: str) -> None:
     """Proxies decompress a body and leave its header as it was."""
     decoder = Decoder(encoding, 1000)
     assert all_of(decoder, '{"ok": "\u00e9"}'.encode()) == '{"ok": "\u00e9"}'.encode()
+    decoder.end()
+
+
+@pytest.mark.parametrize("text", [b'{"ok": 1}', b'[{"id": 1}]', b"{}", b'{\n "ok": 1}'])
+def test_a_text_that_claims_to_be_deflated_may_come_in_pieces(text: bytes) -> None:
+    """A byte at a time as well."""
+    decoder = Decoder("deflate", 1000)
+    assert b"".join(piece for byte in text for piece in decoder.decode(bytes([byte]))) == text
+    decoder.end()
+
+
+@pytest.mark.parametrize("text", [b'{"ok": 1}', b"\xef\xbb\xbf{}", "\u0800".encode(), b"[1]", b"x"])
+def test_a_deflated_text_is_never_taken_for_json(text: bytes) -> None:
+    """Without the header that it should have, and in one block or a stored one."""
+    for level in (0, 1, 9):
+        packer = zlib.compressobj(level, zlib.DEFLATED, -15)
+        decoder = Decoder("deflate", 1000)
+        assert all_of(decoder, packer.compress(text) + packer.flush()) == text
+        decoder.end()
+
+
+GZIP = gzip.compress(b"ok")
+
+
+@pytest.mark.parametrize(
+    ("encoding", "body"),
+    [
+        ("gzip, gzip", gzip.compress(GZIP)),
+        ("gzip, gzip", GZIP),
+        ("gzip, deflate", zlib.compress(GZIP)),
+        ("deflate, gzip", gzip.compress(zlib.compress(b"ok"))),
+        ("gzip, identity", GZIP),
+        ("gzip;q=1.0", GZIP),
+        ("application/x-gzip", GZIP),
+        ('"gzip"', GZIP),
+    ],
+)
+def test_codings_are_undone_from_the_last_one(encoding: str, body: bytes) -> None:
+    """RFC 9110 8.4; also if a second server names it again, or it is named with more."""
+    decoder = decoder_of(encoding, 1000)
+    assert decoder is not None
+    assert b"".join(piece for byte in body for piece in decoder.decode(bytes([byte]))) == b"ok"
     decoder.end()
 
 

@@ -135,6 +135,8 @@ ANSWERED = {
     "an empty encoding": (answering(encoded("", b"ok")), 200, b"ok"),
     "no encoding twice": (answering(encoded("identity, none", b"ok")), 200, b"ok"),
     "gzip and a charset": (answering(encoded("gzip,utf-8", gzip.compress(b"ok"))), 200, b"ok"),
+    "gzip twice": (answering(encoded("gzip, gzip", gzip.compress(gzip.compress(b"ok")))), 200, b"ok"),
+    "deflate that is plain, byte by byte": (answering(bytewise("deflate", b'{"id": 1}')), 200, b'{"id": 1}'),
     "the largest body": (
         answering(b"HTTP/1.1 200 OK\r\ncontent-length: 64\r\n\r\n" + b"x" * 64),
         200,
@@ -273,7 +275,7 @@ IN_DOUBT = {
     "half of deflate": closing(encoded("deflate", b"x")),
     "gzip of too much": closing(encoded("gzip", gzip.compress(bytes(65)))),
     "brotli": closing(encoded("br", b"\x0b\x01\x80ok\x03")),
-    "gzip twice": closing(encoded("gzip, gzip", gzip.compress(gzip.compress(b"ok")))),
+    "gzip three times": closing(encoded("gzip, gzip, gzip", gzip.compress(gzip.compress(b"ok")))),
     "too much with a length": closing(HEAD + b"content-length: 65\r\n\r\n" + b"x" * 65),
     "too much in chunks": closing(chunked(*[b"x" * 13] * 5)),
     "too much until the end": closing(HEAD + b"\r\n" + b"x" * 65),

@@ -113,6 +113,12 @@ ROWS: dict[str, tuple[Answer, Expected]] = {
     "coding zstd of plain text": (coded(b"zstd"), READ),
     "coding deflate of plain text": (coded(b"deflate"), READ),
     "codings gzip, utf-8": (coded(b"gzip, utf-8", gzip.compress), READ),
+    "codings gzip, gzip of one": (coded(b"gzip, gzip", gzip.compress), READ),
+    "codings on two lines": (
+        lambda body: plain(b"Content-Encoding: gzip\r\nContent-Encoding: identity\r\n")(gzip.compress(body)),
+        READ,
+    ),
+    "coding gzip;q=1.0": (coded(b"gzip;q=1.0", gzip.compress), READ),
     "gzip with zeros behind": (coded(b"gzip", lambda body: gzip.compress(body) + bytes(8)), READ),
     "deflate without a head": (coded(b"deflate", lambda body: zlib.compress(body)[2:-4]), READ),
     "brotli": (always(b"200 OK", b"\x0b\x01\x80ok\x03\xff", b"Content-Encoding: br\r\n"), BROKEN),

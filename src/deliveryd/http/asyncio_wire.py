@@ -19,9 +19,9 @@ from typing import cast
 import httptools
 
 from deliveryd.errors import AnswerUnreadable, BrokenOff, NotSent, OutcomeUnknown, TooLarge, WireError
-from deliveryd.http.content_coding import Decoder, Undecodable, decoder_of
+from deliveryd.http.content_coding import Decoder, Layers, Undecodable, decoder_of
 from deliveryd.http.lenient_answer import LARGEST_HEAD, LenientAnswer
-from deliveryd.http.wire import IDENTITY, BeforeSend, Headers, Target, WireResponse
+from deliveryd.http.wire import IDENTITY, BeforeSend, Headers, Target, WireResponse, add_header
 from deliveryd.network.connection import connect
 from deliveryd.network.reasons import not_connected
 from deliveryd.network.resolver import Resolver
@@ -312,7 +312,7 @@ class _Connection(asyncio.Protocol):
     def _start_answer(self) -> None:
         self._headers: dict[str, str] = {}
         self._body = bytearray()  # a list would need an object per chunk, even of one byte
-        self._decoder: Decoder | None = None
+        self._decoder: Decoder | Layers | None = None
         self._head_done = False
 
     def _unknown(self, reason: str, kind: type[BrokenOff] = BrokenOff) -> OutcomeUnknown:
@@ -406,7 +406,7 @@ class _Connection(asyncio.Protocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if not self._head_done:  # otherwise a trailer
-            self._headers[name.decode("latin-1").lower()] = value.strip(b" \t").decode("latin-1")
+            add_header(self._headers, name.decode("latin-1").lower(), value.strip(b" \t").decode("latin-1"))
 
     def on_headers_complete(self) -> None:
         self._head_done = True
@@ -425,7 +425,7 @@ class _Connection(asyncio.Protocol):
         else:
             self._body += data
 
-    def _decode(self, decoder: Decoder, data: bytes) -> None:
+    def _decode(self, decoder: Decoder | Layers, data: bytes) -> None:
         try:
             for piece in decoder.decode(data):
                 if len(self._body) + len(piece) > self._max_body:

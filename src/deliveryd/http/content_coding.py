@@ -18,12 +18,18 @@ LARGER_AT_MOST = 64 * 1024
 MOST_GZIP_MEMBERS = 1000
 """Most members of a gzip body."""
 
+MOST_LAYERS = 2
+"""Most codings of a body, one in the other."""
+
 _GZIP = 16 + zlib.MAX_WBITS
 _ZLIB = zlib.MAX_WBITS
 _BARE = -zlib.MAX_WBITS
 _GZIP_NAMES = frozenset({"gzip", "x-gzip"})
 _GZIP_BEGIN = b"\x1f\x8b"
+_NAME = re.compile(r"[a-z0-9-]+")
 _NO_TEXT = re.compile(rb"[\x00-\x08\x0b\x0e-\x1f]")
+_JSON_BEGIN = re.compile(rb'\[|\{["} \t\r\n]')
+"""No deflate stream of UTF-8 begins so: its first character would be none (RFC 1951, 3.2.6)."""
 _Utf8 = getincrementaldecoder("utf-8")
 _READ = _GZIP_NAMES | {"deflate"}
 _NOT_READ = frozenset({"br", "compress", "x-compress", "zstd", "dcb", "dcz"})
@@ -41,16 +47,36 @@ class TooMuch(Undecodable):
     kind = TooLarge
 
 
-def decoder_of(encoding: str, max_size: int) -> Decoder | None:
+def decoder_of(encoding: str, max_size: int) -> Decoder | Layers | None:
     """Return the decoder of a body of `max_size` bytes at most, by its `Content-Encoding` (RFC 9110 8.4).
 
-    None: it isn't encoded. What is no coding, such as `utf-8` or nothing, says nothing. Raises Undecodable.
+    None: it isn't encoded. What is no coding, such as `utf-8` or nothing, says nothing, and neither does what
+    stands around one, as in `gzip;q=1.0` or `application/gzip`. Raises Undecodable.
     """
-    names = [name.strip(" \t") for name in encoding.lower().split(",")]
-    codings = [name for name in names if name in _READ or name in _NOT_READ]
-    if len(codings) > 1:
+    codings = [name for name in _NAME.findall(encoding.lower()) if name in _READ or name in _NOT_READ]
+    if len(codings) > MOST_LAYERS:
         raise Undecodable(f"the answer is encoded as {encoding[:40]!a}, which can't be read")
-    return Decoder(codings[0], max_size) if codings else None
+    decoders = [Decoder(coding, max_size) for coding in reversed(codings)]
+    if len(decoders) > 1:
+        return Layers(*decoders)
+    return decoders[0] if decoders else None
+
+
+class Layers:
+    """Decodes a body that was encoded twice, or once if two servers on its way say so of the same coding."""
+
+    def __init__(self, outer: Decoder, inner: Decoder) -> None:
+        self._outer, self._inner = outer, inner
+
+    def decode(self, data: bytes) -> Iterator[bytes]:
+        """Decode the next piece of the body, as `Decoder` does."""
+        for piece in self._outer.decode(data):
+            yield from self._inner.decode(piece)
+
+    def end(self) -> None:
+        """Check that the body is complete in both."""
+        self._outer.end()
+        self._inner.end()
 
 
 class Decoder:
@@ -130,6 +156,9 @@ class Decoder:
             raise Undecodable("the compressed answer is followed by more data")
         if len(data) < 2:
             self._head = data
+            return None
+        if not self._is_gzip and not self._members and _JSON_BEGIN.match(data):
+            self._text = _Utf8()
             return None
         has_header = data[0] & 0x0F == 8 and (data[0] << 8 | data[1]) % 31 == 0
         self._members += 1

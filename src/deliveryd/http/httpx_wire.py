@@ -14,7 +14,7 @@ from deliveryd.errors import AnswerUnreadable, BrokenOff, NotSent, OutcomeUnknow
 from deliveryd.http.content_coding import Undecodable, decoder_of
 from deliveryd.http.httpx_transport import ResolvingTransport
 from deliveryd.http.proxy import Login, Proxy
-from deliveryd.http.wire import IDENTITY, BeforeSend, Headers, Target, WireResponse
+from deliveryd.http.wire import IDENTITY, BeforeSend, Headers, Target, WireResponse, add_header
 from deliveryd.network.deadline import within
 from deliveryd.network.reasons import not_connected
 
@@ -130,8 +130,10 @@ def _connected_to(target: Target) -> tuple[str, Headers, dict[str, str]]:
 
 
 def _headers_of(response: httpx.Response) -> dict[str, str]:
-    raw = response.headers.raw  # httpx's own mapping would join repeated ones
-    return {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in raw}
+    headers: dict[str, str] = {}
+    for name, value in response.headers.raw:  # httpx's own mapping would join all repeated ones
+        add_header(headers, name.decode("latin-1").lower(), value.decode("latin-1"))
+    return headers
 
 
 def _refused_by_proxy(target: Target, error: httpx.ProxyError) -> NotSent:

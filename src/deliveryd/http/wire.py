@@ -32,11 +32,18 @@ class Target(NamedTuple):
 
 
 class WireResponse(NamedTuple):
-    """A complete response. Header names are lower-case; the last of repeated headers counts."""
+    """A complete response. Header names are lower-case; see `add_header` for repeated ones."""
 
     status: int
     headers: dict[str, str]
     body: bytes
+
+
+def add_header(headers: dict[str, str], name: str, value: str) -> None:
+    """Add a header of a response. The last of repeated ones counts, but codings are a list (RFC 9110 5.3)."""
+    if name == "content-encoding" and name in headers:
+        value = f"{headers[name]}, {value}"
+    headers[name] = value
 
 
 class Wire(Protocol):

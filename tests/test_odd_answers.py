@@ -195,6 +195,8 @@ ROWS: dict[str, tuple[Answer, Expected]] = {
         always(b"200 OK", b"\n <html>", b"Content-Type: application/json\r\n"),
         PAGE_IN_ITS_PLACE,
     ),
+    "a page without a head": (always(b"200 OK", b'<a href="/login">Found</a>.'), PAGE_IN_ITS_PLACE),
+    "a page after a comment": (always(b"200 OK", b"<!-- proxy 3 -->\nLog in first"), PAGE_IN_ITS_PLACE),
     "half of a page": (raw(b"HTTP/1.1 200 OK\r\nContent-Length: 999\r\n\r\n" + PAGE), PAGE_IN_ITS_PLACE),
     "404 with a page": (
         always(b"404 Not Found", PAGE),

@@ -7,10 +7,12 @@ from functools import cache
 
 _SEARCHED = 4096
 _PAGE = (
-    rb"(?:\xef\xbb\xbf)?(?:\s++|<\?xml[^>]*+>|<!--.*?-->)*+"
-    rb"<(?:!doctype\s+html|html|head|body|title|meta|script|style|link|center|div|p|h[1-6]|br|hr|table|img|font)"
-    rb"[\s/>]"
+    rb"(?:\xef\xbb\xbf)?\s*+(?:<!--|(?:\s++|<\?xml[^>]*+>|<!--.*?-->)*+"
+    rb"<(?:!doctype\s+html|html|head|body|title|meta|base|link|script|noscript|style|frameset|iframe|form|center"
+    rb"|main|header|nav|section|article|div|p|h[1-6]|br|hr|table|ul|ol|dl|pre|img|svg|font|span|a|b|i|u|em|strong)"
+    rb"[\s/>])"
 )
+"""What the MIME Sniffing Standard (7.1) takes for HTML, and other elements that pages begin with."""
 
 
 @cache

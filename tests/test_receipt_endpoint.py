@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import hmac
+import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from pathlib import Path
 
@@ -380,23 +381,28 @@ CODED = [
     ("gzip", BODY, 200),
     ("gzip", gzip.compress(b" " * 989 + BODY), 413),
     ("gzip", gzip.compress(b" " * (1 << 24)), 413),
-    ("gzip, gzip", gzip.compress(gzip.compress(BODY)), 415),
-    ("deflate", BODY, 415),
-    ("br", BODY, 415),
-    ("utf-8", BODY, 415),
+    ("gzip, gzip", gzip.compress(gzip.compress(BODY)), 200),
+    ("gzip, gzip, gzip", BODY, 415),
+    ("deflate", zlib.compress(BODY), 200),
+    ("deflate", zlib.compress(BODY)[:-1], 400),
+    ("deflate", BODY, 200),
+    ("br", BODY, 200),
+    ("br", b"\x0b\x01\x80ok\x03", 415),
+    ("utf-8", BODY, 200),
+    ("application/json", BODY, 200),
 ]
 
 
 @pytest.mark.parametrize(("coding", "body", "status"), CODED, ids=map(str, range(len(CODED))))
 async def test_a_body_may_be_compressed(coding: str, body: bytes, status: int) -> None:
-    """By gzip, or only said to be; no larger than another one once it is decompressed; however it arrives."""
+    """By gzip or deflate, or only said to be; no larger than another one once decompressed; in parts too."""
     bodies: list[bytes] = []
     app = taking_in(bodies)
     whole, headers = await answered(app, [body], content_encoding=coding)
     in_parts, _ = await answered(app, [body[at : at + 1] for at in range(len(body))], content_encoding=coding)
     assert (whole, in_parts) == (status, status)
     assert bodies == ([BODY] * 2 if status == 200 else [])
-    assert headers.get(b"accept-encoding") == (b"gzip" if status == 415 else None)
+    assert headers.get(b"accept-encoding") == (b"gzip, deflate" if status == 415 else None)
 
 
 async def test_a_signature_covers_a_compressed_body_before_or_after(tmp_path: Path) -> None:

@@ -164,7 +164,9 @@ IDS = {"provider_id": "/id", "status": "/status", "delivered": ["ok"], "reported
         b'{"id": "p1", "status": "ok", "text": "Gr\xf6\xdfe"}',
         b'{"id": "p1", "status": "ok", "text": "a\x0bb", "price": NaN}',
         '{"id": "p1", "status": "ok"}'.encode("utf-16"),
+        b'{"id": "p1", "status": "ok", "text": "it\\\'s C:\\\\x \\u12 \\\\"}',
         b"id=p1&status=ok",
+        b"\xef\xbb\xbfid=p1&status=ok",
         b"id=p1&status=ok&text=Gr%F6%DFe",
         b"text=\xff\xfe&id=p1&status=ok",
         b"id=p1&text=%7B%22&status=ok\r\n",
@@ -176,6 +178,13 @@ def test_a_body_is_read_as_what_it_is(body: bytes, named: bytes) -> None:
     headers = [(b"content-type", named)] if named else []
     found = only(IDS, ReceiptRequest("POST", "/receipts/sms", b"", headers, body))
     assert (found.provider_id, found.meaning, found.at, found.is_dated) == ("p1", "delivered", NOW, False)
+
+
+def test_a_body_of_a_line_end_is_none() -> None:
+    """Beside a query that has the report."""
+    request = ReceiptRequest("POST", "/receipts/sms", b"id=p1&status=ok", [], b"\r\n")
+    assert only(IDS, request).provider_id == "p1"
+    assert request.parameters() == [(b"id", b"p1"), (b"status", b"ok")]
 
 
 def test_a_query_in_another_coding_is_read() -> None:

@@ -186,7 +186,9 @@ def test_requests_that_are_no_reports_are_logged_seldom_and_counted(world: World
     with httpx.Client(trust_env=False) as client:
         assert {client.post(f"{receipts}/receipts/smms{n}").status_code for n in range(5)} == {404}
         assert {client.put(url).status_code for _ in range(4)} == {405}
-        assert client.post(url, headers={"Content-Encoding": "br"}).status_code == 415
+        assert (
+            client.post(url, content=b"\x0b\x01\x80", headers={"Content-Encoding": "br"}).status_code == 415
+        )
         assert client.post(url, content=b"x" * 100_000).status_code == 413
         numbers = client.get(f"{admin}/metrics").text
     worker.terminate()

@@ -201,7 +201,8 @@ SENT = [
     ("POST /receipts/sms/plain\nContent-Encoding: x-gzip, identity", gzip.compress(REPORT), 200),
     ("POST /receipts/sms/plain\nContent-Encoding: gzip", gzip.compress(REPORT)[:-9], 400),
     ("POST /receipts/sms/plain\nContent-Encoding: gzip", gzip.compress(b" " * (64 << 10) + REPORT), 413),
-    ("POST /receipts/sms/plain\nContent-Encoding: br", REPORT, 415),
+    ("POST /receipts/sms/plain\nContent-Encoding: br", b"\x0b\x01\x80ok\x03", 415),
+    ("POST /receipts/sms/plain\nContent-Encoding: utf-8", REPORT, 200),
     ("POST /receipts/sms/plain\nContent-Encoding: ", REPORT, 200),
 ]
 

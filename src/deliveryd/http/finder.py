@@ -32,6 +32,7 @@ TextFields = Mapping[str, str | list[str]]
 """A form's fields, or a query's parameters; a name that is given several times has a list."""
 
 _NOTHING: Mapping[str, str] = {}
+_ESCAPE = re.compile(r'\\(["\\/bfnrt]|u[0-9A-Fa-f]{4})?')
 _AROUND = " \t\r\n\0\ufeff"
 """What may stand around JSON; a NUL ends the strings of some programming languages."""
 
@@ -151,11 +152,18 @@ class Document:
 def _leniently(body: bytes, parse_float: Callable[[str], object] = float) -> object:
     """Parse JSON in which a field that may not be needed isn't as it should be.
 
-    Bytes that aren't UTF-8 are U+FFFD, control characters belong to the text, NaN and Infinity are missing.
+    Bytes that aren't UTF-8 are U+FFFD, control characters belong to the text, and so does a backslash that
+    begins no escape of JSON; NaN and Infinity are missing.
     """
+    loads = partial(json.loads, strict=False, parse_float=parse_float, parse_constant=_missing)
+    text = body.decode(json.detect_encoding(body), "replace").strip(_AROUND)
     try:
-        text = body.decode(json.detect_encoding(body), "replace").strip(_AROUND)
-        return json.loads(text, strict=False, parse_float=parse_float, parse_constant=_missing)
+        return loads(text)
+    except (ValueError, RecursionError):
+        if "\\" not in text:
+            return _UNREADABLE
+    try:
+        return loads(_ESCAPE.sub(lambda each: each[0] if each[1] else "\\\\", text))
     except (ValueError, RecursionError):
         return _UNREADABLE
 

@@ -10,7 +10,7 @@ from urllib.parse import unquote
 import anyio.lowlevel
 from starlette.types import Receive, Scope, Send
 
-from deliveryd.http.content_coding import Decoder, Undecodable
+from deliveryd.http.content_coding import Decoder, Layers, Undecodable, decoder_of
 from deliveryd.http.peers import EVERYBODY, Peers
 from deliveryd.http.wire import Header
 from deliveryd.http.wrong_tries import WrongTries
@@ -26,7 +26,7 @@ TurnedAway = Callable[[int, str | None], None]
 """Called for a rejected request, with the response's status and the provider, if the path names one."""
 
 _METHODS = ("POST", "GET")
-_GZIP = frozenset({"gzip", "x-gzip"})
+_DECODED = frozenset({"gzip", "x-gzip", "deflate"})
 
 MOST_VALUES = 100_000
 """Values, by their commas, that a body may have: more are parsed at one go than the loop may stand."""
@@ -42,7 +42,7 @@ NOTHING_HERE = ReceiptReply(404, "no provider of this name has receipts")
 
 _CROWDED = ReceiptReply(503, "too many large reports at once; report it again later")
 _OTHER_METHOD = ReceiptReply(405, "reports come by POST or GET")
-_OTHER_CODING = ReceiptReply(415, "a report's Content-Encoding may be gzip, or none")
+_OTHER_CODING = ReceiptReply(415, "a report's Content-Encoding may be gzip or deflate, or none")
 _UNDECODABLE = ReceiptReply(400, "the body can't be decompressed")
 
 _FORGED = 401
@@ -51,7 +51,7 @@ _TOO_OFTEN = ReceiptReply(429, "too many requests whose signature doesn't fit; t
 
 _HEADERS = {
     _OTHER_METHOD.status: (b"allow", b"GET, POST"),
-    _OTHER_CODING.status: (b"accept-encoding", b"gzip"),
+    _OTHER_CODING.status: (b"accept-encoding", b"gzip, deflate"),
     _TOO_OFTEN.status: (b"connection", b"close"),
 }
 """What an answer needs besides: RFC 9110, 15.5.6 and 15.5.16."""
@@ -72,7 +72,7 @@ class _Arrival:
 
     __slots__ = ("_decoder", "_follows", "_receive", "body", "is_cut", "sent")
 
-    def __init__(self, receive: Receive, decoder: Decoder | None) -> None:
+    def __init__(self, receive: Receive, decoder: Decoder | Layers | None) -> None:
         self._receive = receive
         self._decoder = decoder
         self._follows = True
@@ -172,18 +172,16 @@ class ReceiptEndpoint:
         """Read and take in a request of a provider; None: the client is gone."""
         largest = self._largest[provider]  # a reload may remove the provider while the body arrives
         coding = _coding(scope["headers"])
-        if coding and coding not in _GZIP:
-            return self._turn_away(_OTHER_CODING, provider)
-        arrival = _Arrival(receive, Decoder(coding, largest) if coding else None)
         small = min(SMALL_BODY, largest)
         try:
+            arrival = _Arrival(receive, decoder_of(coding, largest) if coding else None)
             while len(arrival.body) <= small and await arrival.more():
                 pass
             if len(arrival.body) <= small:
                 return await self._answer_whole(provider, scope, arrival, largest)
             return await self._answer_large(provider, scope, arrival, largest)
         except Undecodable:
-            return self._turn_away(_UNDECODABLE, provider)
+            return self._turn_away(_UNDECODABLE if coding in _DECODED else _OTHER_CODING, provider)
 
     async def _answer_large(
         self, provider: str, scope: Scope, arrival: _Arrival, largest: int

@@ -12,6 +12,7 @@ _NO_FORM = re.compile(rb"""[\s\0\xef\xbb\xbf\xfe\xff]*[\[{"<]|--""")
 """How JSON, XML and multipart begin, after a byte order mark if there is one; a form begins with a name."""
 
 _AROUND = b" \t\r\n\0"
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _NO_TEXTS: TextFields = {}
 
 
@@ -98,6 +99,11 @@ class ReceiptRequest:
         """Whether the body is a form: the body tells, as its content type isn't signed, and often wrong."""
         return b"=" in self.body and not _NO_FORM.match(self.body)
 
+    @property
+    def _is_empty(self) -> bool:
+        """Whether the body is nothing, or a line end that a program adds to everything."""
+        return not self.body.strip(_AROUND)
+
     def form_pairs(self) -> list[tuple[bytes, bytes]]:
         """Return the fields of a form as they were written, none of another body. Raises ValueError."""
         return read_pairs(self.body) if self.is_form else []
@@ -108,7 +114,7 @@ class ReceiptRequest:
 
     def parameters(self) -> list[tuple[bytes, bytes]]:
         """Return the fields of the form, or without a body those of the query. Raises ValueError."""
-        return self.form_pairs() if self.body else self.query_pairs()
+        return self.query_pairs() if self._is_empty else self.form_pairs()
 
     def with_body(self, body: bytes) -> ReceiptRequest:
         """Return the request with another body, such as the content of an envelope."""
@@ -124,12 +130,13 @@ class ReceiptRequest:
 
     def document(self) -> Document:
         """Return the report: a form, JSON, or without a body the query. Raises Unreadable."""
-        if not self.body:
+        if self._is_empty:
             if not self.query:
                 raise Unreadable("the request has neither a body nor a query")
             query = _texts(self.query, "query")
             return Document(b"", self.headers, query, form=query)
-        form = _texts(self.body.strip(_AROUND), "form") if self.is_form else None
+        plain = self.body.removeprefix(_BYTE_ORDER_MARK).strip(_AROUND)
+        form = _texts(plain, "form") if self.is_form else None
         document = Document(self.body, self.headers, self._query_if_any(), form)
         if document.is_readable:
             return document

@@ -138,6 +138,7 @@ NOT_NUMBERS = [
     ("436641234567", "DE"),
     ("43 664 1234567", "DE"),
     ("447911123456", "DE"),
+    ("491511234567", "DE"),
     ("+39 (0)312 345 6789", "IT"),
     ("+39 (0)331 1234567", "IT"),
     ("+4.91511234567", None),
@@ -242,6 +243,26 @@ def test_what_is_no_number(text: str, country: str | None) -> None:
     assert not reader.is_readable(text)
     with pytest.raises(Unfit, match=r"^the phone number can't be read$"):
         reader.e164(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "country", "number"),
+    [
+        ("447700900101", None, "+447700900101"),
+        ("447700900101", "DE", "+447700900101"),
+        ("447911123456", "US", "+447911123456"),
+        ("4915112345678", "DE", "+4915112345678"),
+        ("151 12345678", "DE", "+4915112345678"),
+        ("7911123456", "GB", "+447911123456"),
+        ("9876543210", "IN", "+919876543210"),
+        ("212-555-1234", "US", "+12125551234"),
+        ("2015550123", "US", None),
+        ("15112345678x", "DE", None),
+    ],
+)
+def test_a_number_without_a_prefix(text: str, country: str | None, number: str | None) -> None:
+    """In a list it is an international one, unless only the country has it; 201 is Egypt's, too."""
+    assert PhoneReader(country).e164_without_prefix(text) == number
 
 
 def test_countries() -> None:

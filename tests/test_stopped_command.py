@@ -57,6 +57,15 @@ def test_a_national_number_belongs_to_the_country_of_the_providers(config: Path)
     assert lifted.status == 0
 
 
+def test_a_national_number_without_its_zero_is_that_of_a_customer(config: Path) -> None:
+    """It was put on the list as a number of another country; one that may be either is told."""
+    config.write_text(f'{config.read_text(encoding="utf-8")}country = "US"\n', encoding="utf-8")
+    lines = ("212-555-1234", "447911123456", "2015550123")
+    assert imported(config, *lines) == (1, list(lines[:2]), ["2015550123"])
+    for number in ("+12125551234", "+447911123456"):
+        assert command("stopped", "lift", "--config", config, "--channel", "sms", number).status == 0
+
+
 def test_a_misspelt_channel_has_no_empty_list(config: Path) -> None:
     assert imported(config, "+447700900101")[0] == 0
     listed = command("stopped", "list", "--config", config, "--channel", "smss")

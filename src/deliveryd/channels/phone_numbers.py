@@ -72,6 +72,19 @@ class PhoneReader:
         """Whether `e164` can read it."""
         return self._read(text) is not None
 
+    def e164_without_prefix(self, text: str) -> str | None:
+        """Return an international number without its `+`, or else a mobile number of `country`.
+
+        None: it is neither, or may well be either.
+        """
+        whole, own = self._read(f"{_PLUS}{text}"), self._read(text)
+        if own is None or own == whole or self._type_of(own) not in _MOBILE:
+            return whole
+        return own if whole is None or self._type_of(whole) == PhoneNumberType.UNKNOWN else None
+
+    def _type_of(self, e164: str) -> int:
+        return phonenumbers.number_type(phonenumbers.parse(e164))
+
     def _e164(self, text: str) -> str | None:
         text = text if _PLAIN.fullmatch(text) else self._checked(text)
         number = self._number(text)
@@ -107,11 +120,18 @@ class PhoneReader:
         if digits.startswith("0"):
             return number
         complete = self._parsed(f"+{digits}")
+        is_own = digits.startswith(str(number.country_code))
         if complete is None or not phonenumbers.is_valid_number(complete):
-            return number
-        if digits.startswith(str(number.country_code)):
+            return None if is_own and complete and self._is_either(number, complete) else number
+        if is_own:
             return complete if complete.country_code == number.country_code else None
         return None if self._is_foreign(text, number, complete) else number
+
+    @staticmethod
+    def _is_either(number: phonenumbers.PhoneNumber, complete: phonenumbers.PhoneNumber) -> bool:
+        """Whether a fixed line may as well be a number with its country code, of a range not known yet."""
+        is_other = complete != number and phonenumbers.is_possible_number(complete)
+        return is_other and phonenumbers.number_type(number) not in _MOBILE
 
     @staticmethod
     def _is_foreign(text: str, number: phonenumbers.PhoneNumber, complete: phonenumbers.PhoneNumber) -> bool:

@@ -203,11 +203,15 @@ def _mail_address(text: str) -> str | None:
 
 
 def _phone_number(reader: PhoneReader, text: str) -> str | None:
-    """Read a number as an international one, with +, 00 or without, unless it begins with one 0."""
+    """Read a number with + or 00, or one of the country of the providers that begins with one 0.
+
+    Any other may be an international one, as providers write them, or one of that country, as its customers'
+    are; None if it may well be either.
+    """
     if text.startswith("00"):
         text = f"+{text.removeprefix('00')}"
     elif text[:1].isdigit() and not text.startswith("0"):
-        text = f"+{text}"
+        return reader.e164_without_prefix(text)
     return reader.e164(text) if reader.is_readable(text) else None
 
 

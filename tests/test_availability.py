@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 
 import anyio
@@ -168,6 +170,59 @@ def test_what_is_in_doubt_stays_although_its_channel_is_down_for_long(fallback: 
     assert all_sent(fallback, 100)
     doubtful = {id_ for name in (A, B) for id_ in ids_of([x for x in sent_by(fallback, name) if x[0] < 2400])}
     assert not doubtful & ids_of(sent_by(fallback, "email"))
+
+
+def go(provider: Provider, *, down: bool) -> None:
+    """Break a provider, which can't be connected to either, or mend it."""
+    provider.reachable, provider.verdict = not down, lambda _: BUSY if down else ACCEPTED
+
+
+async def work(world: VirtualWorld, scene: Callable[[], Awaitable[None]]) -> None:
+    """Run a worker beside a scene."""
+    async with anyio.create_task_group() as tasks:
+        supervisor = world.supervisor()
+        tasks.start_soon(supervisor.run)
+        await scene()
+        supervisor.stop()
+
+
+def test_a_channel_that_works_again_takes_what_went_on_to_one_that_is_down(fallback: VirtualWorld) -> None:
+    """Also where no new message comes that would be its probe."""
+    a, b, mail = fallback.channels[A], fallback.channels[B], fallback.channels["email"]
+    enqueue(fallback, 40)
+
+    async def scene() -> None:
+        go(a, down=True)
+        go(b, down=True)
+        await anyio.sleep(850)
+        go(mail, down=True)
+        await anyio.sleep(1000)
+        assert ids_of(sent_by(fallback, "email"))
+        go(a, down=False)
+        await anyio.sleep(200)
+
+    live(partial(work, fallback, scene))
+    assert all_sent(fallback, 40)
+
+
+def test_a_later_channel_that_works_again_takes_what_waits_for_the_first(world: VirtualWorld) -> None:
+    """Both were given up, and the last channel has nothing for these messages."""
+    tables = EMAIL.replace("email", "messenger").replace("body", "text") + EMAIL
+    world.add(f'{tables}[channels]\norder = ["sms", "messenger", "email"]\n')
+    blocks = {"sms": {"text": "hello"}, "messenger": {"text": "hello"}}
+    world.service.settings[1] = json.dumps({"content": {"en": blocks}})
+    world.channels["messenger"] = messenger = Provider()
+    enqueue(world, 40)
+
+    async def scene() -> None:
+        for provider in (world.channels[A], world.channels[B], messenger):
+            go(provider, down=True)
+        await anyio.sleep(3000)
+        go(messenger, down=False)
+        await anyio.sleep(200)
+
+    live(partial(work, world, scene))
+    assert all_sent(world, 40)
 
 
 # clocks that are set

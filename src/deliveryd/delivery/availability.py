@@ -35,6 +35,7 @@ class Availability:
     ) -> None:
         self._journal = journal
         self._backlog = backlog
+        self._all = choices
         self._choices = {channel: choices[channel] for channel in limits}
         self._limits = limits
         self._clock = clock
@@ -42,12 +43,14 @@ class Availability:
         self._down_from: dict[str, float] = {}  # by provider, the event loop's time
         self._kept: Mapping[str, int] = {}  # the time of day, as in the journal
         self._others: Mapping[str, int] = {}  # the same of what others noted and isn't down here
+        self._reached: frozenset[str] = frozenset()  # those given up that could be connected to
 
     def adopt(self, choices: Mapping[str, Choice], limits: Mapping[str, float]) -> None:
         """Watch other channels from now on; those that stay keep what was noted of them."""
         for channel, before in self._choices.items():
             if channel in limits:
                 choices[channel].give_up(before.given_up)
+        self._all = choices
         self._choices = {channel: choices[channel] for channel in limits}
         self._limits = limits
 
@@ -102,6 +105,10 @@ class Availability:
         await self._keep(now)
         for channel, choice in self._choices.items():
             self._give_up(channel, choice, self._down_since(choice.down, now - self._limits[channel]))
+        reached = frozenset(provider for choice in self._choices.values() for provider in choice.reached)
+        if reached - self._reached:
+            self._note_comeback()
+        self._reached = reached
 
     def _down_since(self, providers: Iterable[str], at: float) -> set[str]:
         """Those of these providers that have been down since this time, or longer."""
@@ -137,9 +144,24 @@ class Availability:
         }
         if given_up == choice.given_up:
             return
-        was_unavailable = choice.is_unavailable
+        was_unavailable, came_back = choice.is_unavailable, choice.given_up - given_up
         choice.give_up(given_up)
         if choice.is_unavailable is not was_unavailable:
             log(Event.CHANNEL_AVAILABLE if was_unavailable else Event.CHANNEL_GIVEN_UP, channel=channel)
         for provider in choice.senders:
             self._backlog.answered(waits.alone(provider))
+        if came_back:
+            self._note_comeback()
+            self._wake_elsewhere()
+
+    def _note_comeback(self) -> None:
+        """Have what is queued for providers that are down routed again: it passed over one that is back."""
+        for choice in self._all.values():
+            choice.comebacks += 1
+
+    def _wake_elsewhere(self) -> None:
+        """The same for what waits in the journal for providers that are down, of any channel."""
+        for choice in self._all.values():
+            for provider in choice.down:
+                for waits_for in waits.at(provider):
+                    self._backlog.answered(waits_for)

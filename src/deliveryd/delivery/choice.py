@@ -34,6 +34,10 @@ class Standing(Protocol):
     def has_failed(self) -> bool:
         """Whether its breaker is open, and it failed since the start."""
 
+    @property
+    def is_reached(self) -> bool:
+        """Whether its breaker is open, and a message may be its probe."""
+
     def takes(self, settings_id: int) -> bool:
         """Whether it takes a new message with these settings."""
 
@@ -50,7 +54,7 @@ class Standing(Protocol):
 class Idle:
     """The standing of a provider where nothing is sent."""
 
-    is_down = is_paused = has_failed = False
+    is_down = is_paused = has_failed = is_reached = False
 
     def takes(self, _settings_id: int) -> bool:
         """It takes every message."""
@@ -96,6 +100,8 @@ class Choice:
         """The enabled providers that were down for so long that messages go to the next channel."""
         self.is_unavailable = False
         """Whether all enabled providers are given up."""
+        self.comebacks = 0
+        """How often providers that were given up, of any channel, could be reached or worked again."""
         self._salts = {name: hashlib.blake2b(name.encode(), digest_size=16).digest() for name in senders}
 
     @property
@@ -120,6 +126,11 @@ class Choice:
     def down(self) -> list[str]:
         """The enabled providers that are down."""
         return [name for name, each in self.enabled.items() if each.is_down]
+
+    @property
+    def reached(self) -> list[str]:
+        """The providers that are given up, and that a message may be a probe of."""
+        return [name for name in self.given_up if self.enabled[name].standing.is_reached]
 
     @property
     def is_down(self) -> bool:

@@ -114,6 +114,7 @@ class Dispatcher:
         self._wakeup = AutoResetEvent()
         self._stopping = False
         self._given_up: frozenset[str] = frozenset()  # the channel's, when the queue was routed again last
+        self._comebacks = choice.comebacks  # the same
         self._finished = AutoResetEvent()
 
     def _equip(self, lane: Lane, use: AdapterUse) -> None:
@@ -366,12 +367,14 @@ class Dispatcher:
         A message that is to be the next probe stays.
         """
         if not self._breaker.is_open:
-            self._given_up = frozenset()
+            self._given_up, self._comebacks = frozenset(), self._choice.comebacks
             return
         given_up = self._choice.given_up if self._is_given_up else frozenset[str]()
-        if given_up and given_up != self._given_up:
+        is_reached, comebacks = self._provider.is_reached, self._choice.comebacks
+        if (given_up and given_up != self._given_up) or (not is_reached and comebacks != self._comebacks):
             self._route_again(lambda routed: not routed.entry.doubt)
-        elif not self._provider.is_reached:
+            self._comebacks = comebacks
+        elif not is_reached:
             self._route_again(self._moves)
         self._given_up = given_up
         surplus = self._queue.take_surplus()

@@ -130,10 +130,7 @@ class Pausing:
 
         Returns whether there may be more of them than this portion.
         """
-        waited_for = (
-            waits.room(provider), waits.repeat(provider), waits.recovery(provider), waits.alone(provider)
-        )  # fmt: skip
-        parked = await self._journal.park(pause.waits_for, waited_for, PAUSE_PORTION)
+        parked = await self._journal.park(pause.waits_for, waits.at(provider), PAUSE_PORTION)
         self._backlog.change(-parked)
         self._backlog.change_paused(parked)
         if not self.pauses.is_in_force(pause.waits_for):

@@ -54,6 +54,11 @@ def repeat(provider: str) -> str:
     return f"repeat {provider}"
 
 
+def at(provider: str) -> tuple[str, ...]:
+    """Whatever messages wait for that wait for a provider."""
+    return room(provider), repeat(provider), recovery(provider), alone(provider)
+
+
 def provider_of(waits_for: str) -> str:
     """Return the provider that such messages wait for; "": they wait for something else."""
     kind, _, name = waits_for.partition(" ")

@@ -154,6 +154,34 @@ def test_a_channel_that_works_after_a_restart_takes_its_messages(fallback: Virtu
     assert not sent_by(fallback, "email")
 
 
+def test_a_provider_that_was_disabled_meanwhile_is_not_down_since_then(world: VirtualWorld) -> None:
+    """It was down, and is enabled again with a restart: its first failure gives up nothing."""
+    world.add(EMAIL)
+    world.service.settings[1] = json.dumps(BOTH)
+    world.channels["email"] = Provider()
+    text = world.path.read_text(encoding="utf-8")
+    a = text.index("[channels.sms.providers.a]")
+    b = text.index("[channels.sms.providers.b]")
+    alone = text[:a] + text[b:]
+    disabled = text.replace("weight = 20", "weight = 20\nenabled = false")
+    world.channels[B].verdict = lambda _: BUSY
+    enqueue(world, 20)
+
+    async def scene() -> None:
+        for configured, seconds in ((alone, 600), (disabled, 1200), (alone, 300)):
+            world.path.write_text(configured, encoding="utf-8")
+            async with anyio.create_task_group() as tasks:
+                supervisor = world.supervisor()
+                tasks.start_soon(supervisor.run)
+                if seconds == 300:
+                    world.service.enqueue(*(message(id_) for id_ in range(21, 41)))
+                await anyio.sleep(seconds)
+                supervisor.stop()
+
+    live(scene)
+    assert not sent_by(world, "email")
+
+
 def test_without_another_channel_messages_wait_for_as_long_as_it_takes(world: VirtualWorld) -> None:
     down_until(world, 1800)
     enqueue(world, 200)

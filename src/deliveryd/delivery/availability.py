@@ -55,12 +55,15 @@ class Availability:
         self._limits = limits
 
     def resume(self, since: Mapping[str, int]) -> None:
-        """Take up what an earlier run noted: these providers are probed before they are used."""
+        """Take up what an earlier run noted: these providers are probed before they are used.
+
+        What it noted of others, which are removed or disabled, is deleted with the first look.
+        """
+        self._kept = dict(since)
         for provider, at in since.items():
             choice = self._choices.get(channel_of(provider))
             sender = None if choice is None else choice.enabled.get(provider)
             if sender is not None:
-                self._kept = {**self._kept, provider: at}
                 self._down_from[provider] = self._by_the_loop(at)
                 sender.standing.suspect()
 

@@ -397,6 +397,16 @@ def test_what_may_have_arrived_goes_past_a_channel_that_is_given_up(is_reached: 
     assert found.provider == "email"
 
 
+def test_what_is_in_doubt_needs_no_customer_though_its_channel_is_given_up() -> None:
+    """It is repeated at its provider only, whose repeats a slow directory mustn't hold up."""
+    sms = Choice({"sms": Sender(Reaching(None), Down())})
+    sms.give_up({"sms"})
+    router = Router({"sms": Road("sms", sms), "email": ROADS["email"]}, ORDER, ["en"], NOBODY, Pauses())
+    settings = compile_settings(Settings(2, None, {"en": content(sms="hi", email="hi")}))
+    assert router.needs_customer(MESSAGE, settings, 0)
+    assert not router.needs_customer(MESSAGE._replace(provider="sms", number=1, doubt=True), settings, 0)
+
+
 def test_what_is_in_doubt_is_repeated_whatever_its_length() -> None:
     """A limit that was set afterwards doesn't keep a doubt from being settled at its provider."""
     doubtful = MESSAGE._replace(provider="sms", number=1, doubt=True)

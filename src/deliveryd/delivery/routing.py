@@ -160,7 +160,7 @@ class Router:
         if choice is None:
             return True
         via = choice.choice
-        if via is not None and via.given_up and via.is_unavailable_to(entry, None):
+        if via is not None and via.given_up and not entry.doubt and via.is_unavailable_to(entry, None):
             return True
         return choice.block is not None and choice.block.needs_name(entry.variables)
 

@@ -245,7 +245,7 @@ def test_a_later_channel_that_works_again_takes_what_waits_for_the_first(world: 
     async def scene() -> None:
         for provider in (world.channels[A], world.channels[B], messenger):
             go(provider, down=True)
-        await anyio.sleep(3000)
+        await anyio.sleep(2000)
         go(messenger, down=False)
         await anyio.sleep(200)
 

@@ -20,8 +20,8 @@ class Availability:
 
     After its channel's limit (seconds) a provider is given up, until it answers; providers of a channel
     without a limit never are. While the worker runs, the event loop's clock counts, which nobody can put
-    forward; the time of day counts only over a restart. After that a probe comes first: only when it fails is
-    a provider given up that was down before.
+    forward; the time of day counts only over a restart. After that a probe comes first: a provider that was
+    down before is given up when that fails, or when none succeeds within the limit.
     """
 
     def __init__(  # noqa: PLR0917 - all are parts
@@ -43,6 +43,7 @@ class Availability:
         self._down_from: dict[str, float] = {}  # by provider, the event loop's time
         self._kept: Mapping[str, int] = {}  # the time of day, as in the journal
         self._others: Mapping[str, int] = {}  # the same of what others noted and isn't down here
+        self._resumed_at = float("inf")  # when providers were suspected
         self._reached: frozenset[str] = frozenset()  # those given up that could be connected to
 
     def adopt(self, choices: Mapping[str, Choice], limits: Mapping[str, float]) -> None:
@@ -64,6 +65,7 @@ class Availability:
             choice = self._choices.get(channel_of(provider))
             sender = None if choice is None else choice.enabled.get(provider)
             if sender is not None:
+                self._resumed_at = anyio.current_time()
                 self._down_from[provider] = self._by_the_loop(at)
                 sender.standing.suspect()
 
@@ -107,7 +109,9 @@ class Availability:
             self._join_others()
         await self._keep(now)
         for channel, choice in self._choices.items():
-            self._give_up(channel, choice, self._down_since(choice.down, now - self._limits[channel]))
+            at = now - self._limits[channel]
+            tried = {each for each in choice.down if self._resumed_at <= at or choice.has_failed(each)}
+            self._give_up(channel, choice, self._down_since(tried, at))
         reached = frozenset(provider for choice in self._choices.values() for provider in choice.reached)
         if reached - self._reached:
             self._note_comeback()
@@ -140,11 +144,8 @@ class Availability:
         await self._journal.note_down(measured)
         self._kept = measured
 
-    def _give_up(self, channel: str, choice: Choice, too_long: Collection[str]) -> None:
+    def _give_up(self, channel: str, choice: Choice, given_up: set[str]) -> None:
         """Give those providers up that are down for too long, and take back those that aren't."""
-        given_up = {
-            each for each in too_long if each in choice.given_up or choice.enabled[each].standing.has_failed
-        }
         if given_up == choice.given_up:
             return
         was_unavailable, came_back = choice.is_unavailable, choice.given_up - given_up

@@ -127,6 +127,10 @@ class Choice:
         """The enabled providers that are down."""
         return [name for name, each in self.enabled.items() if each.is_down]
 
+    def has_failed(self, name: str) -> bool:
+        """Whether a provider that is down failed since the start, or is given up already."""
+        return name in self.given_up or self.enabled[name].standing.has_failed
+
     @property
     def reached(self) -> list[str]:
         """The providers that are given up, and that a message may be a probe of."""

@@ -170,6 +170,8 @@ class Posting:
             self._metrics.post_failed("refused")
             self._learn(rows, error)
             self._works()
+            if len(rows) == 1:  # it is set aside, and a later event of its message is another matter
+                self._failed.pop(rows[0].message_id, None)
             return Posted(PostAnswer.REFUSED, str(error))
         self._metrics.post_failed("refused" if isinstance(error, ServiceRefused) else "unavailable")
         if _may_be_about_the_events(error) and self._is_theirs(rows):

@@ -32,7 +32,7 @@ from support.two_providers import (
     sent_by,
     world_of_two,
 )
-from support.virtual import VirtualClock, VirtualWorld, live
+from support.virtual import VirtualChannel, VirtualClock, VirtualWorld, live
 
 
 @pytest.fixture
@@ -200,8 +200,9 @@ def test_what_is_in_doubt_stays_although_its_channel_is_down_for_long(fallback: 
     assert not doubtful & ids_of(sent_by(fallback, "email"))
 
 
-def go(provider: Provider, *, down: bool) -> None:
+def go(provider: VirtualChannel, *, down: bool) -> None:
     """Break a provider, which can't be connected to either, or mend it."""
+    assert isinstance(provider, Provider)
     provider.reachable, provider.verdict = not down, lambda _: BUSY if down else ACCEPTED
 
 

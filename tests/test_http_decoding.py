@@ -122,6 +122,7 @@ GZIP = gzip.compress(b"ok")
         ("application/x-gzip", GZIP),
         ('"gzip"', GZIP),
     ],
+    ids=["twice", "said twice", "deflate last", "gzip last", "identity", "weight", "x-gzip", "quoted"],
 )
 def test_codings_are_undone_from_the_last_one(encoding: str, body: bytes) -> None:
     """RFC 9110 8.4; also if a second server names it again, or it is named with more."""

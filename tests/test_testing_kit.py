@@ -62,7 +62,7 @@ def test_the_table_of_journals_runs_from_the_wheel(environment: Environment, tmp
     )
     (tmp_path / "test_journal.py").write_text(journal, encoding="utf-8")
     run = environment.run("-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "malformed", cwd=tmp_path)
-    assert re.search(r"^[3-9] passed, [12]\d\d deselected", run.stdout, re.MULTILINE), run.stdout
+    assert re.search(r"^[3-9] passed, [1-9]\d\d deselected", run.stdout, re.MULTILINE), run.stdout
 
 
 def test_a_plug_in_that_breaks_a_rule_fails_with_the_values_compared(

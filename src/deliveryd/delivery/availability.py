@@ -110,8 +110,9 @@ class Availability:
         await self._keep(now)
         for channel, choice in self._choices.items():
             at = now - self._limits[channel]
-            tried = {each for each in choice.down if self._resumed_at <= at or choice.has_failed(each)}
-            self._give_up(channel, choice, self._down_since(tried, at))
+            # What an earlier run noted isn't enough: a probe failed, or none succeeded for as long.
+            confirmed = {each for each in choice.down if self._resumed_at <= at or choice.has_failed(each)}
+            self._give_up(channel, choice, self._down_since(confirmed, at))
         reached = frozenset(provider for choice in self._choices.values() for provider in choice.reached)
         if reached - self._reached:
             self._note_comeback()

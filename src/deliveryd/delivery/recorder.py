@@ -199,6 +199,7 @@ class Recorder:
         self._hold(left, providers)
         self.backlog.change(left.waiting)
         self.pausing.recover(left, providers)
+        self._apply(left.effects)
         return left
 
     def _hold(self, left: Recovery, providers: Collection[str]) -> None:

@@ -95,7 +95,8 @@ class Recovery(NamedTuple):
     paused. `reporting`: ids of ended messages whose last event isn't accepted yet. `pauses`: those in force.
     `paused`: how many messages are paused, by what they wait for. `elsewhere`: the providers that other
     workers have, or had until a short while ago. `ended`: the workers it was taken over from while this one
-    ran; there may be events of them alone.
+    ran; there may be events of them alone. `effects`: how messages ended by receipts that were kept for them
+    and applied now; the other numbers are of afterwards.
     """
 
     taken: list[Entry]
@@ -107,6 +108,7 @@ class Recovery(NamedTuple):
     paused: Mapping[str, int] = {}
     elsewhere: frozenset[str] = frozenset()
     ended: Sequence[EndedWorker] = ()
+    effects: Sequence[Effect] = ()
 
 
 class FromOthers(NamedTuple):

@@ -38,6 +38,7 @@ from deliveryd.journal.rows import ENTRY, entry_of, to_name
 from deliveryd.journal.unread_reports import keep_unread
 from deliveryd.model import (
     Entry,
+    Outcome,
     ProgressReport,
     Receipt,
     RecipientReport,
@@ -175,6 +176,11 @@ class Matching:
             db.execute(_NOTE_MATCHED, (tried.message_id, seq))
         return effect
 
+    def match_at_rest(self, db: sqlite3.Connection, entries: Sequence[Entry], at: int) -> list[Effect]:
+        """Apply receipts that were kept for messages which wait now, since the run ended that had them."""
+        effects = [self._match_kept(db, entry, None, at, AT_REST) for entry in entries]
+        return [effect for effect in effects if effect != NO_EFFECT]
+
     def match_around(
         self,
         db: sqlite3.Connection,
@@ -197,7 +203,8 @@ class Matching:
             transition for transition in steps if transition.before is State.READY and was_tried(transition)
         ]
         effects = {
-            transition.entry.id: self._match_kept(db, transition, BEFORE_A_STEP) for transition in ready
+            each.entry.id: self._match_kept(db, each.entry, each.outcome, each.at, BEFORE_A_STEP)
+            for each in ready
         }
         return {id_: effect for id_, effect in effects.items() if State.SENT in effect.ended}
 
@@ -207,27 +214,33 @@ class Matching:
         for transition in steps:
             if transition.before is not State.SENDING:
                 continue
-            effect = instead_of_step(self._match_kept(db, transition, AFTER_A_STEP), transition)
+            kept = self._match_kept(db, transition.entry, transition.outcome, transition.at, AFTER_A_STEP)
+            effect = instead_of_step(kept, transition)
             if effect != NO_EFFECT:
                 effects[transition.entry.id] = effect
         return effects
 
     def _match_kept(
-        self, db: sqlite3.Connection, transition: Transition, settleable: frozenset[State]
+        self,
+        db: sqlite3.Connection,
+        entry: Entry,
+        outcome: Outcome | None,
+        at: int,
+        settleable: frozenset[State],
     ) -> Effect:
         effect = NO_EFFECT
-        for seq, receipt in self._kept_for(db, transition.entry, transition):
+        for seq, receipt in self._kept_for(db, entry, outcome):
             tried = self._tried(db, receipt)
-            if tried is None or tried.message_id != transition.entry.id:
+            if tried is None or tried.message_id != entry.id:
                 continue
-            done = self._match(db, tried, not_before(receipt, transition.at), settleable)
+            done = self._match(db, tried, not_before(receipt, at), settleable)
             if done is not None:
                 db.execute(_NOTE_MATCHED, (tried.message_id, seq))
                 effect |= done
         return effect
 
     def _kept_for(
-        self, db: sqlite3.Connection, entry: Entry, transition: Transition
+        self, db: sqlite3.Connection, entry: Entry, outcome: Outcome | None
     ) -> list[tuple[int, Receipt]]:
         """Kept receipts that seem to be about a message, in the order in which they came."""
         keys = key_prefix(self._namespace, entry.id)
@@ -235,10 +248,9 @@ class Matching:
             *db.execute(_BY_KEY, (keys, f"{keys}~")),  # "~" comes after all characters of a key
             *db.execute(_BY_MESSAGE, (str(entry.id),)),
         }
-        outcome = transition.outcome
         if outcome is not None and outcome.provider_id is not None:
             found.update(db.execute(_BY_PROVIDER, (to_name(outcome.provider_id), entry.provider)))
-        if entry.spent:  # an accepted try may be among those that failed since
+        if entry.number or entry.key > 1:  # earlier tries are known by ids that their answers had
             for provider_id, provider in deadlines.accepted_ids(db, entry.id):
                 found.update(db.execute(_BY_PROVIDER, (provider_id, provider)))
         return [(seq, Receipt(*values)) for seq, *values in sorted(found, key=lambda row: int(row[0]))]

@@ -216,7 +216,7 @@ class SqliteJournal(GroupCommit[sqlite3.Connection]):
 
     async def recover(self, now: int, providers: Collection[str]) -> Recovery:
         """Put in order what an earlier run left."""
-        return await self._commit(lambda db: upkeep.recover(db, now, providers))
+        return await self._commit(lambda db: upkeep.recover(db, now, providers, self._matching))
 
     async def use_token(self, token: SignedToken, at: int) -> bool:
         """Note what a token was used for; return whether it wasn't used for anything else before."""

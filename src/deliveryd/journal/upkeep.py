@@ -14,6 +14,7 @@ from deliveryd.journal.beginnings import keep_beginnings
 from deliveryd.journal.leaving import WAITING_KEYS, keys_of, leave_all
 from deliveryd.journal.outbox import WATERMARK
 from deliveryd.journal.pauses import IS_PAUSED, count_paused, paused_in_doubt_elsewhere, pauses
+from deliveryd.journal.receipt_match import Matching
 from deliveryd.journal.rows import ENTRY, entry_of, to_json
 from deliveryd.journal.tombstones import add_tombstones
 from deliveryd.model import Entry
@@ -23,6 +24,7 @@ from deliveryd.states import State
 _MOVING = "ended_at IS NULL AND due_at IS NULL"
 _TIMED = f"state = {State.WAITING:d} AND waits_for IS NULL"  # literal: it has to match an index's condition
 _OPEN = f"SELECT {ENTRY} FROM message WHERE {_MOVING} AND state = ? ORDER BY id"  # noqa: S608  # constants
+_TRIED = f"SELECT {ENTRY} FROM message WHERE {_MOVING} AND state = ? AND (number > 0 OR key > 1)"  # noqa: S608
 
 _INTERRUPTED = f"""
 UPDATE message SET state = {transitions.RUN_INTERRUPTED.after:d}, due_at = ?, waits_for = NULL
@@ -99,9 +101,15 @@ def namespace_of(db: sqlite3.Connection) -> str:
     return str(namespace)
 
 
-def recover(db: sqlite3.Connection, now: int, providers: Collection[str]) -> Recovery:
-    """Bring the messages of an earlier run into states to continue from."""
+def recover(db: sqlite3.Connection, now: int, providers: Collection[str], matching: Matching) -> Recovery:
+    """Bring the messages of an earlier run into states to continue from.
+
+    Receipts were kept for those that were about to be repeated: they are applied, as nothing else may repeat
+    them.
+    """
+    tried = [entry_of(row) for row in db.execute(_TRIED, (transitions.RUN_INTERRUPTED.before,))]
     db.execute(_INTERRUPTED, (now,))
+    effects = matching.match_at_rest(db, tried, now)
     db.execute(_DUE_NOW, (now, to_json(keys_of(providers, WAITING_KEYS))))
     leave_all(db, _providers_of_waiting(db) - set(providers), now)
     db.executemany(_HOLD_PAUSED, [(id_,) for id_ in paused_in_doubt_elsewhere(db, providers)])
@@ -118,7 +126,7 @@ def recover(db: sqlite3.Connection, now: int, providers: Collection[str]) -> Rec
     )
     return Recovery(
         taken, doubtful, waiting, list(dict.fromkeys(row[0] for row in reporting)), _down_since(db),
-        pauses(db), paused,
+        pauses(db), paused, effects=tuple(effect._replace(waiting=0, paused=0) for effect in effects),
     )  # fmt: skip
 
 

@@ -44,6 +44,16 @@ WITH moved AS (UPDATE message SET state = {transitions.RUN_INTERRUPTED.after:d},
 INSERT INTO waiting (id, provider, doubt, due_at) SELECT id, provider, doubt, %s FROM moved
 RETURNING id, provider, doubt
 """
+_LOOK_AGAIN = """
+UPDATE unmatched SET looks = 0 WHERE looks IS NULL AND dropped_at IS NULL AND seq = ANY(ARRAY(
+    SELECT u.seq FROM unmatched u WHERE u.named = ANY(%(ids)s::int8[])
+    UNION ALL
+    SELECT u.seq FROM unaccepted t JOIN unmatched u ON u.provider_id = t.provider_id
+        AND u.provider = t.provider WHERE t.message_id = ANY(%(ids)s::int8[])
+))
+"""
+"""Receipts that were kept as their message was about to be repeated: no step of it will look for them."""
+
 _LEFT_TO_OTHERS = f"""
 SELECT 1 FROM message m WHERE m.owner = %(log)s AND m.state = {State.SENDING:d} AND {_FOREIGN} LIMIT 1
 """
@@ -162,6 +172,8 @@ def adopt_all(
 def _put_in_order(db: Db, logs: Sequence[int], now: int, known: Collection[str]) -> Recovery:
     """Bring the messages of workers into states to continue from."""
     interrupted = db.execute(_INTERRUPTED, (logs, now)).fetchall()
+    if interrupted:
+        db.execute(_LOOK_AGAIN, {"ids": [id_ for id_, *_ in interrupted]})
     held = _settle_homeless(db, interrupted, known, now)
     mine = db.execute(_MINE, (logs, [int(State.TAKEN), int(State.SENDING)])).fetchall()
     taken = [entry_of(row) for *row, state in mine if state == State.TAKEN]

@@ -266,8 +266,8 @@ class Matching:
         rows = db.execute(_KEPT_FOR, values).fetchall()
         if named := [(row[2], row[1]) for row in rows if row[2]]:  # others may be kept under these ids
             rows = sorted({*rows, *db.execute(_KEPT_ALIKE, arrays(named))}, key=lambda row: row[0])
-        if spent := [step.entry.id for step in tried if step.entry.spent]:
-            rows = sorted({*rows, *db.execute(_KEPT_FOR_EARLIER, (spent,))}, key=lambda row: row[0])
+        if earlier := [step.entry.id for step in tried if step.entry.number > 1 or step.entry.key > 1]:
+            rows = sorted({*rows, *db.execute(_KEPT_FOR_EARLIER, (earlier,))}, key=lambda row: row[0])
         return [_KeptReceipt(seq, Receipt(*values)) for seq, *values in rows]
 
     def _match_kept(

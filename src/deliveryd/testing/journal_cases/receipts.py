@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from deliveryd.journal.base import Counts
+from deliveryd.journal.base import Counts, Journal
 from deliveryd.journal.used_tokens import SignedToken
 from deliveryd.model import Outcome, ProgressReport, Receipt, Reported, Transition
 from deliveryd.states import State
@@ -30,6 +30,16 @@ from deliveryd.testing.journal_cases.samples import (
     unnamed_failure,
     waiting_events,
 )
+
+
+async def report_before_repeat(journal: Journal, by: str) -> Receipt:
+    """Message 7 was tried, in doubt, and is about to be repeated; a report that it was delivered."""
+    await make_ready(journal, 7)
+    await begin_attempts(journal, attempt_on(7))
+    doubtful, outcome = attempt_on(7)._replace(doubt=True), Outcome("in_doubt", "p7", "cut off")
+    await journal.change([Transition(doubtful, State.SENDING, State.WAITING, NOW, NOW + ONE_SECOND, outcome)])
+    assert len((await journal.due(NOW + ONE_SECOND, {"sms": 1})).entries) == 1
+    return echoed_receipt(key_of(journal), "p7") if by == "key" else sample_receipt("p7")
 
 
 class ReceiptCases:
@@ -92,6 +102,35 @@ class ReceiptCases:
             ]
             assert (await receive_all(journal, reports))[:2] == ["matched", "matched"]
             assert await waiting_events(journal) == [(7, "delivered")]
+
+    @pytest.mark.parametrize("providers", [["sms"], ["email"]], ids=["that is there", "that is gone"])
+    @pytest.mark.parametrize("by", ["key", "id"])
+    async def test_a_report_counts_that_came_before_a_repeat_which_a_crash_prevented(
+        self, open_journal: OpenJournal, providers: list[str], by: str
+    ) -> None:
+        """Also at a provider that is gone: its messages are held, and nothing repeats them."""
+        async with open_journal() as journal:
+            report = await report_before_repeat(journal, by)
+            assert await receive_all(journal, [report]) == ["unmatched"]
+            if journal.is_shared:  # it is looked at until no transaction can have missed it
+                for _ in range(9):
+                    await journal.follow(NOW, providers)
+        async with open_journal() as journal:
+            await journal.recover(NOW + ONE_SECOND, providers)
+            await journal.follow(NOW + ONE_SECOND, providers)
+            assert await state_counts(journal) == {}
+            assert await waiting_events(journal) == [(7, "sent"), (7, "delivered")]
+
+    @pytest.mark.parametrize("by", ["key", "id"])
+    async def test_a_report_that_came_before_a_repeat_makes_it_unnecessary(
+        self, open_journal: OpenJournal, by: str
+    ) -> None:
+        async with open_journal() as journal:
+            report = await report_before_repeat(journal, by)
+            assert await receive_all(journal, [report]) == ["unmatched"]
+            repeat = Transition(attempt_on(7, number=2), State.READY, State.SENDING, NOW + ONE_SECOND)
+            assert (await journal.change([repeat])).settled == {7}
+            assert await waiting_events(journal) == [(7, "sent"), (7, "delivered")]
 
     async def test_progress_among_many_reports_is_told_before_the_delivery(
         self, open_journal: OpenJournal

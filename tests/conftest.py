@@ -14,6 +14,8 @@ PROCESS_EVENTS = frozenset(
     {"os.exec", "os.fork", "os.forkpty", "os.posix_spawn", "os.system", "subprocess.Popen"}
 )
 
+pytest.register_assert_rewrite("journal")  # its modules hold the cases, and aren't named like tests
+
 # Environments for the quick tier alone have no browser, see locks/test.txt.
 BROWSER = ["test_inbox_page.py", "test_status_page.py", "test_status_page_of_a_worker.py"]
 collect_ignore = [] if importlib.util.find_spec("playwright") else BROWSER

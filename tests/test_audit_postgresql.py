@@ -19,8 +19,8 @@ from deliveryd.journal.postgresql.sharing import SHARING_CHECKS
 from deliveryd.journal.postgresql.snapshots import Snapshots
 from deliveryd.journal.selection import Selection
 from deliveryd.model import Confirmation
-from deliveryd.testing.journal_cases.reading import fail_on
-from deliveryd.testing.journal_cases.samples import (
+from journal.reading import fail_on
+from journal.samples import (
     DAYS_LATER,
     NOW,
     ONE_SECOND,

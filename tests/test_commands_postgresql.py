@@ -17,9 +17,9 @@ from deliveryd.journal.place import JournalDatabase
 from deliveryd.journal.postgresql.opening import open_shared_journal
 from deliveryd.model import Malformed, UnreadReport
 from deliveryd.sandbox.thread import SandboxThread
-from deliveryd.testing.journal_cases.attention import hold_twice_tried
-from deliveryd.testing.journal_cases.reading import fail_on
-from deliveryd.testing.journal_cases.samples import (
+from journal.attention import hold_twice_tried
+from journal.reading import fail_on
+from journal.samples import (
     NOW,
     ONE_SECOND,
     bring_to_wait,

@@ -17,7 +17,7 @@ from deliveryd.journal.postgresql.opening import open_shared_journal
 from deliveryd.journal.postgresql.reader import PostgresqlReader
 from deliveryd.model import Confirmation
 from deliveryd.states import State
-from deliveryd.testing.journal_cases.samples import (
+from journal.samples import (
     NOW,
     ONE_SECOND,
     accepted_step,

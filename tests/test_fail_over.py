@@ -15,7 +15,7 @@ from deliveryd.journal.postgresql.reader import PostgresqlReader
 from deliveryd.journal.postgresql.workers import By, Workers
 from deliveryd.journal.reader import DecisionSelection
 from deliveryd.states import State
-from deliveryd.testing.journal_cases.samples import (
+from journal.samples import (
     NOW,
     attempt_on,
     begin_attempts,

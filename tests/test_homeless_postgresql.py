@@ -11,7 +11,7 @@ from deliveryd.journal.postgresql.connection import Db
 from deliveryd.journal.postgresql.homeless import LOOKED_AGAIN_AFTER, LOOKED_FOR_EVERY, Homeless
 from deliveryd.journal.postgresql.opening import open_shared_journal
 from deliveryd.runtime import waits
-from deliveryd.testing.journal_cases.samples import NOW, ONE_SECOND, make_ready, sample_entry
+from journal.samples import NOW, ONE_SECOND, make_ready, sample_entry
 from support.postgres import new_database
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]

@@ -45,7 +45,7 @@ from deliveryd.model import (
 )
 from deliveryd.runtime import waits
 from deliveryd.states import State
-from deliveryd.testing.journal_cases.samples import (
+from journal.samples import (
     DAYS_LATER,
     NOW,
     ONE_SECOND,

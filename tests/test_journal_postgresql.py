@@ -45,7 +45,7 @@ from deliveryd.journal.postgresql.reader import PostgresqlReader
 from deliveryd.journal.postgresql.schema import FORMAT, PARTITIONED, days_there, drop_partition, make_day
 from deliveryd.model import Outcome, Transition
 from deliveryd.states import State
-from deliveryd.testing.journal_cases.samples import (
+from journal.samples import (
     DAYS_LATER,
     NOW,
     accept_all,

@@ -30,7 +30,7 @@ from deliveryd.model import (
     format_instant,
 )
 from deliveryd.states import State
-from deliveryd.testing.journal_cases.samples import deliver_to_sent, receive_all, sample_receipt
+from journal.samples import deliver_to_sent, receive_all, sample_receipt
 from support.journal_walk import NOW, entry, make_ready
 from support.messages import queued_message as message
 

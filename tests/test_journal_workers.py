@@ -13,6 +13,7 @@ from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -47,7 +48,7 @@ from deliveryd.model import (
 )
 from deliveryd.runtime import waits
 from deliveryd.states import State
-from deliveryd.testing.journal_cases.samples import (
+from journal.samples import (
     NOW,
     ONE_SECOND,
     accept_all,
@@ -77,6 +78,7 @@ from support.postgres import new_database, pass_time
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 SMS = ["sms"]
+TESTS = Path(__file__).parent
 
 
 class BootClock:
@@ -153,8 +155,8 @@ import sys, anyio
 from deliveryd.journal.place import JournalDatabase
 from deliveryd.journal.postgresql.lease import Fenced
 from deliveryd.journal.postgresql.opening import open_shared_journal
-from deliveryd.testing.journal_cases.samples import NOW, attempt_on, accepted_step, begin_attempts
-from deliveryd.testing.journal_cases.samples import make_ready, sample_message
+from journal.samples import NOW, attempt_on, accepted_step, begin_attempts
+from journal.samples import make_ready, sample_message
 
 async def work():
     async with open_shared_journal(JournalDatabase(sys.argv[1]), lease=1.0) as journal:
@@ -189,7 +191,11 @@ async def adopted_by(journal: Journal, providers: Sequence[str] = SMS) -> FromOt
 async def another_process(source: JournalDatabase) -> AsyncIterator[subprocess.Popen[str]]:
     """A worker in a process of its own, with a message in each of the line's states."""
     with subprocess.Popen(  # noqa: ASYNC220
-        [sys.executable, "-c", WORKER, source.url], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", WORKER, source.url],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=TESTS,
     ) as process:
         assert process.stdout is not None
         try:

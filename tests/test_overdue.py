@@ -11,8 +11,8 @@ from deliveryd.config import examine, load
 from deliveryd.inspection.explanation import life_lines
 from deliveryd.journal.history import read_life
 from deliveryd.journal.sqlite import open_journal_file
-from deliveryd.testing.journal_cases.deadlines import send_to_confirm
-from deliveryd.testing.journal_cases.samples import deliver_to_sent, receive_all, sample_receipt
+from journal.deadlines import send_to_confirm
+from journal.samples import deliver_to_sent, receive_all, sample_receipt
 from support.terminal import command
 
 CONFIG = """\

@@ -34,8 +34,8 @@ from deliveryd.model import (
 from deliveryd.runtime.rights import user_name
 from deliveryd.sandbox.faults import FaultAnswer
 from deliveryd.states import State
-from deliveryd.testing.journal_cases.samples import deliver_to_sent
 from deliveryd.worker.supervisor import CUT_INTERVAL
+from journal.samples import deliver_to_sent
 from support.messages import message, sms_settings
 from support.patience import PATIENCE
 from support.terminal import Answered, command

@@ -32,7 +32,7 @@ from deliveryd.receipts.inlet import open_inlet
 from deliveryd.receipts.pages import FETCHES_AT_ONCE, MOST_WAITING
 from deliveryd.receipts.reading import MOST_UNREADABLE, READ_AT_ONCE
 from deliveryd.receipts.request import ReceiptRequest
-from deliveryd.testing.journal_cases.samples import accept_all, deliver_to_sent, waiting_events
+from journal.samples import accept_all, deliver_to_sent, waiting_events
 from support.postgres import new_database
 from test_signature_keys import (
     CERTIFICATE,

@@ -15,7 +15,7 @@ from deliveryd.journal.dead_letters import read_dead_letter, read_dead_letters
 from deliveryd.journal.orders import Action, ItemKind, Order
 from deliveryd.journal.sqlite import SqliteJournal, open_journal_file
 from deliveryd.model import ProgressReport, Receipt, Reported, UnreadReport, message_key
-from deliveryd.testing.journal_cases.samples import (
+from journal.samples import (
     NOW,
     accept_all,
     attempt_on,

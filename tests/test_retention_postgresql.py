@@ -16,7 +16,7 @@ from deliveryd.journal.postgresql.retention import day_to_take_into
 from deliveryd.journal.postgresql.schema import DAY, days_there, partition_of
 from deliveryd.model import SECOND, Confirmation, StatusEvent, Transition, WallClock
 from deliveryd.states import State
-from deliveryd.testing.journal_cases.samples import (
+from journal.samples import (
     DAYS_LATER,
     NOW,
     accept_all,

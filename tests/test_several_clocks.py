@@ -12,7 +12,7 @@ from deliveryd.journal.base import Journal
 from deliveryd.journal.place import JournalDatabase
 from deliveryd.journal.postgresql.opening import open_shared_journal
 from deliveryd.model import SECOND, Confirmation
-from deliveryd.testing.journal_cases.samples import (
+from journal.samples import (
     NOW,
     accept_all,
     accepted_step,

@@ -49,27 +49,6 @@ def test_the_plug_in_of_the_document_passes_its_ten_lines(
     assert re.search(rf"^{passed} passed", run.stdout, re.MULTILINE), run.stdout
 
 
-def test_the_table_of_journals_runs_from_the_wheel(environment: Environment, tmp_path: Path) -> None:
-    """No journal can be plugged in yet; the embedded one stands in for an author's."""
-    journal = (
-        "import pytest\n"
-        "from deliveryd.journal.sqlite import open_journal_file\n"
-        "from deliveryd.journal.sqlite_reader import SqliteReader\n"
-        "from deliveryd.testing.journals import JournalConformance\n"
-        "class TestJournal(JournalConformance):\n"
-        "    @pytest.fixture\n"
-        "    def open_journal(self, tmp_path):\n"
-        "        return lambda: open_journal_file(tmp_path / 'journal.db')\n"
-        "    @pytest.fixture\n"
-        "    def open_reader(self, tmp_path):\n"
-        "        return lambda: SqliteReader(tmp_path / 'journal.db')\n"
-    )
-    (tmp_path / "test_journal.py").write_text(journal, encoding="utf-8")
-    run = environment.run("-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "malformed", cwd=tmp_path)
-    assert re.search(r"^[3-9] passed, [1-9]\d\d deselected", run.stdout, re.MULTILINE), run.stdout
-    assert run.returncode == 0
-
-
 def test_a_plug_in_that_breaks_a_rule_fails_with_the_values_compared(
     environment: Environment, tmp_path: Path
 ) -> None:

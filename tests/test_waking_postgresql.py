@@ -14,7 +14,7 @@ from deliveryd.journal.postgresql.journal import PostgresqlJournal
 from deliveryd.journal.postgresql.lease import fence, live_workers
 from deliveryd.journal.postgresql.opening import open_shared_journal
 from deliveryd.runtime import waits
-from deliveryd.testing.journal_cases.samples import NOW, ONE_SECOND, make_ready, sample_entry
+from journal.samples import NOW, ONE_SECOND, make_ready, sample_entry
 from support.postgres import new_database
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]

@@ -18,7 +18,7 @@ from deliveryd.journal.postgresql.opening import open_shared_journal
 from deliveryd.journal.sqlite import open_journal_file
 from deliveryd.model import Confirmation, Outcome, Transition
 from deliveryd.states import State
-from deliveryd.testing.journal_cases.samples import (
+from journal.samples import (
     NOW,
     ONE_SECOND,
     accept_all,

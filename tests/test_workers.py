@@ -20,7 +20,7 @@ from deliveryd.journal.reader import DecisionSelection
 from deliveryd.model import Transition
 from deliveryd.runtime import waits
 from deliveryd.states import State
-from deliveryd.testing.journal_cases.samples import (
+from journal.samples import (
     NOW,
     ONE_SECOND,
     accept_all,

@@ -24,7 +24,7 @@ from deliveryd.journal.postgresql.reader import PostgresqlReader
 from deliveryd.journal.postgresql.workers import Workers
 from deliveryd.model import Confirmation, Entry, Outcome, StatusEvent, Transition
 from deliveryd.states import State
-from deliveryd.testing.journal_cases.samples import (
+from journal.samples import (
     DAYS_LATER,
     NOW,
     ONE_SECOND,

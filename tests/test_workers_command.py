@@ -22,7 +22,7 @@ from deliveryd.journal.postgresql.opening import open_shared_journal
 from deliveryd.journal.postgresql.reader import PostgresqlReader
 from deliveryd.journal.postgresql.workers import WorkerRecord, Workers
 from deliveryd.journal.reader import DecisionSelection
-from deliveryd.testing.journal_cases.samples import (
+from journal.samples import (
     NOW,
     attempt_on,
     begin_attempts,

@@ -1,4 +1,4 @@
-"""The conformance kits: what every adapter, customer directory and journal must do, as tests to subclass.
+"""The conformance kits: what every adapter and customer directory must do, as tests to subclass.
 
 Imports any room but the sandbox, and pytest (`pip install 'deliveryd[testing]'`); no room imports it.
 A test of one built-in part doesn't belong here, and neither does what only this repository's tests use.
@@ -6,6 +6,4 @@ A test of one built-in part doesn't belong here, and neither does what only this
 
 import pytest
 
-pytest.register_assert_rewrite(
-    "deliveryd.testing.adapters", "deliveryd.testing.directories", "deliveryd.testing.journal_cases"
-)
+pytest.register_assert_rewrite("deliveryd.testing.adapters", "deliveryd.testing.directories")

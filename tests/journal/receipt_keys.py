@@ -11,8 +11,8 @@ from deliveryd.journal.base import Journal
 from deliveryd.journal.orders import Action, Effect, ItemKind
 from deliveryd.model import Confirmation, Outcome, ProgressReport, Receipt, StatusEvent, Transition
 from deliveryd.states import State
-from deliveryd.testing.journal_cases.protocol import OpenJournal
-from deliveryd.testing.journal_cases.samples import (
+from journal.protocol import OpenJournal
+from journal.samples import (
     NOW,
     ONE_SECOND,
     REPORTED_UNDELIVERED,

@@ -8,8 +8,8 @@ import pytest
 
 from deliveryd.model import Entry, Malformed, QueuedMessage, Spent, StatusEvent, Transition
 from deliveryd.states import State
-from deliveryd.testing.journal_cases.protocol import OpenJournal
-from deliveryd.testing.journal_cases.samples import (
+from journal.protocol import OpenJournal
+from journal.samples import (
     NOW,
     accept_all,
     deliver_to_sent,

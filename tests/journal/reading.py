@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 
 import pytest
 
@@ -13,8 +12,8 @@ from deliveryd.journal.reader import DecisionSelection, Reader, read_found
 from deliveryd.journal.selection import Selection
 from deliveryd.model import Malformed, Outcome, StatusEvent, Transition, number_of
 from deliveryd.states import State
-from deliveryd.testing.journal_cases.protocol import OpenJournal
-from deliveryd.testing.journal_cases.samples import (
+from journal.protocol import OpenJournal, OpenReader
+from journal.samples import (
     DAYS_LATER,
     NOW,
     ONE_SECOND,
@@ -29,9 +28,6 @@ from deliveryd.testing.journal_cases.samples import (
     sample_message,
     tried,
 )
-
-OpenReader = Callable[[], Reader]
-"""Reads the journal that `OpenJournal` opens."""
 
 
 async def fail_on(journal: Journal, id_: int, provider: str, at: int, details: str) -> None:

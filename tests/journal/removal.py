@@ -9,8 +9,8 @@ from deliveryd.journal.base import Journal, Left, Orphans
 from deliveryd.model import Content, Entry, Outcome, Rendered, Transition
 from deliveryd.runtime import waits
 from deliveryd.states import State
-from deliveryd.testing.journal_cases.protocol import OpenJournal
-from deliveryd.testing.journal_cases.samples import (
+from journal.protocol import OpenJournal
+from journal.samples import (
     NOW,
     ONE_SECOND,
     attempt_on,

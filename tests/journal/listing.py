@@ -13,9 +13,8 @@ from deliveryd.journal.stopped import digest_of_address
 from deliveryd.journal.variables_seen import NamesSeen
 from deliveryd.model import Malformed, StopChange, UnreadReport
 from deliveryd.states import State
-from deliveryd.testing.journal_cases.protocol import OpenJournal
-from deliveryd.testing.journal_cases.reading import OpenReader
-from deliveryd.testing.journal_cases.samples import (
+from journal.protocol import OpenJournal, OpenReader
+from journal.samples import (
     DAYS_LATER,
     NOW,
     accept_all,

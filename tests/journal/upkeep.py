@@ -8,8 +8,8 @@ from deliveryd.journal.base import Counts, Doubtful, Open, OutboxRow
 from deliveryd.model import Malformed, Outcome, Transition
 from deliveryd.runtime import waits
 from deliveryd.states import State
-from deliveryd.testing.journal_cases.protocol import OpenJournal
-from deliveryd.testing.journal_cases.samples import (
+from journal.protocol import OpenJournal
+from journal.samples import (
     DAYS_LATER,
     NOW,
     ONE_SECOND,

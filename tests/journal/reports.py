@@ -19,8 +19,8 @@ from deliveryd.model import (
     UnreadReport,
 )
 from deliveryd.states import State
-from deliveryd.testing.journal_cases.protocol import OpenJournal
-from deliveryd.testing.journal_cases.samples import (
+from journal.protocol import OpenJournal
+from journal.samples import (
     NOW,
     accept_all,
     attempt_on,

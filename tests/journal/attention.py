@@ -8,9 +8,8 @@ from deliveryd.journal.orders import Action, ItemKind
 from deliveryd.journal.reader import Reader
 from deliveryd.model import Confirmation, Malformed, Outcome, Transition, UnreadReport, message_key
 from deliveryd.states import State
-from deliveryd.testing.journal_cases.protocol import OpenJournal
-from deliveryd.testing.journal_cases.reading import OpenReader
-from deliveryd.testing.journal_cases.samples import (
+from journal.protocol import OpenJournal, OpenReader
+from journal.samples import (
     NOW,
     ONE_SECOND,
     accepted_step,

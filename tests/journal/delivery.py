@@ -10,8 +10,8 @@ from deliveryd.errors import IllegalTransition
 from deliveryd.journal.base import Due
 from deliveryd.model import Content, Outcome, Rendered, Spent, StatusEvent, Transition
 from deliveryd.states import State
-from deliveryd.testing.journal_cases.protocol import OpenJournal
-from deliveryd.testing.journal_cases.samples import (
+from journal.protocol import OpenJournal
+from journal.samples import (
     NOW,
     attempt_on,
     begin_attempts,

@@ -11,8 +11,9 @@ from deliveryd.journal.base import (
 from deliveryd.journal.orders import Action, Decided, Effect, ItemKind
 from deliveryd.model import Content, Malformed, Outcome, Rendered
 from deliveryd.states import State
-from deliveryd.testing.journal_cases.protocol import OpenJournal
-from deliveryd.testing.journal_cases.samples import (
+from deliveryd.transitions import not_repeated, retry_later
+from journal.protocol import OpenJournal
+from journal.samples import (
     DAYS_LATER,
     NOW,
     accept_all,
@@ -32,7 +33,6 @@ from deliveryd.testing.journal_cases.samples import (
     state_counts,
     waiting_events,
 )
-from deliveryd.transitions import not_repeated, retry_later
 
 
 class OrderCases:

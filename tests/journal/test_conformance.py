@@ -1,4 +1,9 @@
-"""The conformance table of journals, run for each journal there is."""
+"""The conformance table of journals, run for each journal there is.
+
+What a journal must do is in the docstrings of `deliveryd.journal.base.Journal`, and what commands read of one
+in those of `deliveryd.journal.reader.Reader`. The table uses these protocols alone, so it doesn't check what
+needs another process: durability over a kill, locks, damaged files.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +17,62 @@ from deliveryd.journal.postgresql.opening import open_shared_journal
 from deliveryd.journal.postgresql.reader import PostgresqlReader
 from deliveryd.journal.sqlite import open_journal_file
 from deliveryd.journal.sqlite_reader import SqliteReader
-from deliveryd.testing.journal_cases.protocol import OpenJournal
-from deliveryd.testing.journal_cases.reading import OpenReader
-from deliveryd.testing.journals import JournalConformance
+from journal.attention import AttentionCases
+from journal.auditing import AuditCases
+from journal.beginning_anew import BeginningAnewCases
+from journal.deadlines import DeadlineCases
+from journal.delivery import DeliveryCases
+from journal.intake import IntakeCases
+from journal.listing import ListingCases
+from journal.orders import OrderCases
+from journal.pauses import PauseCases
+from journal.protocol import OpenJournal, OpenReader
+from journal.reading import ReadingCases
+from journal.receipt_keys import ReceiptKeyCases
+from journal.receipts import ReceiptCases
+from journal.removal import RemovalCases
+from journal.reporting import ReportingCases
+from journal.reports import ReportCases
+from journal.upkeep import UpkeepCases
 from memory_postgres import new_database as new_model
 from memory_postgres import standing_in
 from support.postgres import new_database
+
+
+class JournalConformance(
+    IntakeCases,
+    ReportingCases,
+    DeliveryCases,
+    ReceiptCases,
+    ReceiptKeyCases,
+    DeadlineCases,
+    OrderCases,
+    BeginningAnewCases,
+    PauseCases,
+    RemovalCases,
+    ReportCases,
+    ReadingCases,
+    AttentionCases,
+    ListingCases,
+    AuditCases,
+    UpkeepCases,
+):
+    """What every journal must do; each subclass says how its journal is opened and read.
+
+    Checked: that a new message is taken once, with its `dequeued`, and a repeat is reported again; the order
+    of the outbox, and what acceptance and refusal lead to; that illegal steps change nothing; that progress
+    survives a restart; what is due, and when; what a receipt matches, what it leads to in every state, and
+    what follows if none comes; reports on the way, unreadable ones, and stopped recipients; operators'
+    orders, and what they pause; messages that begin anew or are forgotten; a provider that is removed; what
+    commands read, and what an audit finds; recovery, sums and pruning.
+    """
+
+    pytestmark = pytest.mark.anyio
+
+    @pytest.fixture
+    def anyio_backend(self) -> str:
+        """The event loop: asyncio, on which the worker runs."""
+        return "asyncio"
 
 
 class TestSqlite(JournalConformance):
@@ -50,10 +105,6 @@ class TestPostgresql(JournalConformance):
     """The shared journal. The loop that commits is the file's, which runs on both event loops above."""
 
     @pytest.fixture
-    def anyio_backend(self) -> str:
-        return "asyncio"
-
-    @pytest.fixture
     def open_journal(self, database: JournalDatabase) -> OpenJournal:
         return lambda: open_shared_journal(database)
 
@@ -64,10 +115,6 @@ class TestPostgresql(JournalConformance):
 
 class TestMemory(JournalConformance):
     """The shared journal on the server in memory, which the simulation of several workers has."""
-
-    @pytest.fixture
-    def anyio_backend(self) -> str:
-        return "asyncio"
 
     @pytest.fixture
     def database(self) -> Iterator[JournalDatabase]:

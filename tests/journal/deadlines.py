@@ -7,8 +7,8 @@ import pytest
 from deliveryd.journal.base import Journal
 from deliveryd.model import Confirmation, Entry, Outcome, Spent, Transition
 from deliveryd.states import State
-from deliveryd.testing.journal_cases.protocol import OpenJournal
-from deliveryd.testing.journal_cases.samples import (
+from journal.protocol import OpenJournal
+from journal.samples import (
     NOW,
     ONE_SECOND,
     accept_all,

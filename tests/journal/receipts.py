@@ -10,8 +10,8 @@ from deliveryd.journal.base import Counts, Journal
 from deliveryd.journal.used_tokens import SignedToken
 from deliveryd.model import Outcome, ProgressReport, Receipt, Reported, Transition
 from deliveryd.states import State
-from deliveryd.testing.journal_cases.protocol import OpenJournal
-from deliveryd.testing.journal_cases.samples import (
+from journal.protocol import OpenJournal
+from journal.samples import (
     NOW,
     ONE_SECOND,
     accept_all,

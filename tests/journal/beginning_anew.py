@@ -8,8 +8,8 @@ from deliveryd.journal.base import Journal
 from deliveryd.journal.orders import Action, Decided, Effect, ItemKind, Order
 from deliveryd.model import Entry, Malformed, Outcome, Spent, StatusEvent, Transition
 from deliveryd.states import State
-from deliveryd.testing.journal_cases.protocol import OpenJournal
-from deliveryd.testing.journal_cases.samples import (
+from journal.protocol import OpenJournal
+from journal.samples import (
     DAYS_LATER,
     NOW,
     ONE_SECOND,

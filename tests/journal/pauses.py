@@ -12,8 +12,8 @@ from deliveryd.journal.orders import Action, Decided, Effect, ItemKind, Order
 from deliveryd.journal.pauses import Pause, PauseKind
 from deliveryd.model import NEVER, Entry
 from deliveryd.states import State
-from deliveryd.testing.journal_cases.protocol import OpenJournal
-from deliveryd.testing.journal_cases.samples import (
+from journal.protocol import OpenJournal
+from journal.samples import (
     DAYS_LATER,
     NOW,
     ONE_SECOND,

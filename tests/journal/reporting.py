@@ -11,8 +11,8 @@ from deliveryd.journal.base import Counts, Recovery
 from deliveryd.journal.orders import Action, ItemKind, Order
 from deliveryd.model import Malformed, StatusEvent, Transition, format_instant
 from deliveryd.states import State
-from deliveryd.testing.journal_cases.protocol import OpenJournal
-from deliveryd.testing.journal_cases.samples import (
+from journal.protocol import OpenJournal
+from journal.samples import (
     DAYS_LATER,
     NOW,
     accept_all,

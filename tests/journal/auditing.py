@@ -5,9 +5,9 @@ from __future__ import annotations
 from deliveryd.journal.orders import Action, ItemKind
 from deliveryd.model import Malformed
 from deliveryd.states import State
-from deliveryd.testing.journal_cases.protocol import OpenJournal
-from deliveryd.testing.journal_cases.reading import OpenReader, fail_on
-from deliveryd.testing.journal_cases.samples import (
+from journal.protocol import OpenJournal, OpenReader
+from journal.reading import fail_on
+from journal.samples import (
     DAYS_LATER,
     NOW,
     ONE_SECOND,

@@ -132,13 +132,13 @@ $(BENCH_READY): pyproject.toml locks/bench.txt
 	@$(BENCH_PIP) install --no-deps --no-build-isolation -e .
 	@touch $@
 
-bench: $(BENCH_READY) ## compare deliveryd with its alternatives, and write docs/explanation/performance/ (some minutes)
+bench: $(BENCH_READY) ## compare deliveryd with its alternatives, and keep the figures in benchmarks/results (some minutes)
 	@$(BENCH)/python benchmarks/bench.py $(ARGS)
 
 bench-quick: $(BENCH_READY) ## compare it with the floor and the best script only, in under a minute
 	@$(BENCH)/python benchmarks/bench.py --quick $(ARGS)
 
-bench-growth: $(BENCH_READY) ## draw how the figures grow with batches, places, latency, settings, waiting and ended messages, texts
+bench-growth: $(BENCH_READY) ## measure how the figures grow with batches, places, latency, settings, waiting and ended messages, texts
 	@$(BENCH)/python benchmarks/growth.py $(ARGS)
 
 bench-costs: $(BENCH_READY) ## measure the start, idling, receipts, half load and a slow provider
@@ -150,6 +150,7 @@ $(DOCS_READY): locks/docs.txt
 	@touch $@
 
 docs: $(DOCS_READY) ## build the documents as a site into site/; a broken link, or one that loads from outside, fails
+	@$(DOCS)/python docs/draw_performance.py
 	@$(DOCS)/zensical build --clean --strict
 	@! grep -rlE '<(script|img|iframe)[^>]* src="?https?:|<link[^>]* href="?https?:' site --include='*.html' || { \
 		echo "These pages load something from another host." >&2; exit 1; }
@@ -159,4 +160,4 @@ ci: ## all that a change must pass, as CI runs it
 	@bash .ci/run
 
 clean: ## remove what these targets made, .venv too
-	@rm -rf .venv .venv-* benchmarks/.venv .coverage .coverage.* .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis dist build site .cache
+	@rm -rf .venv .venv-* benchmarks/.venv .coverage .coverage.* .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis dist build site .cache docs/explanation/performance

@@ -1,6 +1,6 @@
 """All subjects on the same work, in turns: `make bench`, or `make bench-quick` for the nearest three.
 
-It prints a table, and writes benchmarks/results/bench.json and docs/explanation/performance/bench.svg.
+It prints a table, and writes benchmarks/results/bench.json, which `make docs` draws.
 """
 
 from __future__ import annotations
@@ -19,9 +19,7 @@ from process import SubjectFailed, clean_up_when_told_to_end
 from redis_server import NoRedis
 from work import Work
 
-ROOT = Path(__file__).parent.parent
 RESULTS = Path(__file__).parent / "results"
-PICTURES = ROOT / "docs" / "explanation" / "performance"
 SMALL = 200
 QUICK = ("floor", "aiohttp", "deliveryd")
 
@@ -74,13 +72,9 @@ def _show(progress: str) -> None:
 
 
 def _write(found: dict[str, str], all_figures: Sequence[Figures], messages: int) -> None:
-    import plots  # noqa: PLC0415 - the picture's library is large, and a quick look needs none
-
     RESULTS.mkdir(exist_ok=True)
-    PICTURES.mkdir(exist_ok=True)
     kept = {"conditions": found, "messages": messages, "figures": [one.as_json() for one in all_figures]}
     RESULTS.joinpath("bench.json").write_text(json.dumps(kept, indent=2, ensure_ascii=False) + "\n", "utf-8")
-    plots.bars(all_figures, PICTURES / "bench.svg")
 
 
 def _arguments() -> argparse.Namespace:

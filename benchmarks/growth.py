@@ -1,6 +1,6 @@
 """How deliveryd's figures grow with the sizes that an operator or a service may choose: `make bench-growth`.
 
-It writes benchmarks/results/growth.json and a picture for each curve into docs/explanation/performance/.
+It writes benchmarks/results/growth.json, which `make docs` draws.
 """
 
 from __future__ import annotations
@@ -10,14 +10,13 @@ import asyncio
 import json
 import os
 import shutil
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from statistics import median
 
-import plots
 from catalogue import DAEMON, SUBJECTS, Place, Start, Subject
 from conditions import conditions
 from ended_rows import BYTES_PER_MESSAGE, NOW, STRIDE, with_ended, with_waiting
@@ -26,9 +25,7 @@ from process import SubjectFailed, clean_up_when_told_to_end
 from work import Work
 from world import Conditions
 
-ROOT = Path(__file__).parent.parent
 RESULTS = Path(__file__).parent / "results"
-PICTURES = ROOT / "docs" / "explanation" / "performance"
 US = SUBJECTS["deliveryd"]
 TEN_YEARS = 10 * 366 * 86_400_000_000
 
@@ -52,7 +49,6 @@ class Growth:
     name: str
     axis: str
     points: Callable[[], Iterator[Point]]
-    log: bool = True
 
 
 def _batch_sizes() -> Iterator[Point]:
@@ -110,7 +106,7 @@ def _text_lengths() -> Iterator[Point]:
 CURVES = (
     Growth("batch-size", "queue.batch_size", _batch_sizes),
     Growth("places", "queue.max_in_flight", _places),
-    Growth("latency", "provider's latency, ms", _latencies, log=False),
+    Growth("latency", "provider's latency, ms", _latencies),
     Growth("settings", "settings ids, none of them cached yet", _settings_ids),
     Growth("waiting", "messages that wait in the journal", _waiting_messages),
     Growth("ended", "ended messages in the journal", _ended_messages),
@@ -169,7 +165,7 @@ def _measure(point: Point, runs: int) -> Measured:
 
 
 def main() -> int:
-    """Measure, print, draw."""
+    """Measure, print, keep."""
     clean_up_when_told_to_end()
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -179,14 +175,12 @@ def main() -> int:
     chosen = parser.parse_args()
     curves = [one for one in CURVES if not chosen.curves or one.name in chosen.curves]
     RESULTS.mkdir(exist_ok=True)
-    PICTURES.mkdir(exist_ok=True)
     path = RESULTS / "growth.json"
     kept = json.loads(path.read_text("utf-8")) if path.exists() else {"curves": {}}
     kept["conditions"] = conditions()
     for one in curves:
         measured = _follow(one, chosen.runs)
-        kept["curves"][one.name] = [asdict(point) for point in measured]
-        plots.curve(_curve(one, measured), PICTURES / f"growth-{one.name}.svg")
+        kept["curves"][one.name] = {"axis": one.axis, "points": [asdict(point) for point in measured]}
         path.write_text(json.dumps(kept, indent=2, ensure_ascii=False) + "\n", "utf-8")
     return 0
 
@@ -204,17 +198,6 @@ def _follow(growth: Growth, runs: int) -> list[Measured]:
         cells = (one.cpu, one.rate, one.p99_ms, one.peak_rss_mb)
         print(f"{one.size:>12,g} " + " ".join(f"{cell:>12,.0f}" for cell in cells), flush=True)
     return measured
-
-
-def _curve(growth: Growth, measured: Sequence[Measured]) -> plots.Curve:
-    return plots.Curve(
-        growth.name,
-        growth.axis,
-        [one.size for one in measured],
-        [one.cpu for one in measured],
-        [one.rate for one in measured],
-        growth.log,
-    )
 
 
 if __name__ == "__main__":

@@ -6,11 +6,13 @@ import ast
 import hmac
 import json
 import re
+import runpy
 import shlex
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
+from xml.etree import ElementTree
 
 import anyio
 import pytest
@@ -357,6 +359,10 @@ def test_every_key_that_the_table_of_decisions_names_exists() -> None:
 
 
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+SVG = "{http://www.w3.org/2000/svg}"
+PERFORMANCE = ROOT / "docs" / "explanation" / "performance.md"
+PICTURES = dict(runpy.run_path(str(ROOT / "docs" / "draw_performance.py"))["pictures"]())
+"""What `make docs` draws, by its path from that page; it isn't in a checkout."""
 
 
 def prose(document: Path) -> str:
@@ -379,10 +385,25 @@ def test_every_link_leads_somewhere(document: Path) -> None:
             continue
         name, _, anchor = link.partition("#")
         target = (document.parent / name).resolve() if name else document
-        assert target.exists(), link
+        assert target.exists() or (document == PERFORMANCE and name in PICTURES), link
         assert ROOT in target.parents, link
         if anchor:
             assert anchor in anchors(target), link
+
+
+def test_the_pictures_of_the_figures_are_those_that_the_page_shows() -> None:
+    """Each is well-formed, and has a mark for each subject or size that was measured."""
+    shown = re.findall(r"!\[[^\]]*\]\(([^)]+)\)", PERFORMANCE.read_text(encoding="utf-8"))
+    assert sorted(shown) == sorted(PICTURES)
+    results = ROOT / "benchmarks" / "results"
+    curves = json.loads(results.joinpath("growth.json").read_text(encoding="utf-8"))["curves"]
+    subjects = json.loads(results.joinpath("bench.json").read_text(encoding="utf-8"))["figures"]
+    drawn = {name: ElementTree.fromstring(content) for name, content in PICTURES.items()}  # noqa: S314
+    words = {text.text for text in drawn["performance/bench.svg"].iter(f"{SVG}text")}
+    assert {one["title"] for one in subjects} <= words
+    for name, kept in curves.items():
+        marks = list(drawn[f"performance/growth-{name}.svg"].iter(f"{SVG}circle"))
+        assert len(marks) == 2 * len(kept["points"]), name
 
 
 UNFIT = re.compile(

@@ -265,6 +265,18 @@ class DeadlineCases:
             error = "sms: the provider reported UNDELIV; email: the provider reported UNDELIV"
             assert (await outbox_bodies(journal))[-1] == ("error", None, error)
 
+    async def test_a_failure_from_before_the_clock_was_put_back_sends_on_at_once(
+        self, open_journal: OpenJournal
+    ) -> None:
+        async with open_journal() as journal:
+            await make_ready(journal, 1)
+            await begin_attempts(journal, attempt_on(1))
+            failed = sample_receipt(at=NOW + 3600 * ONE_SECOND, delivered=False)
+            assert await receive_all(journal, [failed]) == ["unmatched"]
+            confirmation = Confirmation(None, None, failed_next=True)
+            await journal.change([accepted_step(attempt_on(1), "p1")._replace(confirmation=confirmation)])
+            assert len((await journal.due(NOW + ONE_SECOND, {"": 9})).entries) == 1
+
     async def test_overdue_messages_are_counted_once(self, open_journal: OpenJournal) -> None:
         """By when they were sent; a delivered one isn't among them, and a restart changes nothing."""
         async with open_journal() as journal:

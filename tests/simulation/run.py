@@ -134,7 +134,10 @@ async def _all_lives(world: World, others: StandIns) -> None:
 
 def _has_gone_on(world: World) -> bool:
     """Whether a receipt deadline passed while an idle worker stopped, so that a message waits."""
-    return any(row.state == State.WAITING for row in world.kept.rows().values())
+    after = (
+        {State.WAITING, State.READY} if world.plan.tuning.receipt_deadline is not None else {State.WAITING}
+    )
+    return any(row.state in after for row in world.kept.rows().values())
 
 
 async def _one_life(world: World, life: Life, others: StandIns) -> bool:

@@ -149,9 +149,12 @@ def word_of(effect: Effect) -> str:
     return "settled" if State.SENT in effect.ended else "matched"
 
 
-def not_before(receipt: Receipt, at: int) -> Receipt:
-    """The receipt, received at an instant at the earliest."""
-    return receipt._replace(received_at=max(receipt.received_at, at))
+def applied_at(receipt: Receipt, at: int) -> Receipt:
+    """A receipt that was kept, as of the instant at which it is applied.
+
+    The clock may have been put back since it came: what follows from it would be due too late.
+    """
+    return receipt._replace(received_at=at)
 
 
 def instead_of_step(effect: Effect, transition: Transition) -> Effect:

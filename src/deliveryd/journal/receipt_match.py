@@ -24,11 +24,11 @@ from deliveryd.journal.receipt_decisions import (
     Consequence,
     Matched,
     Tried,
+    applied_at,
     consequence,
     fails_after_all,
     goes_on,
     instead_of_step,
-    not_before,
     referred_by,
     settled_effect,
     was_tried,
@@ -169,7 +169,7 @@ class Matching:
     def match_again(self, db: sqlite3.Connection, seq: int, at: int) -> Effect | None:
         """Try a receipt once more that was kept; None when it still fits nothing, or has to wait."""
         (row,) = db.execute(f"SELECT {_COLUMNS} FROM receipt WHERE seq = ?", (seq,))  # noqa: S608
-        receipt = not_before(Receipt(*row), at)
+        receipt = applied_at(Receipt(*row), at)
         tried = self._tried(db, receipt)
         effect = self._match(db, tried, receipt, AT_REST) if tried is not None else None
         if tried is not None and effect is not None:
@@ -233,7 +233,7 @@ class Matching:
             tried = self._tried(db, receipt)
             if tried is None or tried.message_id != entry.id:
                 continue
-            done = self._match(db, tried, not_before(receipt, at), settleable)
+            done = self._match(db, tried, applied_at(receipt, at), settleable)
             if done is not None:
                 db.execute(_NOTE_MATCHED, (tried.message_id, seq))
                 effect |= done
@@ -337,7 +337,7 @@ class Matching:
         effect = NO_EFFECT
         kept = db.execute(_BY_PROVIDER, (receipt.provider_id, receipt.provider)).fetchall()
         for seq, *values in sorted(kept):
-            other = not_before(Receipt(*values), receipt.received_at)
+            other = applied_at(Receipt(*values), receipt.received_at)
             about = self._tried(db, other) or tried
             if not {about.message_id, self._message_named(other)} <= {tried.message_id, None}:
                 continue
@@ -376,7 +376,7 @@ class Matching:
         for row in db.execute(_FAILURES, (tried.message_id,)).fetchall():
             receipt = Receipt(*row)
             if fails_after_all(message, tried, self._tried(db, receipt), receipt, began):
-                return self._confirm(db, message, step.after, not_before(receipt, step.at))
+                return self._confirm(db, message, step.after, applied_at(receipt, step.at))
         return NO_EFFECT
 
     def _settle(self, db: sqlite3.Connection, tried: Tried, state: State, receipt: Receipt) -> int:

@@ -27,11 +27,11 @@ from deliveryd.journal.receipt_decisions import (
     NO_EFFECT,
     Consequence,
     Tried,
+    applied_at,
     consequence,
     fails_after_all,
     goes_on,
     instead_of_step,
-    not_before,
     referred_by,
     settled_effect,
     was_tried,
@@ -175,7 +175,7 @@ class Matching:
         row = db.execute(_ONE_KEPT, (seq,)).fetchone()
         if row is None:
             return None
-        receipt, book = not_before(Receipt(*row), at), self._book()
+        receipt, book = applied_at(Receipt(*row), at), self._book()
         book.read(db, _referred([receipt], self._namespace), named_ids([receipt]))
         tried = book.tried(receipt)
         effect = apply(book, tried, receipt, AT_REST) if tried is not None else None
@@ -196,7 +196,7 @@ class Matching:
         if not rows:
             return []
         book = self._book()
-        receipts = [not_before(Receipt(*values), at) for _, _, *values in rows]
+        receipts = [applied_at(Receipt(*values), at) for _, _, *values in rows]
         book.read(db, _referred(receipts, self._namespace), [each for each in named_ids(receipts) if each[0]])
         effects: list[Effect] = []
         matched: list[tuple[int, int]] = []
@@ -292,7 +292,7 @@ class Matching:
             tried = book.tried(receipt)
             if tried is None or tried.message_id not in steps:
                 continue
-            done = apply(book, tried, not_before(receipt, steps[tried.message_id].at), settleable)
+            done = apply(book, tried, applied_at(receipt, steps[tried.message_id].at), settleable)
             if done is not None:
                 matched.append((seq, tried.message_id))
                 effects[tried.message_id] = effects.get(tried.message_id, NO_EFFECT) | done
@@ -328,7 +328,7 @@ def _stays_sent(book: Book, step: Transition) -> Effect:
     message, began = book.matched(entry.id), book.began(tried)
     for receipt in book.receipts[entry.id]:
         if fails_after_all(message, tried, book.tried(receipt), receipt, began):
-            return _confirm(book, entry.id, step.after, not_before(receipt, step.at))
+            return _confirm(book, entry.id, step.after, applied_at(receipt, step.at))
     return NO_EFFECT
 
 
@@ -423,7 +423,7 @@ class _ReceiptBatch:
                 continue
             if self._message_named(each.receipt) not in {None, tried.message_id}:
                 continue
-            done = apply(self._book, about, not_before(each.receipt, receipt.received_at), AT_REST)
+            done = apply(self._book, about, applied_at(each.receipt, receipt.received_at), AT_REST)
             if done is not None:
                 self._take_out(each, tried.message_id)
                 effect |= done

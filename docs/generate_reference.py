@@ -46,16 +46,10 @@ from deliveryd.channels.receipt_options import ChallengeOptions, ReceiptAnswerOp
 from deliveryd.channels.request_options import SignOptions
 from deliveryd.channels.signature_schemes import SCHEMES
 from deliveryd.channels.smtp_options import SmtpOptions
-from deliveryd.cli.app import COMMANDS, build_app
-from deliveryd.config import Config
-from deliveryd.directory.file import FileOptions
-from deliveryd.directory.http_options import HttpDirectoryOptions
-from deliveryd.directory.options import CustomersOptions
-from deliveryd.directory.sql_options import SqlOptions
-from deliveryd.http.conditions import ConditionOptions
-from deliveryd.inspection.adapters import example_lines, promise_rows
-from deliveryd.inspection.explanation import STATES
-from deliveryd.inspection.preset_cases import (
+from deliveryd.commands.app import COMMANDS, build_app
+from deliveryd.commands.messages.explanation import STATES
+from deliveryd.commands.providers.adapters import example_lines, promise_rows
+from deliveryd.commands.providers.preset_cases import (
     AnswerCase,
     CaseBody,
     CaseFile,
@@ -69,6 +63,12 @@ from deliveryd.inspection.preset_cases import (
     SignatureCase,
     Skipped,
 )
+from deliveryd.config import Config
+from deliveryd.directory.file import FileOptions
+from deliveryd.directory.http_options import HttpDirectoryOptions
+from deliveryd.directory.options import CustomersOptions
+from deliveryd.directory.sql_options import SqlOptions
+from deliveryd.http.conditions import ConditionOptions
 from deliveryd.metrics import Levels, Metrics
 from deliveryd.model import format_duration
 from deliveryd.options import units

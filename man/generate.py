@@ -11,7 +11,7 @@ from typer.core import TyperArgument, TyperGroup
 from typer.main import get_command
 
 from deliveryd import __version__
-from deliveryd.cli.app import build_app
+from deliveryd.commands.app import build_app
 
 EXIT_STATUS = {
     "0": "Success.",

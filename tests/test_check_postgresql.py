@@ -10,8 +10,8 @@ import anyio
 import psycopg
 import pytest
 
+from deliveryd.commands.check import check_journal
 from deliveryd.errors import JournalUnusable
-from deliveryd.inspection import check_journal
 from deliveryd.journal.place import JournalDatabase
 from deliveryd.journal.postgresql.opening import open_shared_journal
 from support.check_command import check, line

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from deliveryd.cli.customers import UNKNOWN_CUSTOMER
+from deliveryd.commands.customers.customers import UNKNOWN_CUSTOMER
 from deliveryd.sandbox.faults import FaultAnswer, Pass
 from deliveryd.service.wire import GROUPS
 from support.shops import CUSTOMER, fill, lines, shops

@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from deliveryd.cli.customer_sheets import LinesSheet, ObjectSheet
-from deliveryd.cli.customer_table import TableSheet
-from deliveryd.cli.progress import QUIET, ProgressLine
-from deliveryd.inspection.customer_export import Progress, Row
+from deliveryd.commands.common.progress import QUIET, ProgressLine
+from deliveryd.commands.customers.customer_export import Progress, Row
+from deliveryd.commands.customers.customer_sheets import LinesSheet, ObjectSheet
+from deliveryd.commands.customers.customer_table import TableSheet
 from deliveryd.sandbox.faults import FaultAnswer, Hang, Pass
 from deliveryd.sandbox.state import CUSTOMER_GROUPS
 from deliveryd.service.customer_data import Entity
@@ -104,7 +104,7 @@ def peak(world: World, count: int) -> int:
     expected = fill(world.state, count, page_size=100)
     program = (
         "import sys\n"
-        "from deliveryd.cli.app import main\n"
+        "from deliveryd.commands.app import main\n"
         "try:\n    main()\n"
         "finally:\n    print(open('/proc/self/status').read(), file=sys.stderr)\n"
     )

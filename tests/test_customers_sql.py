@@ -326,6 +326,6 @@ def test_on_another_event_loop_it_says_that_it_cannot_run() -> None:
 @pytest.mark.slow
 def test_what_a_worker_without_a_database_needs_not_is_not_loaded() -> None:
     """SQLAlchemy costs memory and time; only `source = "sql"` loads it."""
-    modules = "deliveryd.worker.supervisor, deliveryd.inspection.check"
+    modules = "deliveryd.worker.supervisor, deliveryd.commands.check.checks"
     program = f"import sys, {modules}; sys.exit('sqlalchemy' in sys.modules)"
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)

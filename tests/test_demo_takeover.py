@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from deliveryd.cli.takeover_outcome import Fate, Killed, ReceiptsTaken, Takeover, checks_of
+from deliveryd.commands.sandbox.takeover_outcome import Fate, Killed, ReceiptsTaken, Takeover, checks_of
 from deliveryd.journal.base import Account
 from deliveryd.journal.reconciliation import Audit, LostBatches
 from deliveryd.states import State

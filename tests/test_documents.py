@@ -22,7 +22,7 @@ from typer.main import get_command
 
 from deliveryd.channels.base import Accepted, Refused, TryAgain, Verdict
 from deliveryd.channels.registry import open_adapter
-from deliveryd.cli.app import COMMANDS, build_app
+from deliveryd.commands.app import COMMANDS, build_app
 from deliveryd.config import Config, load
 from deliveryd.delivery.recorder import DISK_FULL, TOO_MANY, TOO_MANY_PAUSED, UNREACHABLE
 from deliveryd.delivery.settings import MOST_FETCHES

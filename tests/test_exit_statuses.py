@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from deliveryd.cli.alive import CONFIGURATION, FAILED
+from deliveryd.commands.common.conventions import CONFIGURATION, FAILED
 from support.patience import PATIENCE
 from support.ports import free_port
 from support.somebody import as_nobody

@@ -26,7 +26,7 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 IS_DUMPABLE = """
 import ctypes, sys
-from deliveryd.cli.app import main
+from deliveryd.commands.app import main
 sys.argv = ["deliveryd", "--version"]
 try:
     main()

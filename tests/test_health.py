@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import deliveryd
-from deliveryd.cli import health
+from deliveryd.commands.watch import health
 from deliveryd.sandbox.faults import FaultAnswer
 from support.patience import PATIENCE
 from support.ports import free_port
@@ -84,8 +84,10 @@ def test_a_health_check_loads_nothing_but_a_few_lines(world: World, port: int) -
     )
     modules, count = answered.stdout.splitlines()
     assert set(ast.literal_eval(modules)) - {"__main__"} == {
-        "deliveryd", "deliveryd.__main__", "deliveryd.admin", "deliveryd.admin.health", "deliveryd.cli",
-        "deliveryd.cli.alive", "deliveryd.cli.printable", "deliveryd.errors", "deliveryd.http",
+        "deliveryd", "deliveryd.__main__", "deliveryd.admin", "deliveryd.admin.health", "deliveryd.commands",
+        "deliveryd.commands.common", "deliveryd.commands.common.conventions",
+        "deliveryd.commands.common.printable", "deliveryd.commands.watch",
+        "deliveryd.commands.watch.quick_health", "deliveryd.errors", "deliveryd.http",
         "deliveryd.http.addresses",
     }  # fmt: skip
     assert int(count) < 120

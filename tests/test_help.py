@@ -11,7 +11,7 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 from deliveryd import __version__
-from deliveryd.cli.app import COMMANDS, build_app
+from deliveryd.commands.app import COMMANDS, build_app
 from support import terminal
 
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from deliveryd.inspection.lint.rules import RULES, Severity
-from deliveryd.inspection.lint.source_map import SourceMap, Spot
+from deliveryd.commands.lint.rules import RULES, Severity
+from deliveryd.commands.lint.source_map import SourceMap, Spot
 from deliveryd.sandbox.scenario_settings import demo_settings
 from support.messages import message, sms_settings
 from support.terminal import Answered, command

@@ -15,7 +15,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
 from deliveryd.admin.exposition import expose
-from deliveryd.cli.app import COMMANDS
+from deliveryd.commands.app import COMMANDS
 from deliveryd.metrics import Levels, Metrics
 from deliveryd.sandbox.faults import ApplyThenHangUp, FaultAnswer
 from support.messages import message, sms_settings

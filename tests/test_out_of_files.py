@@ -60,7 +60,7 @@ LIMITED = """
 import resource, sys
 resource.setrlimit(resource.RLIMIT_NOFILE, (int(sys.argv[1]), int(sys.argv.pop(2))))
 del sys.argv[1]
-from deliveryd.cli.app import main
+from deliveryd.commands.app import main
 main()
 """
 
@@ -227,7 +227,7 @@ def start(*arguments, **named):
         raise RuntimeError("can't start new thread")
     return begin(*arguments, **named)
 threading.{START} = start
-from deliveryd.cli.app import main
+from deliveryd.commands.app import main
 main()
 """
 
@@ -266,7 +266,7 @@ def note(event, arguments):
     if event == "import":
         os.write(found, f"{arguments[0]}\\n".encode())
 sys.addaudithook(note)
-from deliveryd.cli.app import main
+from deliveryd.commands.app import main
 main()
 """
 

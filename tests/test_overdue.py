@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from deliveryd.commands.messages.explanation import life_lines
 from deliveryd.config import examine, load
-from deliveryd.inspection.explanation import life_lines
 from deliveryd.journal.history import read_life
 from deliveryd.journal.sqlite import open_journal_file
 from journal.deadlines import send_to_confirm

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from deliveryd.cli.impersonations import chosen_presets, impersonation
-from deliveryd.cli.sandbox_files import aim_receipts, write_files
+from deliveryd.commands.sandbox.impersonations import chosen_presets, impersonation
+from deliveryd.commands.sandbox.sandbox_files import aim_receipts, write_files
 from deliveryd.sandbox.scenario import demo_scenario
 from deliveryd.sandbox.thread import SandboxThread
 from support.messages import message

@@ -83,7 +83,10 @@ def test_the_wheel_holds_the_package_the_units_and_the_manual_page(wheel: Path) 
         shipped = {name: archive.read(name) for name in archive.namelist() if ".dist-info/" not in name}
     assert shipped == expected
     assert "deliveryd/py.typed" in shipped
-    assert shipped["deliveryd/cli/config.example.toml"] == (ROOT / "config.example.toml").read_bytes()
+    assert (
+        shipped["deliveryd/commands/config/config.example.toml"]
+        == (ROOT / "config.example.toml").read_bytes()
+    )
 
 
 def test_the_manual_page_is_what_the_command_line_says() -> None:

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from deliveryd.channels.options import ProviderTable
 from deliveryd.channels.preset_catalogue import PACKAGED, Catalogue, Preset, check_tables
-from deliveryd.inspection.preset_cases import Case
+from deliveryd.commands.providers.preset_cases import Case
 from deliveryd.options.file import Opened
 from presets.cases import SheetCases, case_files, load_cases
 from presets.running import differences, labelled

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from deliveryd.cli.printable import printable
+from deliveryd.commands.common.printable import printable
 from deliveryd.errors import DeliverydError
 from deliveryd.sandbox.faults import ApplyThenHangUp, FaultAnswer
 from deliveryd.telemetry import log_events

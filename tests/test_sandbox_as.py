@@ -17,8 +17,8 @@ import pytest
 
 from deliveryd.channels.preset_catalogue import PACKAGED, Catalogue, Preset
 from deliveryd.channels.preset_file import SANDBOX_VALUES, PresetSandbox
-from deliveryd.cli.impersonations import chosen_presets, impersonation
-from deliveryd.cli.sandbox_files import aim_receipts, write_files
+from deliveryd.commands.sandbox.impersonations import chosen_presets, impersonation
+from deliveryd.commands.sandbox.sandbox_files import aim_receipts, write_files
 from deliveryd.sandbox.impersonation import values_of
 from deliveryd.sandbox.scenario import demo_scenario
 from deliveryd.sandbox.signing import SigningForm, body_values

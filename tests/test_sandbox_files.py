@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import httpx
 import pytest
 
-from deliveryd.cli.sandbox_files import configuration
+from deliveryd.commands.sandbox.sandbox_files import configuration
 from deliveryd.sandbox.scenario import demo_scenario
 from support.patience import PATIENCE
 from support.ports import free_port

@@ -9,12 +9,12 @@ import pytest
 from rich.text import Text
 
 from deliveryd.admin.page import live_regions
-from deliveryd.cli.text_output import safe
+from deliveryd.commands.common.text_output import safe
+from deliveryd.commands.watch.columns import Cell, Column, fitted, fitted_table
+from deliveryd.commands.watch.screens import SORTS, provider_rows, status_lines
+from deliveryd.commands.watch.top_view import KEYS, TopState, View, draw, press
+from deliveryd.commands.watch.watched import read_overview
 from deliveryd.errors import DeliverydError
-from deliveryd.inspection.columns import Cell, Column, fitted, fitted_table
-from deliveryd.inspection.screens import SORTS, provider_rows, status_lines
-from deliveryd.inspection.top import KEYS, TopState, View, draw, press
-from deliveryd.inspection.watched import read_overview
 from deliveryd.telemetry.overview import Overview, Paused, as_json
 from support.overviews import BUSY, DOWN, IDLE, provider
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from deliveryd.cli.output import json_text
+from deliveryd.commands.common.output import json_text
 from deliveryd.errors import ServiceUnreadable
 from deliveryd.model import parse_instant
 from deliveryd.service.customer_wire import read_customer_data

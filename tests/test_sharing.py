@@ -14,9 +14,9 @@ from deliveryd.admin.exposition import expose
 from deliveryd.admin.notices import notices_of
 from deliveryd.admin.page import live_regions
 from deliveryd.channels.base import Accepted, Dispatch, Expired, InDoubt, TryAgain, Unknown, Verdict
+from deliveryd.commands.watch.screens import status_lines
+from deliveryd.commands.watch.watched import read_overview
 from deliveryd.errors import JournalError, TooLate
-from deliveryd.inspection.screens import status_lines
-from deliveryd.inspection.watched import read_overview
 from deliveryd.journal.base import EndedWorker, FromOthers, Recovery
 from deliveryd.journal.pauses import Pause, PauseKind
 from deliveryd.model import SECOND, StopChange

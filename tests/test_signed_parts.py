@@ -21,9 +21,9 @@ from deliveryd.channels.http_options import HttpChannelOptions
 from deliveryd.channels.options import ProviderTable
 from deliveryd.channels.preset_catalogue import Catalogue, Preset
 from deliveryd.channels.receipt_options import ReceiptOptions
-from deliveryd.cli.impersonations import SECRET, chosen_presets, impersonation, provider_table
-from deliveryd.inspection.preset_cases import Given
-from deliveryd.inspection.preset_given import expanded
+from deliveryd.commands.providers.preset_cases import Given
+from deliveryd.commands.providers.preset_given import expanded
+from deliveryd.commands.sandbox.impersonations import SECRET, chosen_presets, impersonation, provider_table
 from deliveryd.model import SECOND
 from deliveryd.receipts.inlet import Inlet, open_inlet
 from deliveryd.receipts.reading import at_once

@@ -11,8 +11,8 @@ LONGEST_FUNCTION, LONGEST_FILE = 60, 500
 
 LONGER = {
     "admin/exposition.py:_gauges",
-    "cli/lint.py:lint",
-    "cli/sandbox.py:sandbox",
+    "commands/lint/lint.py:lint",
+    "commands/sandbox/sandbox.py:sandbox",
     "config.py",
     "delivery/dispatcher.py",
     "delivery/recorder.py",

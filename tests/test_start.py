@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from deliveryd.commands.app import COMMANDS
 from deliveryd.telemetry.layouts import absent
 
 pytestmark = pytest.mark.slow
@@ -41,11 +42,13 @@ def test_a_worker_is_loaded_without_what_it_may_never_need() -> None:
 
     Servers, metrics and further tries load theirs when they are first asked for, terminals theirs for tables.
     """
-    assert among(loaded_by("import deliveryd.cli.run"), NOT_FOR_A_START) == []
+    assert among(loaded_by("import deliveryd.commands.run.run"), NOT_FOR_A_START) == []
 
 
 ONLY_FOR_COMMANDS = {
-    "control.client", "directory.http_options", "directory.sql_options", "inspection", "journal.audit",
+    "commands.check", "commands.config", "commands.customers", "commands.lint", "commands.messages",
+    "commands.orders", "commands.providers", "commands.render", "commands.sandbox", "commands.storage",
+    "commands.watch", "control.client", "directory.http_options", "directory.sql_options", "journal.audit",
     "journal.dead_letters", "journal.history", "journal.personal_data", "sandbox", "service.configurations",
     "service.customer_area", "service.customer_data", "service.customer_wire", "service.merchant",
     "service.own_paths",
@@ -54,7 +57,7 @@ ONLY_FOR_COMMANDS = {
 
 def test_a_worker_is_loaded_without_what_only_commands_use() -> None:
     """Our own modules take time too: two dozen that a run never calls made its start 5 % slower."""
-    loaded = loaded_by("import deliveryd.cli.run")
+    loaded = loaded_by("import deliveryd.commands.run.run")
     assert sorted(module for module in ONLY_FOR_COMMANDS if f"deliveryd.{module}" in loaded) == []
 
 
@@ -87,7 +90,7 @@ def test_the_options_of_a_gateway_are_read_without_those_that_it_does_not_have(t
     path = tmp_path / "config.toml"
     path.write_text(SHORT)
     loads = f"from deliveryd.config import load; from pathlib import Path; load(Path({str(path)!r}))"
-    loaded = loaded_by(f"import deliveryd.cli.run; {loads}")
+    loaded = loaded_by(f"import deliveryd.commands.run.run; {loads}")
     assert sorted(each for each in NOT_FOR_A_GATEWAY if f"deliveryd.channels.{each}" in loaded) == []
     built = subprocess.run(
         [sys.executable, "-c", f"{loads}\n{NOT_BUILT}"], capture_output=True, text=True, check=True
@@ -95,11 +98,11 @@ def test_the_options_of_a_gateway_are_read_without_those_that_it_does_not_have(t
     assert built.stdout == "[]\n"
 
 
-@pytest.mark.parametrize("command", ["explain", "audit", "dead", "in_doubt", "check"])
+@pytest.mark.parametrize("command", ["explain", "audit", "dead", "in-doubt", "check"])
 def test_a_command_is_loaded_without_servers_and_tables(command: str) -> None:
     """What an operator asks in an emergency answers at once."""
     unwanted = {"attr", "pygments", "rich", "starlette", "uvicorn", "prometheus_client"}
-    assert among(loaded_by(f"import deliveryd.cli.{command}"), unwanted) == []
+    assert among(loaded_by(f"import deliveryd.commands.{COMMANDS[command]}"), unwanted) == []
 
 
 def test_what_is_absent_for_one_is_there_for_all_others() -> None:
@@ -114,6 +117,7 @@ def test_what_is_absent_for_one_is_there_for_all_others() -> None:
 
 def test_the_log_and_the_tables_get_along() -> None:
     """Tables are drawn with the library that the log does without, whichever comes first."""
-    for first, second in (("telemetry", "cli.customer_table"), ("cli.customer_table", "telemetry")):
+    table = "commands.customers.customer_table"
+    for first, second in (("telemetry", table), (table, "telemetry")):
         statement = f"import deliveryd.{first}; import deliveryd.{second}"
         assert "rich.table" in loaded_by(statement)

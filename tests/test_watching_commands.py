@@ -222,9 +222,9 @@ def test_top_ends_with_ctrl_c(busy: Busy) -> None:
 def test_top_restores_the_terminal_after_an_exception(busy: Busy) -> None:
     """Also when drawing fails: then the error is shown on the screen that was there before."""
     program = (
-        "import sys\nfrom deliveryd.cli import top\n"
+        "import sys\nfrom deliveryd.commands.watch import top\n"
         "def fail(*_): raise RuntimeError('broken')\n"
-        "top.draw = fail\nfrom deliveryd.cli.app import main\nmain()\n"
+        "top.draw = fail\nfrom deliveryd.commands.app import main\nmain()\n"
     )
     with on_terminal("top", *busy.by("socket"), code=program) as screen:
         assert screen.wait_for_end() == 1

@@ -15,7 +15,7 @@ from time import monotonic
 
 import pytest
 
-from deliveryd.cli.orders import carry_out
+from deliveryd.commands.orders.orders import carry_out
 from deliveryd.config import load
 from deliveryd.journal.orders import Action, ItemKind
 from deliveryd.sandbox.faults import FaultAnswer, Hang

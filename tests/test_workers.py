@@ -5,7 +5,7 @@ from __future__ import annotations
 import psycopg
 import pytest
 
-from deliveryd.cli.workers import HOW_ENDED
+from deliveryd.commands.storage.workers import HOW_ENDED
 from deliveryd.journal.base import EndedWorker
 from deliveryd.journal.place import JournalDatabase
 from deliveryd.journal.postgresql import journal, stopped

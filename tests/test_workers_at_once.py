@@ -13,7 +13,7 @@ import psycopg
 import pytest
 
 from deliveryd import transitions
-from deliveryd.cli.workers import HOW_ENDED
+from deliveryd.commands.storage.workers import HOW_ENDED
 from deliveryd.journal.orders import Action, Decided, ItemKind
 from deliveryd.journal.place import JournalDatabase
 from deliveryd.journal.postgresql import adoption, standing, steps

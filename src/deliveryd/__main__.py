@@ -24,11 +24,11 @@ def main() -> None:
     if os.getpid() == 1:  # of a container: the kernel ignores what PID 1 has no handler for
         signal.signal(signal.SIGTERM, lambda _signal, _frame: os._exit(128 + signal.SIGTERM))
     if sys.argv[1:2] == ["health"]:
-        from deliveryd.cli.alive import answer_health  # noqa: PLC0415  # without the program
+        from deliveryd.commands.watch.quick_health import answer_health  # noqa: PLC0415  # without the program
 
         if (status := answer_health(sys.argv[2:])) is not None:
             sys.exit(status)
-    from deliveryd.cli import app  # noqa: PLC0415  # after the handler, since loading it takes long
+    from deliveryd.commands import app  # noqa: PLC0415  # after the handler, since loading it takes long
 
     app.main()
 

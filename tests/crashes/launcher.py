@@ -23,7 +23,7 @@ import anyio.to_thread
 
 import deliveryd.journal.sqlite as journals
 from crashes.failpoints import Failpoint, Watch, install
-from deliveryd.cli.app import main as deliveryd
+from deliveryd.commands.app import main as deliveryd
 from deliveryd.delivery import availability, deadlines
 from deliveryd.runtime.threads import Blocking, in_thread
 
@@ -34,7 +34,7 @@ LOADED_LATER = (
     "anyio._backends._asyncio",
     "deliveryd.channels.http",
     "deliveryd.channels.smtp",
-    "deliveryd.cli.run",
+    "deliveryd.commands.run.run",
     "uvicorn.protocols.http.httptools_impl",
     "uvloop",
 )

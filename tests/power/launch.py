@@ -14,7 +14,7 @@ import deliveryd.journal.files as places
 import deliveryd.journal.sqlite as journals
 import deliveryd.journal.sqlite_file as opening
 from crashes.launcher import use_one_thread
-from deliveryd.cli.app import main
+from deliveryd.commands.app import main
 
 SMALL_LOG = 12
 """Pages."""

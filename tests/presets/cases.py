@@ -8,7 +8,7 @@ from typing import Self
 
 from pydantic import model_validator
 
-from deliveryd.inspection.preset_cases import CaseFile
+from deliveryd.commands.providers.preset_cases import CaseFile
 
 HERE = Path(__file__).parent
 COUNTED = ("2", "3", "4")

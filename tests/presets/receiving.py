@@ -14,10 +14,17 @@ import httpx
 from deliveryd.channels.http_options import HttpChannelOptions
 from deliveryd.channels.options import ProviderTable
 from deliveryd.channels.preset_catalogue import Preset
+from deliveryd.commands.providers.preset_cases import CaseFile, Given, ReceiptCase, SignatureCase
+from deliveryd.commands.providers.preset_differences import reply_differences, report_differences
+from deliveryd.commands.providers.preset_given import (
+    USUAL_INSTANT,
+    block_of,
+    expanded,
+    merged,
+    micros,
+    written_body,
+)
 from deliveryd.http.server import serve
-from deliveryd.inspection.preset_cases import CaseFile, Given, ReceiptCase, SignatureCase
-from deliveryd.inspection.preset_differences import reply_differences, report_differences
-from deliveryd.inspection.preset_given import USUAL_INSTANT, block_of, expanded, merged, micros, written_body
 from deliveryd.receipts.endpoint import ReceiptEndpoint
 from deliveryd.receipts.inlet import Inlet, ReceiptReply, open_inlet
 from deliveryd.receipts.reading import ReadReports, at_once

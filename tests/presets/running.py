@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from deliveryd.channels.preset_catalogue import Preset
-from deliveryd.inspection.preset_cases import (
+from deliveryd.commands.providers.preset_cases import (
     AnswerCase,
     Case,
     CaseFile,

@@ -11,14 +11,14 @@ from deliveryd.channels.http_options import HttpChannelOptions
 from deliveryd.channels.options import ProviderTable
 from deliveryd.channels.preset_catalogue import Preset
 from deliveryd.channels.registry import open_adapter
-from deliveryd.inspection.preset_cases import AnswerCase, CaseFile, Given, LookupCase, RequestCase
-from deliveryd.inspection.preset_differences import (
+from deliveryd.commands.providers.preset_cases import AnswerCase, CaseFile, Given, LookupCase, RequestCase
+from deliveryd.commands.providers.preset_differences import (
     SentRequest,
     lookup_differences,
     request_differences,
     verdict_differences,
 )
-from deliveryd.inspection.preset_given import (
+from deliveryd.commands.providers.preset_given import (
     block_of,
     dispatch_of,
     expanded,

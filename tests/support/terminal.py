@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from deliveryd.cli.app import main
+from deliveryd.commands.app import main
 
 
 class Answered(NamedTuple):

@@ -1,0 +1,265 @@
+"""Warnings of `check`: settings that work, but are unsafe or probably a mistake. Makes no connections."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+
+from pydantic import BaseModel
+
+from deliveryd.channels.http_options import HttpChannelOptions
+from deliveryd.channels.mapping import customer_fields, names_in, uses
+from deliveryd.channels.request_options import VariantOptions
+from deliveryd.channels.smtp_options import SmtpOptions
+from deliveryd.commands.check.findings import Finding, Level
+from deliveryd.commands.check.literal_secrets import (
+    is_credential,
+    is_literal_secret,
+    is_random,
+    is_secret_name,
+)
+from deliveryd.config import Config
+from deliveryd.directory.file import FileOptions
+from deliveryd.directory.http_options import HttpDirectoryOptions
+from deliveryd.directory.sql_options import SqlOptions, sqlite_file
+from deliveryd.http.addresses import parse_listen
+from deliveryd.network.plain_text import is_loopback
+from deliveryd.options.suggestion import closest
+from deliveryd.options.units import format_size
+from deliveryd.runtime.rights import READ, WRITE, exposure
+from deliveryd.worker.open_files import open_files
+
+_LOGGED = "servers and proxies write addresses to their logs"
+
+
+def cautions(config: Config) -> list[Finding]:
+    """Return all warnings except those about customer fields."""
+    return [
+        *_open_pages(config),
+        *_unverified_receipts(config),
+        *_idle_sizes(config),
+        *_small_limit(config),
+        *_secrets_in_addresses(config),
+        *_literal_secrets(config),
+        *_changing_repeats(config),
+        *_exposed_files(config),
+        *_unusual_ports(config),
+        *_many_files(config),
+    ]
+
+
+def _is_outside(listen: str) -> bool:
+    return bool(listen) and not is_loopback(parse_listen(listen)[0])
+
+
+def _open_pages(config: Config) -> Iterator[Finding]:
+    listen = config.admin.listen
+    if _is_outside(listen):
+        text = (
+            f"{listen} can be reached from other machines: anyone can read status and metrics;"
+            ' listen on "127.0.0.1:9470", or restrict access with a firewall'
+        )
+        yield Finding("admin.listen", Level.WARNING, text)
+        if config.admin.token_file is not None:
+            text = (
+                f"the token crosses the network in plain text to {listen}:"
+                " listen on a loopback address, and put a proxy with TLS in front"
+            )
+            yield Finding("admin.token_file", Level.WARNING, text)
+
+
+def _unverified_receipts(config: Config) -> Iterator[Finding]:
+    listen = config.receipts.listen
+    for provider in config.channels.providers.values():
+        receipt = provider.receipt
+        if receipt is not None and listen and receipt.signature is None:
+            text = (
+                f"anyone who can connect to {listen}, also through a proxy, can forge delivery reports:"
+                f" add [{provider.place}.receipt.signature]"
+            )
+            yield Finding(f"{provider.place}.receipt", Level.WARNING, text)
+
+
+def _idle_sizes(config: Config) -> Iterator[Finding]:
+    """Yield batch sizes that can't be reached."""
+    taken, slots = config.queue.batch_size, config.queue.max_in_flight
+    if taken > slots:
+        text = f"{taken:,} are never taken at once, since queue.max_in_flight leaves room for {slots:,}"
+        yield Finding("queue.batch_size", Level.HINT, text)
+
+
+def _small_limit(config: Config) -> Iterator[Finding]:
+    """Yield a limit that was set and doesn't count, since requests of providers are larger."""
+    limit = config.receipts.max_body
+    larger = {
+        name: options.largest_request
+        for name, options in config.channels.reporting.items()
+        if options.largest_request is not None and options.largest_request > limit
+    }
+    if larger and "max_body" in config.receipts.model_fields_set:
+        sizes = ", ".join(f"{format_size(size)} for {name}" for name, size in larger.items())
+        text = f"{format_size(limit)} is less than what is accepted of providers that send more: {sizes}"
+        yield Finding("receipts.max_body", Level.WARNING, text)
+
+
+def _secrets_in_addresses(config: Config) -> Iterator[Finding]:
+    for provider in config.channels.providers.values():
+        if isinstance(provider.options, HttpChannelOptions):
+            yield from _secrets_in_request(provider.place, provider.options)
+            for index, variant in enumerate(provider.options.variants):
+                yield from _secrets_in_request(f"{provider.place}.variants.{index}", variant)
+    customers = config.customers.options
+    if isinstance(customers, HttpDirectoryOptions):
+        yield from _secret_in_url("customers.url", customers.url)
+        yield from _secret_in_url("customers.batch_url", customers.batch_url or "")
+
+
+def _secrets_in_request(table: str, options: HttpChannelOptions | VariantOptions) -> Iterator[Finding]:
+    yield from _secret_in_url(f"{table}.url", options.url or "")
+    for key, value in (options.query or {}).items():
+        yield from _secret_in_pair(f"{table}.query.{key}", key, value)
+
+
+def _literal_secrets(config: Config) -> Iterator[Finding]:
+    """Yield the secrets that stand in the configuration itself, which everybody may read."""
+    for provider in config.channels.providers.values():
+        if isinstance(provider.options, HttpChannelOptions):
+            yield from _literals_in(provider.place, provider.options)
+            for index, variant in enumerate(provider.options.variants):
+                yield from _literals_in(f"{provider.place}.variants.{index}", variant)
+
+
+def _literals_in(table: str, options: HttpChannelOptions | VariantOptions) -> Iterator[Finding]:
+    text = "looks like a secret: write it into a file, name that in secrets, and write {secret.NAME} here"
+    for part in ("headers", "json", "form"):
+        for key, name, value in _leaves(f"{table}.{part}", part, options.mapped()[part]):
+            if is_literal_secret(name, value) or is_credential(value):
+                yield Finding(key, Level.WARNING, text)
+            elif part == "headers" and is_random(value):
+                yield Finding(key, Level.HINT, text)
+
+
+def _leaves(key: str, name: str, value: object) -> Iterator[tuple[str, str, str]]:
+    """Yield the texts without placeholders below a value: the key, its last name, the text."""
+    if isinstance(value, Mapping):
+        for each, below in value.items():
+            yield from _leaves(f"{key}.{each}", str(each), below)
+    elif isinstance(value, list | tuple):
+        for index, below in enumerate(value):
+            yield from _leaves(f"{key}.{index}", name, below)
+    elif isinstance(value, str) and value and not any(True for _ in names_in(value)):
+        yield key, name, value
+
+
+def _changing_repeats(config: Config) -> Iterator[Finding]:
+    """Yield mappings whose repeats differ although the provider compares what it gets under one key."""
+    for provider in config.channels.providers.values():
+        options = provider.options
+        if not isinstance(options, HttpChannelOptions) or not options.heeds_keys:
+            continue
+        if uses(options.mapped(), "message", "validity"):
+            text = (
+                "a repeat must be the same, but {message.validity} is computed anew for each try:"
+                " use {message.expiresAt}, or leave the validity out"
+            )
+            yield Finding(f"{provider.place}.heeds_keys", Level.WARNING, text)
+
+
+def _secret_in_url(key: str, url: str) -> Iterator[Finding]:
+    path, _, query = url.partition("?")
+    if any(name.root == "secret" for _, name in names_in(path)):
+        yield Finding(key, Level.WARNING, f"its path contains a secret, and {_LOGGED}")
+    for pair in filter(None, query.split("&")):
+        name, _, value = pair.partition("=")
+        yield from _secret_in_pair(key, name, value)
+
+
+def _secret_in_pair(key: str, name: str, value: object) -> Iterator[Finding]:
+    filled = {placeholder.root for _, placeholder in names_in(value)}
+    if "secret" in filled:
+        text = f"the query parameter {name!a} is a secret, and {_LOGGED}: use a header if possible"
+        yield Finding(key, Level.WARNING, text)
+    elif not filled and value and is_secret_name(name):
+        text = (
+            f"the query parameter {name!a} looks like a secret; put it into a secret file, since {_LOGGED}:"
+            " use a header if possible"
+        )
+        yield Finding(key, Level.WARNING, text)
+
+
+def _exposed_files(config: Config) -> Iterator[Finding]:
+    for key, (path, rights) in _private_files(config).items():
+        if path is not None and (problem := exposure(path, rights)) is not None:
+            yield Finding(key, Level.WARNING, problem)
+
+
+def _private_files(config: Config) -> Mapping[str, tuple[Path | None, int]]:
+    """Return the files with keys, personal data or trusted authorities, with the rights that expose them."""
+    tables: dict[str, object] = {"service.tls": config.service.tls}
+    for provider in config.channels.providers.values():
+        match provider.options:  # what a plug-in calls by these names may be anything
+            case HttpChannelOptions(tls=tls):
+                tables[f"{provider.place}.tls"] = tls
+            case SmtpOptions() as smtp:
+                tables[provider.place] = smtp
+    customers = config.customers.options
+    if isinstance(customers, HttpDirectoryOptions | SqlOptions):
+        tables["customers.tls"] = customers.tls
+    files: dict[str, tuple[Path | None, int]] = {"entities.ca_file": (config.entities.ca_file, WRITE)}
+    if isinstance(customers, SqlOptions):
+        files["customers.url"] = sqlite_file(customers), READ | WRITE
+    for table, options in tables.items():
+        for name, rights in (("ca_file", WRITE), ("cert_file", WRITE), ("key_file", READ | WRITE)):
+            files[f"{table}.{name}"] = getattr(options, name, None), rights
+        if getattr(options, "key_file", None) is None:  # the certificate's file also holds the key
+            files[f"{table}.cert_file"] = getattr(options, "cert_file", None), READ | WRITE
+    if isinstance(customers, FileOptions):
+        files["customers.path"] = customers.path, READ
+    return files
+
+
+def _unusual_ports(config: Config) -> Iterator[Finding]:
+    for provider in config.channels.providers.values():
+        if isinstance(provider.options, SmtpOptions) and provider.options.tls_hint:
+            yield Finding(f"{provider.place}.tls", Level.HINT, provider.options.tls_hint.lstrip("; "))
+
+
+def _many_files(config: Config) -> Iterator[Finding]:
+    """Yield a warning if not everything may be open at once, by the limit that this command has."""
+    files = open_files(config)
+    if not files.is_enough:
+        least = files.lowered(min(each.common.concurrency for each in config.channels.providers.values()))
+        text = (
+            f"{files}: the worker would lower the concurrency of all providers, to {least} at the least;"
+            " set LimitNOFILE= of its unit (ulimit -n, nofile), or lower concurrency yourself"
+        )
+        yield Finding("channels", Level.WARNING, text)
+
+
+def fields_without_values(config: Config, known: Collection[str], directory: str) -> list[Finding]:
+    """Return a warning for each field that a provider is sent and no customer has.
+
+    `known` are the fields that customers have; `directory` is a clause that names their source.
+    """
+    found = []
+    for provider in config.channels.providers.values():
+        for field in sorted(_fields_sent(provider.options) - {"id", *known}):
+            text = f"{{customer.{field}}} has no value for any customer, so no one is reached: {directory}"
+            found.append(Finding(provider.place, Level.WARNING, text + _meant(field, known)))
+    return found
+
+
+def _meant(field: str, known: Collection[str]) -> str:
+    name = closest(field, known)
+    return f"; did you mean {{customer.{name}}}?" if name is not None else ""
+
+
+def _fields_sent(options: BaseModel) -> frozenset[str]:
+    """Return the customer fields that a built-in adapter sends."""
+    match options:
+        case HttpChannelOptions():
+            return customer_fields(options.mapped())
+        case SmtpOptions():
+            return frozenset({options.address_field})
+        case _:
+            return frozenset()

@@ -1,0 +1,52 @@
+"""Output of commands. Text from outside is escaped, so that it can't control a terminal."""
+
+from __future__ import annotations
+
+import json
+import re
+from decimal import Decimal
+from secrets import token_hex
+
+import typer
+
+from deliveryd.commands.common.printable import printable
+
+_UNESCAPED_BY_JSON = re.compile(
+    "[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufff9-\ufffb\ud800-\udfff]"
+)
+
+
+def print_lines(*lines: str) -> None:
+    """Write lines to standard output; line breaks inside them are escaped."""
+    typer.echo("\n".join(map(printable, lines)))
+
+
+def print_errors(*lines: str) -> None:
+    """Write lines to standard error."""
+    typer.echo("\n".join(map(printable, lines)), err=True)
+
+
+def print_json(value: object) -> None:
+    """Write a value as JSON to standard output."""
+    typer.echo(json_text(value, indent=2))
+
+
+def json_text(value: object, indent: int | None = None) -> str:
+    """Encode JSON with everything escaped that could control a terminal; the value stays the same.
+
+    A Decimal is a number as it is written.
+    """
+    numbers: list[str] = []
+    mark = token_hex(16)
+
+    def number(each: object) -> str:
+        if not isinstance(each, Decimal):
+            raise TypeError(f"{type(each).__name__} isn't JSON")
+        numbers.append(str(each))
+        return mark
+
+    text = json.dumps(value, ensure_ascii=False, indent=indent, default=number)
+    if numbers:
+        written = iter(numbers)
+        text = re.sub(f'"{mark}"', lambda _: next(written), text)
+    return _UNESCAPED_BY_JSON.sub(lambda match: f"\\u{ord(match[0]):04x}", text)

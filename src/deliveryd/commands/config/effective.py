@@ -1,0 +1,232 @@
+"""The configuration in force, key by key: its values, and where each is from. Secrets are masked."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pydantic import BaseModel
+
+from deliveryd.channels.masking import MASK
+from deliveryd.channels.options import ProviderConfig
+from deliveryd.channels.preset_catalogue import Catalogue
+from deliveryd.channels.preset_table import OVERRIDES
+from deliveryd.channels.registry import is_adapter
+from deliveryd.commands.check.literal_secrets import (
+    is_credential,
+    is_literal_secret,
+    is_random,
+    is_secret_name,
+)
+from deliveryd.config import Config, examine
+from deliveryd.errors import ConfigError
+from deliveryd.model import BLOCKS
+from deliveryd.options.file import ConfigFile
+from deliveryd.options.toml_text import toml_key, toml_value
+from deliveryd.runtime.secret_file import SecretFile
+
+_USER_INFO = re.compile(r"(?<=://)([^/@?#\s:]*):([^/@?#\s]*)(?=@)")
+_PARAMETER = re.compile(r"(?<=[?&])([^=&#?]+)=([^&#{]+)")
+_BOT = re.compile(r"(?<=/bot)[0-9]+:[^/?#\s{]+")
+"""The token that Telegram's addresses have in their path."""
+
+_SENT = frozenset({"headers", "query", "json", "form", "body"})
+"""What is sent to a provider, where a secret may stand under any name."""
+
+_WIDEST = 60
+"""Characters of a key and its value up to which comments are aligned."""
+
+
+class EffectiveKey(NamedTuple):
+    """A key with its value, secrets masked; `origin`: `file:line`, a variable, `preset NAME` or `default`."""
+
+    table: tuple[str, ...]
+    name: str
+    value: Any
+    origin: str
+
+    @property
+    def key(self) -> str:
+        """The whole key, as problems name it."""
+        return ".".join((*self.table, self.name))
+
+
+class Effective(NamedTuple):
+    """The keys in force, without those that have a mistake, and the mistakes."""
+
+    keys: list[EffectiveKey]
+    problems: list[str]
+
+
+def read_effective(path: Path, environ: Mapping[str, str]) -> Effective:
+    """Read a configuration. Raises ConfigError if nothing of it can be read."""
+    examined = examine(path, environ)
+    config = examined.config
+    if config is None:
+        raise ConfigError(examined.problems)
+    file = ConfigFile(path, environ, BLOCKS)
+    hidden = frozenset(_hidden_paths(config))
+    found = [
+        EffectiveKey(
+            table, name, _masked(name, value, hidden), origin or file.origin_of(".".join((*table, name)))
+        )
+        for table, name, value, origin in _keys(config, file)
+    ]
+    return Effective([each for each in found if each.value not in (None, {}, [], ())], examined.problems)
+
+
+class _Key(NamedTuple):
+    table: tuple[str, ...]
+    name: str
+    value: Any
+    origin: str | None = None
+
+
+def _keys(config: Config, file: ConfigFile) -> Iterator[_Key]:
+    for section in type(config).model_fields:
+        match section:
+            case "channels":
+                yield from _channels(config, file)
+            case "customers":
+                yield from _of_model((section,), config.customers)
+                yield from _of_model((section,), config.customers.options)
+            case _:
+                yield from _of_model((section,), getattr(config, section))
+
+
+def _of_model(table: tuple[str, ...], model: BaseModel) -> Iterator[_Key]:
+    """Yield the keys of a table, then those of the tables in it."""
+    dumped = model.model_dump(mode="json", by_alias=True)
+    below = []
+    for name, field in type(model).model_fields.items():
+        key, value = field.alias or name, getattr(model, name)
+        if field.exclude:
+            continue
+        if isinstance(value, BaseModel):
+            below.append((key, value))
+        else:
+            yield _Key(table, key, dumped[key])
+    for key, value in below:
+        yield from _of_model((*table, key), value)
+
+
+def _channels(config: Config, file: ConfigFile) -> Iterator[_Key]:
+    channels = config.channels
+    yield from _of_model(("channels",), channels)
+    catalogue = Catalogue(channels.presets_dir)
+    for name, channel in channels.configured.items():
+        yield from _of_model(("channels", name), channel.common)
+        for provider in channel.providers.values():
+            yield from _of_provider(provider, file, catalogue)
+
+
+def _of_provider(provider: ProviderConfig, file: ConfigFile, catalogue: Catalogue) -> Iterator[_Key]:
+    table = tuple(provider.place.split("."))
+    given = file.table_at(table)
+    adapter = str(given.get("adapter", provider.common.adapter))
+    preset = None if is_adapter(adapter) else catalogue.find(adapter)
+    made = frozenset() if preset is None else preset.file.table.keys() - given.keys()
+    for key in _of_model(table, provider.common):
+        if (key.table, key.name) == (table, "adapter"):
+            yield key._replace(value=adapter)
+        else:
+            step = (*key.table, key.name)[len(table)]
+            yield key._replace(origin=f"preset {adapter}") if step in made else key
+    if preset is None:
+        yield from _of_model(table, provider.options)
+        return
+    for name, described in preset.file.keys.items():
+        is_given = name in given
+        value = given[name] if is_given else described.default
+        yield _Key(table, name, value, None if is_given else f"preset {adapter}")
+    own = provider.options.model_dump(mode="json", by_alias=True)
+    yield from (_Key(table, name, own[name]) for name in ("secrets", *sorted(OVERRIDES)) if name in given)
+
+
+def _hidden_paths(value: object) -> Iterator[str]:
+    """Yield the paths that may be secrets themselves, written where a file is expected."""
+    if isinstance(value, SecretFile):
+        if value.shown is None:
+            yield str(value.path)
+    elif isinstance(value, BaseModel):
+        for name in type(value).model_fields:
+            yield from _hidden_paths(getattr(value, name))
+    elif isinstance(value, Mapping):
+        for each in value.values():
+            yield from _hidden_paths(each)
+    elif isinstance(value, list | tuple):
+        for each in value:
+            yield from _hidden_paths(each)
+
+
+def _masked(name: str, value: Any, hidden: frozenset[str]) -> Any:
+    """Mask literal secrets: by the names of their keys, in addresses, and in place of files."""
+    if name in _SENT:
+        value = _masked_by_looks(value)
+    if isinstance(value, Mapping):
+        # The secrets' files, and their names, are shown.
+        of_files = name == "secrets"
+        return {key: _masked("" if of_files else str(key), each, hidden) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_masked(name, each, hidden) for each in value]
+    if not isinstance(value, str):
+        return value
+    if value in hidden:
+        return MASK
+    if is_literal_secret(name, value):
+        return MASK
+    return _masked_address(value) if "://" in value else value
+
+
+def _masked_by_looks(value: Any) -> Any:
+    """Mask what looks like credentials in what is sent to a provider."""
+    if isinstance(value, Mapping):
+        return {key: _masked_by_looks(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_masked_by_looks(each) for each in value]
+    return MASK if isinstance(value, str) and (is_credential(value) or is_random(value)) else value
+
+
+def _masked_address(address: str) -> str:
+    address = _USER_INFO.sub(lambda match: f"{match[1]}:{MASK}", address)
+    address = _BOT.sub(MASK, address)
+    return _PARAMETER.sub(
+        lambda match: f"{match[1]}={MASK}" if is_secret_name(match[1]) else match[0], address
+    )
+
+
+def toml_lines_of(keys: Sequence[EffectiveKey]) -> Iterator[str]:
+    """Yield the keys as TOML."""
+    for table, members in _by_table(keys).items():
+        yield from _header(table)
+        yield from (f"{toml_key(each.name)} = {toml_value(each.value)}" for each in members)
+
+
+def toml_lines_with_origins(keys: Sequence[EffectiveKey]) -> Iterator[str]:
+    """Yield the keys as TOML, each with its origin in a comment."""
+    for table, members in _by_table(keys).items():
+        yield from _header(table)
+        written = [f"{toml_key(each.name)} = {toml_value(each.value)}" for each in members]
+        width = max((len(line) for line in written if len(line) <= _WIDEST), default=0)
+        for line, each in zip(written, members, strict=True):
+            yield f"{line:{width}}  # {each.origin}"
+
+
+def _by_table(keys: Sequence[EffectiveKey]) -> Mapping[tuple[str, ...], list[EffectiveKey]]:
+    tables: dict[tuple[str, ...], list[EffectiveKey]] = {}
+    for each in keys:
+        tables.setdefault(each.table, []).append(each)
+    return tables
+
+
+def _header(table: tuple[str, ...]) -> Iterator[str]:
+    if table != ("service",):
+        yield ""
+    yield f"[{'.'.join(map(toml_key, table))}]"
+
+
+def keys_data(keys: Sequence[EffectiveKey]) -> list[Mapping[str, object]]:
+    """Return the keys as JSON."""
+    return [{"key": each.key, "value": each.value, "origin": each.origin} for each in keys]

@@ -1,0 +1,184 @@
+"""Rules about e-mail: HTML that mail clients remove or ignore, and texts that hold HTML by mistake."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from itertools import accumulate
+
+from deliveryd.commands.lint.rules import LintFinding
+from deliveryd.commands.lint.subject import Field, Subject, fields_of
+from deliveryd.rendering.escaping import is_html
+
+CLIPPED = 102 * 1024
+"""Bytes of a body after which Gmail shows no more of it."""
+
+_DEEPEST = 500
+"""Open elements among which the one that a tag closes is looked for."""
+
+_REMOVED = frozenset(
+    {"applet", "audio", "base", "button", "canvas", "embed", "form", "frame", "iframe", "input", "math"}
+    | {"object", "select", "svg", "textarea", "video"}
+)
+_VOID = frozenset(
+    {"area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "source", "track", "wbr"}
+)
+_OPTIONAL_END = frozenset(
+    {"li", "dt", "dd", "p", "tr", "td", "th", "thead", "tbody", "tfoot", "option", "html", "head", "body"}
+    | {"colgroup"}
+)
+_ADDRESSES = frozenset({"href", "src", "background"})
+_ABSOLUTE = re.compile(r"(?:[a-z][a-z0-9+.-]*:|//|#|\{)", re.IGNORECASE)
+_UNQUOTED = re.compile(r"=\s*[^\s\"'>=<]*\{[^{}\s]+\}")
+_STYLES = re.compile(
+    r"\b(position\s*:\s*(?:absolute|fixed|sticky)|display\s*:\s*(?:inline-)?(?:flex|grid)|background-image\s*:"
+    r"|float\s*:|animation(?:-name)?\s*:|@import|@font-face)",
+    re.IGNORECASE,
+)
+_BREAK = re.compile("[\n\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")
+_ENTITY = re.compile(r"&(?:[a-z]{2,8}|#\d{2,5}|#x[0-9a-f]{2,5});", re.IGNORECASE)
+_TAG = re.compile(
+    r"</?(?:a|b|br|div|em|font|h[1-6]|i|img|li|ol|p|span|strong|table|u|ul)\b[^<>]*>", re.IGNORECASE
+)
+
+
+def html_findings(subject: Subject) -> Iterator[LintFinding]:
+    """Check the HTML of e-mails, and all other texts for HTML."""
+    for field in fields_of(subject):
+        if field.is_html:
+            yield from _of_body(field)
+        else:
+            yield from _of_text(field)
+
+
+def _of_text(field: Field) -> Iterator[LintFinding]:
+    if (field.block, field.name) == ("email", "subject") and (found := _BREAK.search(field.text)):
+        yield _finding("subject-line-break", "a line break ends a header", "remove it", field, found.start())
+    remedy = "write plain text"
+    if field.block == "email" and field.name == "body" and is_html(field.text):
+        remedy = 'set content.email_format = "auto" or "html", or write plain text'
+    if (tag := _TAG.search(field.text)) is not None:
+        yield _finding("tags-in-text", f"{_shown(tag[0])} is sent as it is", remedy, field, tag.start())
+    if (entity := _ENTITY.search(field.text)) is not None and "://" not in field.text[: entity.start()][
+        -200:
+    ]:
+        text = f"{entity[0]} is sent as it is"
+        yield _finding("entity-in-text", text, "write the character itself", field, entity.start())
+
+
+def _of_body(field: Field) -> Iterator[LintFinding]:
+    size = len(field.text.encode("utf-8", "replace"))
+    if size > CLIPPED:
+        text = f"{size:,} bytes; Gmail shows the first {CLIPPED:,}"
+        yield _finding("html-clipped", text, "shorten it, or put styles into fewer places", field, CLIPPED)
+    parser = _BodyParser(field)
+    # Comments and tags that aren't closed take the square of the length.
+    parser.feed(field.text[: field.text.rfind(">", 0, CLIPPED) + 1])
+    parser.close()
+    yield from parser.found()
+
+
+class _BodyParser(HTMLParser):
+    """Collects findings while it reads a body."""
+
+    def __init__(self, field: Field) -> None:
+        super().__init__(convert_charrefs=True)
+        self._field = field
+        self._found: list[LintFinding] = []
+        self._open: list[tuple[str, int]] = []
+        lengths = (len(line) for line in field.text.split("\n"))
+        self._line_starts = [0, *accumulate(length + 1 for length in lengths)]
+
+    def found(self) -> Iterator[LintFinding]:
+        """Return all findings, those about tags that were never closed last."""
+        yield from self._found
+        is_whole = len(self._field.text) <= CLIPPED
+        for tag, offset in self._open if is_whole else ():
+            if tag not in _OPTIONAL_END:
+                text = f"<{tag}> isn't closed"
+                yield _finding("html-unbalanced-tag", text, f"add </{tag}>", self._field, offset)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self._check(tag, attrs)
+        if tag not in _VOID:
+            self._open.append((tag, self._offset()))
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self._check(tag, attrs)
+
+    def handle_endtag(self, tag: str) -> None:
+        near = range(len(self._open) - 1, max(len(self._open) - _DEEPEST, 0) - 1, -1)
+        opened = next((index for index in near if self._open[index][0] == tag), None)
+        if opened is None:
+            if tag not in _VOID and tag not in ("p", "br"):
+                self._note("html-unbalanced-tag", f"</{tag}> closes nothing", f"remove it, or add <{tag}>")
+            return
+        for name, offset in self._open[opened + 1 :]:
+            if name not in _OPTIONAL_END:
+                text = f"<{name}> isn't closed before </{tag}>"
+                self._found.append(
+                    _finding("html-unbalanced-tag", text, f"add </{name}>", self._field, offset)
+                )
+        del self._open[opened:]
+
+    def handle_data(self, data: str) -> None:
+        if self._open and self._open[-1][0] == "style":
+            self._check_style(data)
+
+    def _check(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        values = {name: value or "" for name, value in attrs}
+        if tag in ("script", "noscript"):
+            self._note("html-script", f"mail clients remove <{tag}>", "remove it")
+        elif tag in _REMOVED:
+            self._note("html-removed-element", f"mail clients remove <{tag}>", "link to a page instead")
+        elif tag == "link" and "stylesheet" in values.get("rel", "").lower():
+            remedy = "write the styles into the head, or into style attributes"
+            self._note("html-removed-element", "mail clients load no style sheets", remedy)
+        elif tag == "img" and "alt" not in values:
+            self._note(
+                "html-image-without-text", "a picture without alt", 'add alt="…", or alt="" for decoration'
+            )
+        for name, value in values.items():
+            self._check_attribute(tag, name, value.strip())
+        if (unquoted := _UNQUOTED.search(self.get_starttag_text() or "")) is not None:
+            text = f"a value with a blank would end the attribute: {_shown(unquoted[0])}"
+            self._note("html-unquoted-placeholder", text, "put the value into quotes")
+
+    def _check_attribute(self, tag: str, name: str, value: str) -> None:
+        if name.startswith("on"):
+            self._note("html-script", f"mail clients remove the attribute {name}", "remove it")
+        elif name == "style":
+            self._check_style(value)
+        elif name not in _ADDRESSES or not value:
+            return
+        elif value.lower().startswith(("javascript:", "vbscript:")):
+            self._note(
+                "html-script", f"mail clients remove links to {value.partition(':')[0]}:", "link to a page"
+            )
+        elif value.lower().startswith("data:"):
+            text = "Gmail and Outlook show no pictures from data: addresses"
+            self._note("html-data-image", text, "put the picture on the web")
+        elif not _ABSOLUTE.match(value):
+            text = f'{name}="{_shown(value)}" of <{tag}> isn\'t absolute'
+            self._note("html-relative-link", text, "write it with https://")
+
+    def _check_style(self, style: str) -> None:
+        for match in _STYLES.finditer(style):
+            text = f"some mail clients ignore {match[1].rstrip(': ')}"
+            self._note("html-unsupported-style", text, "see that the mail is readable without it")
+
+    def _note(self, rule: str, text: str, remedy: str) -> None:
+        self._found.append(_finding(rule, text, remedy, self._field, self._offset()))
+
+    def _offset(self) -> int:
+        line, column = self.getpos()
+        return self._line_starts[line - 1] + column
+
+
+def _shown(text: str) -> str:
+    return text if len(text) <= 40 else f"{text[:39]}…"
+
+
+def _finding(rule: str, text: str, remedy: str, field: Field, offset: int) -> LintFinding:
+    return LintFinding(rule, text, remedy, field.language, field.block, field.name, offset)

@@ -1,0 +1,73 @@
+"""`deliveryd explain`: show the history of one message."""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated
+
+import anyio
+import typer
+
+from deliveryd.commands.common.configuration import load_journal_as_owner
+from deliveryd.commands.common.conventions import USUAL_CONFIG
+from deliveryd.commands.common.options import AsData, ConfigOption, integer
+from deliveryd.commands.common.output import print_json, print_lines
+from deliveryd.commands.messages.explanation import life_data, life_lines
+from deliveryd.config import Config
+from deliveryd.errors import DeliverydError, ServiceUnreadable
+from deliveryd.journal.history import without_values
+from deliveryd.journal.opening import open_reader
+from deliveryd.model import number_of
+from deliveryd.service.wire import read_settings
+from deliveryd.worker.caches import open_cache
+
+
+def explain(
+    *,
+    config: ConfigOption = USUAL_CONFIG,
+    message_id: Annotated[
+        int,
+        typer.Argument(metavar="MESSAGE_ID", parser=integer, help="The message's ID from the queue."),
+    ],
+    show_variables: Annotated[
+        bool, typer.Option("--show-variables", help="Show the values of variables, not only their names.")
+    ] = False,
+    as_data: AsData = False,
+) -> None:
+    """Show the history of one message.
+
+    It covers the time from the queue to the last event. The reference of its settings is that of the copy in
+    the disk cache, if there is one. Read-only; works with or without a running worker. Exit status 1: the
+    message isn't in the journal.
+    """
+    loaded = load_journal_as_owner(config)
+    place = loaded.journal.place
+    [life] = open_reader(place).lives([number_of(message_id)])
+    if not life.is_known:
+        raise DeliverydError(
+            f"message {message_id} isn't in the journal {place.name}: it was never taken,"
+            " or by another instance, or it was forgotten or erased; see deliveryd decisions"
+        )
+    shown = life if show_variables else without_values(life)
+    settings_id = None if life.message is None else life.message.settings_id
+    reference = None if settings_id is None else anyio.run(cached_reference, loaded, settings_id)
+    if as_data:
+        print_json({**life_data(shown), "settings_reference": reference})
+    else:
+        print_lines(*life_lines(shown, loaded.channels.reporting, reference))
+
+
+async def cached_reference(config: Config, settings_id: int) -> str | None:
+    """Return the reference of settings in the disk cache; None: they aren't there, or have none."""
+    # A cache opened without write permission would count as broken and be discarded.
+    if not os.access(config.settings.cache_dir / "cache.db", os.R_OK | os.W_OK, effective_ids=True):
+        return None
+    cache = open_cache(config, on_problem=lambda _problem: None)
+    try:
+        kept = await cache.get(f"settings/{settings_id}")
+    finally:
+        await cache.aclose()
+    try:
+        return None if kept is None else read_settings(settings_id, kept.value).reference
+    except ServiceUnreadable:
+        return None

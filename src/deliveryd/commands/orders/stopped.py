@@ -1,0 +1,232 @@
+"""`deliveryd stopped`: the list of recipients who can't be reached on a channel any more."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Annotated, NamedTuple
+
+import typer
+
+from deliveryd.channels.filling import as_is
+from deliveryd.channels.http_options import HttpChannelOptions
+from deliveryd.channels.mailbox import parse_mailbox
+from deliveryd.channels.phone_numbers import PhoneReader
+from deliveryd.channels.smtp_options import SmtpOptions
+from deliveryd.cleaning import cleaned
+from deliveryd.commands.common.command_group import CommandGroup
+from deliveryd.commands.common.configuration import load_journal_as_owner
+from deliveryd.commands.common.conventions import USUAL_CONFIG
+from deliveryd.commands.common.moments import moment
+from deliveryd.commands.common.offline import configured_provider, split_identity
+from deliveryd.commands.common.options import AsData, ConfigOption, WhyOption, insist_on_a_channel
+from deliveryd.commands.common.output import print_json, print_lines
+from deliveryd.commands.common.shared_journal import known_channels
+from deliveryd.commands.orders.orders import carry_out, report_reply
+from deliveryd.config import Config
+from deliveryd.control.protocol import ControlReply
+from deliveryd.errors import DeliverydError
+from deliveryd.journal.opening import open_reader
+from deliveryd.journal.orders import Action, ItemKind
+from deliveryd.journal.stopped import DIGEST_PREFIX, StoppedRecipient
+from deliveryd.model import format_instant
+
+stopped = CommandGroup(
+    no_args_is_help=True,
+    help="List recipients who stopped a channel, and change the list.\n\n"
+    "A recipient is an address, or digest:HEX as in the list, which stores no addresses. Messages to a listed"
+    " recipient take the next channel. A running worker acts at once.",
+)
+
+ChannelName = Annotated[
+    str,
+    typer.Option(
+        "--channel", metavar="NAME",
+        help="The channel, or one of its providers as CHANNEL/PROVIDER: the list is that of the channel.",
+    ),
+]  # fmt: skip
+AnyChannel = Annotated[str | None, typer.Option("--channel", metavar="NAME", help="Only this channel.")]
+
+
+@stopped.command("list")
+def list_stopped(
+    *, config: ConfigOption = USUAL_CONFIG, channel: AnyChannel = None, as_data: AsData = False
+) -> None:
+    """List the recipients, oldest first.
+
+    Each with its channel, since when, and the source: an answer, a receipt or an operator."""
+    loaded = load_journal_as_owner(config)
+    channel = None if channel is None else _channel(loaded, channel)
+    found = open_reader(loaded.journal.place).stopped(channel)
+    if channel is not None and not found:  # a channel that was removed may still have a list
+        insist_on_a_channel(channel, known_channels(loaded))
+    if as_data:
+        print_json([_as_data(each) for each in found])
+    else:
+        print_lines(*_lines(found))
+
+
+@stopped.command()
+def lift(
+    *,
+    config: ConfigOption = USUAL_CONFIG,
+    channel: ChannelName,
+    recipients: Annotated[
+        list[str], typer.Argument(metavar="RECIPIENT", help="Addresses, or digests such as digest:3f0c….")
+    ],
+    why: WhyOption = None,
+    as_data: AsData = False,
+) -> None:
+    """Take recipients off the list.
+
+    The channel is used for them again."""
+    loaded = load_journal_as_owner(config)
+    channel = _channel(loaded, channel)
+    answer = _order(loaded, Action.LIFT, channel, list(dict.fromkeys(recipients)), why)
+    if not answer.done:  # as above
+        insist_on_a_channel(channel, known_channels(loaded))
+    report_reply(str(Action.LIFT), answer, as_data=as_data)
+
+
+@stopped.command("import")
+def import_stopped(
+    *,
+    config: ConfigOption = USUAL_CONFIG,
+    channel: ChannelName,
+    file: Annotated[
+        str, typer.Argument(metavar="FILE", help="One recipient per line; - for standard input.")
+    ],
+    why: WhyOption = None,
+    as_data: AsData = False,
+) -> None:
+    """Put recipients on the list.
+
+    Blank lines are skipped, and so are recipients who are on the list already. Where the channel sends to
+    phone numbers or mail addresses, so is anything else, which is told, with exit status 1."""
+    loaded = load_journal_as_owner(config, "channels")
+    channel = _channel(loaded, channel)
+    insist_on_a_channel(channel, sorted(loaded.channels.configured))
+    recipients = list(dict.fromkeys(_recipients(file)))
+    answer = _order(loaded, Action.STOP, channel, recipients, why)
+    known = [name for name, reason in answer.skipped.items() if "already" in reason]
+    other = {name: reason for name, reason in answer.skipped.items() if name not in known}
+    report_reply("import", ControlReply(answer.done, other), as_data=as_data)
+
+
+@stopped.command()
+def export(*, config: ConfigOption = USUAL_CONFIG, channel: ChannelName) -> None:
+    """Print the digests of a channel's recipients, one per line.
+
+    `import` reads them back into the same journal; another journal has another key for its digests."""
+    loaded = load_journal_as_owner(config, "channels")
+    found = open_reader(loaded.journal.place).stopped(_channel(loaded, channel))
+    print_lines(*(each.name for each in found))
+
+
+def _recipients(file: str) -> Iterator[str]:
+    try:
+        text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+        raise DeliverydError(f"{file} can't be read: {reason}") from None
+    return (stripped for line in text.splitlines() if (stripped := cleaned(line)))
+
+
+def _channel(config: Config, given: str) -> str:
+    """Return the channel that was named, perhaps by one of its providers. Raises DeliverydError."""
+    channel, provider = split_identity(given)
+    if provider is not None:
+        configured_provider(config, channel, provider)
+    return channel
+
+
+def _order(
+    config: Config, verb: Action, channel: str, recipients: Sequence[str], why: str | None
+) -> ControlReply:
+    """Carry out an order; the reply names the recipients as they were given."""
+    kind = _recipients_of(config, channel)
+    sent = {each: _as_sent(each, kind) for each in recipients}
+    given = {address: each for each, address in sent.items() if address is not None}
+    unfit = [each for each, address in sent.items() if address is None]
+    answer = ControlReply((), {})
+    if given:
+        answer = carry_out(config, verb, {ItemKind.RECIPIENT: [f"{channel} {each}" for each in given]}, why)
+    prefix = f"{ItemKind.RECIPIENT}:{channel} "
+    done = tuple(given[name.removeprefix(prefix)] for name in answer.done)
+    skipped = {given[name.removeprefix(prefix)]: reason for name, reason in answer.skipped.items()}
+    return ControlReply(done, {**skipped, **dict.fromkeys(unfit, f"neither {kind.name} nor a digest")})
+
+
+class _Recipients(NamedTuple):
+    """What a channel sends to, and what reads it: None for what can't be an address."""
+
+    name: str
+    read: Callable[[str], str | None]
+
+
+_ANY = _Recipients("a recipient", as_is)
+
+
+def _recipients_of(config: Config, channel: str) -> _Recipients:
+    """Return what all providers of the channel send to, as far as that is known."""
+    known = config.channels.configured.get(channel)
+    options = [provider.options for provider in known.providers.values()] if known is not None else []
+    if known is not None and known.block == "email":
+        is_known = all(isinstance(each, HttpChannelOptions | SmtpOptions) for each in options)
+        return _Recipients("a mail address", _mail_address) if is_known else _ANY
+    countries: set[str | None] = set()
+    for each in options:
+        if not isinstance(each, HttpChannelOptions) or "|e164" not in (each.address() or ""):
+            return _ANY
+        countries.add(each.country)
+    if not countries:
+        return _ANY
+    reader = PhoneReader(countries.pop() if len(countries) == 1 else None)
+    return _Recipients("a phone number with its country code", partial(_phone_number, reader))
+
+
+def _as_sent(recipient: str, kind: _Recipients) -> str | None:
+    """Return a recipient as messages are addressed; None: no message could be. Quotes of CSV don't count."""
+    text = cleaned(recipient)
+    if len(text) > 1 and text[0] == text[-1] == '"':
+        text = cleaned(text[1:-1].replace('""', '"'))
+    return text if text.startswith(DIGEST_PREFIX) else kind.read(text)
+
+
+def _mail_address(text: str) -> str | None:
+    try:
+        return parse_mailbox(text).address
+    except ValueError:
+        return None
+
+
+def _phone_number(reader: PhoneReader, text: str) -> str | None:
+    """Read a number with + or 00, or one of the country of the providers that begins with one 0.
+
+    Any other may be an international one, as providers write them, or one of that country, as its customers'
+    are; None if it may well be either.
+    """
+    if text.startswith("00"):
+        text = f"+{text.removeprefix('00')}"
+    elif text[:1].isdigit() and not text.startswith("0"):
+        return reader.e164_without_prefix(text)
+    return reader.e164(text) if reader.is_readable(text) else None
+
+
+def _lines(found: Sequence[StoppedRecipient]) -> Iterator[str]:
+    for each in found:
+        reason = f": {each.reason}" if each.reason is not None else ""
+        yield f"{each.name}  {each.channel}, since {moment(each.at)}, by {each.source}{reason}"
+    yield f"{len(found)} stopped"
+
+
+def _as_data(each: StoppedRecipient) -> Mapping[str, object]:
+    return {
+        "recipient": each.name,
+        "channel": each.channel,
+        "since": format_instant(each.at),
+        "source": each.source,
+        "reason": each.reason,
+    }

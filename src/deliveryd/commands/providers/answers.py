@@ -1,0 +1,116 @@
+"""What an answer of a provider would mean: read offline, as after an attempt."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from textwrap import shorten
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+from deliveryd.channels.base import Accepted, Attempted, InDoubt, Misconfigured, Refused, Stopped, TryAgain
+from deliveryd.channels.http_answers import AnswerReader
+from deliveryd.channels.http_options import HttpChannelOptions
+from deliveryd.commands.common.offline import OfflineProvider
+from deliveryd.errors import DeliverydError
+from deliveryd.http.conditions import ConditionOptions
+from deliveryd.http.raw_message import parse_answer
+from deliveryd.model import SECOND
+
+VERDICT_NAMES: Mapping[type, str] = {
+    Accepted: "accepted",
+    Refused: "refused",
+    Stopped: "stopped",
+    TryAgain: "try_again",
+    InDoubt: "in_doubt",
+    Misconfigured: "misconfigured",
+}
+CONSEQUENCES: Mapping[type, str] = {
+    Accepted: "the message is sent",
+    Refused: "a message of the queue isn't repeated here",
+    Stopped: "a message of the queue puts its recipient on the list: see deliveryd stopped",
+    TryAgain: "a message of the queue is tried again",
+    InDoubt: "the message may have been sent; for one of the queue, on_in_doubt decides",
+    Misconfigured: "the configuration must be changed; the attempt doesn't count",
+}
+
+
+class Judged(NamedTuple):
+    """A verdict on an answer. `decided_by` names the row of `answers`, or says that the status decided."""
+
+    verdict: Attempted
+    decided_by: str
+
+
+def verdict_on(
+    provider: OfflineProvider, raw: bytes, source: str, now: int, url: str | None = None
+) -> Judged:
+    """Return the verdict on a saved answer, which came from `url`, or else from the provider's address.
+
+    Raises DeliverydError if `source` isn't an answer, or `url` no address.
+    """
+    try:
+        answer = parse_answer(raw)
+    except ValueError as error:
+        raise DeliverydError(f"{source}: {error}") from None
+    options = provider.options
+    reader = answer_reader(options, options.url if url is None else url, now)
+    return Judged(reader.verdict(answer), row_text(options, reader.row(answer)))
+
+
+def answer_reader(options: HttpChannelOptions, url: str, now: int) -> AnswerReader:
+    """Return the reader of answers from this address, as of `now`. Raises DeliverydError."""
+    at = datetime.fromtimestamp(now / SECOND, UTC)
+    return AnswerReader(options.answers, options.provider_id, _host(url), lambda: at)
+
+
+def row_text(options: HttpChannelOptions, position: int | None) -> str:
+    """Return the row of `answers` at this position for people; None: the status alone decided."""
+    if position is None:
+        return "the status; no row of answers fits"
+    row = options.answers[position]
+    conditions = "; ".join(_condition_text(each) for each in row.where) or "no conditions"
+    statuses = ", ".join(map(str, row.status))
+    return f"row {position + 1} of answers ({statuses}; {shorten(conditions, 160, placeholder=' ...')})"
+
+
+def _condition_text(condition: ConditionOptions) -> str:
+    if condition.one_of is not None:
+        return f"{condition.at} is {' or '.join(condition.one_of)}"
+    return f"{condition.at} {'is absent' if condition.matches is None else f'matches {condition.matches}'}"
+
+
+def _host(url: str) -> str:
+    try:
+        host = urlsplit(url).netloc.rpartition("@")[2]
+    except ValueError:
+        host = ""
+    if not host:
+        raise DeliverydError(f"{url} is no address such as https://api.example.com/messages")
+    return host
+
+
+def verdict_data(verdict: Attempted) -> Mapping[str, object]:
+    """Return a verdict as JSON; `reason` is the provider's own words where a table names them."""
+    words = getattr(verdict, "words", None)
+    return {
+        "verdict": VERDICT_NAMES[type(verdict)],
+        "provider_id": getattr(verdict, "provider_id", None),
+        "after": getattr(verdict, "after", None),
+        "reason": words or getattr(verdict, "reason", None),
+    }
+
+
+def verdict_lines(verdict: Attempted, decided_by: str | None) -> Iterator[str]:
+    """Return a verdict for people, and what decided if that is known."""
+    yield f"{VERDICT_NAMES[type(verdict)].replace('_', ' ')}: {CONSEQUENCES[type(verdict)]}"
+    if (id_ := getattr(verdict, "provider_id", None)) is not None:
+        yield f"  provider's id   {id_}"
+    if (after := getattr(verdict, "after", None)) is not None:
+        yield f"  not before      {after:g} s"
+    if (reason := getattr(verdict, "reason", None)) is not None:
+        yield f"  reported as     {reason}"
+    if (words := getattr(verdict, "words", None)) is not None:
+        yield f"  provider's own  {words}"
+    if decided_by is not None:
+        yield f"  decided by      {decided_by}"

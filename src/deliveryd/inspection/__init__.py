@@ -1,4 +1,0 @@
-"""The logic behind check, explain, render and customers. Sends no messages.
-
-Imports worker, config and the rooms below. Printing belongs to cli.
-"""

@@ -21,7 +21,6 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 from typer.core import TyperArgument, TyperGroup
-from typer.main import get_command
 
 from deliveryd.admin.exposition import expose
 from deliveryd.channels.http_answer_options import AnswerOptions, PauseOptions
@@ -46,7 +45,7 @@ from deliveryd.channels.receipt_options import ChallengeOptions, ReceiptAnswerOp
 from deliveryd.channels.request_options import SignOptions
 from deliveryd.channels.signature_schemes import SCHEMES
 from deliveryd.channels.smtp_options import SmtpOptions
-from deliveryd.commands.app import COMMANDS, build_app
+from deliveryd.commands.app import COMMANDS, build_program
 from deliveryd.commands.messages.explanation import STATES
 from deliveryd.commands.providers.adapters import example_lines, promise_rows
 from deliveryd.commands.providers.preset_cases import (
@@ -64,7 +63,7 @@ from deliveryd.commands.providers.preset_cases import (
     Skipped,
 )
 from deliveryd.config import Config
-from deliveryd.directory.file import FileOptions
+from deliveryd.directory.file_options import FileOptions
 from deliveryd.directory.http_options import HttpDirectoryOptions
 from deliveryd.directory.options import CustomersOptions
 from deliveryd.directory.sql_options import SqlOptions
@@ -326,9 +325,7 @@ def commands_of(page: str) -> Iterator[str]:
 
 def all_commands() -> Mapping[str, Any]:
     """The commands and groups of the program, in the order of its help."""
-    program = get_command(build_app())
-    assert isinstance(program, TyperGroup)  # noqa: S101  # it has several commands
-    return {name: program.commands[name] for name in COMMANDS}
+    return build_program(COMMANDS).commands
 
 
 def leaves_of(name: str, command: Any) -> Iterator[tuple[str, Any]]:

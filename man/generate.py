@@ -8,10 +8,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from typer.core import TyperArgument, TyperGroup
-from typer.main import get_command
 
 from deliveryd import __version__
-from deliveryd.commands.app import build_app
+from deliveryd.commands.app import COMMANDS, build_program
 
 EXIT_STATUS = {
     "0": "Success.",
@@ -31,7 +30,7 @@ FILES = {
 
 def page() -> Iterator[str]:
     """The lines of the manual page."""
-    program: Any = get_command(build_app())
+    program: Any = build_program(COMMANDS)
     summary, *_ = _paragraphs(program)
     yield f'.TH DELIVERYD 1 "" "deliveryd {__version__}" "User Commands"'
     yield from (".SH NAME", "deliveryd \\- deliver queued customer messages and report what became of each")

@@ -18,7 +18,7 @@ from typing import Any, TextIO, cast
 
 import pytest
 
-from deliveryd.telemetry import log_events
+from deliveryd.telemetry import log_writing
 from deliveryd.telemetry.log_events import Event, log
 from deliveryd.telemetry.output import Output
 from support.logs import log_text
@@ -102,7 +102,7 @@ def pipe() -> Iterator[tuple[int, Output]]:
     reading, writing = small_pipe()
     with open(writing, "w") as stream, log_text("debug"):  # noqa: PTH123 - a descriptor, no path
         output = Output(stream)
-        log_events.configure("debug", "json", cast("TextIO", output))
+        log_writing.configure("debug", "json", cast("TextIO", output))
         yield reading, output
         output.close()
     os.close(reading)
@@ -140,7 +140,7 @@ def test_a_full_disk_costs_whole_lines_and_is_told(tmp_path: Path) -> None:
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     with tmp_path.joinpath("log").open("w") as stream, log_text("debug"):
         output = Output(stream)
-        log_events.configure("debug", "json", cast("TextIO", output))
+        log_writing.configure("debug", "json", cast("TextIO", output))
         resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
         try:
             while not output.dropped:
@@ -156,14 +156,14 @@ def test_a_full_disk_costs_whole_lines_and_is_told(tmp_path: Path) -> None:
 
 PROGRAM = """
 import atexit, os, sys
-from deliveryd.telemetry import log_events
+from deliveryd.telemetry import log_events, log_writing
 from deliveryd.telemetry.log_events import Event
 from deliveryd.telemetry.output import unblocked
 if len(sys.argv) > 1:
     os.setuid(int(sys.argv[1]))
 sys.stderr = unblocked(sys.stderr)
 atexit.register(sys.stderr.finish, 60)
-log_events.configure("debug", "json")
+log_writing.configure("debug", "json")
 for number in range(2000):
     log_events.log(Event.QUEUE_TAKEN, count=number)
 print("at the end", flush=True)

@@ -18,7 +18,7 @@ from pydantic_core import PydanticUndefined
 from deliveryd.channels.options import ChannelTable, ProviderTable
 from deliveryd.channels.registry import ADAPTERS
 from deliveryd.config import Config, load
-from deliveryd.directory.file import FileOptions
+from deliveryd.directory.file_options import FileOptions
 from deliveryd.directory.registry import SOURCES
 
 ROOT = Path(__file__).parent.parent

@@ -23,7 +23,7 @@ from deliveryd.service.client import ServiceClient
 from deliveryd.service.configuration_access import ConfigurationAccess
 from deliveryd.service.configurations import Configurations
 from deliveryd.service.freshness import Freshness, freshness
-from deliveryd.service.hosts import Host, HostRules, parse_network
+from deliveryd.service.host_rules import Host, HostRules, parse_network
 from deliveryd.service.merchant import Merchant
 from deliveryd.testing.gateway import Gateway, Reply, open_gateway
 

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from deliveryd.directory.base import Terms
 from deliveryd.directory.http import HttpSource, open_http_source
 from deliveryd.directory.http_options import HttpDirectoryOptions
-from deliveryd.directory.remote import Terms
 from deliveryd.errors import ConfigError, DirectoryUnavailable
 from deliveryd.model import Customer
 from deliveryd.testing.gateway import Disconnect, Reply, closed_port, open_gateway

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from deliveryd.config import load
+from deliveryd.directory.base import Terms
 from deliveryd.directory.registry import open_source, options_of
-from deliveryd.directory.remote import Terms
 from deliveryd.errors import ConfigError
 from support.directories import importable, install_package
 

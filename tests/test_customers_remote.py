@@ -12,9 +12,9 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from deliveryd.directory.base import DirectoryAnswer, find
+from deliveryd.directory.base import DirectoryAnswer, Terms, find
 from deliveryd.directory.memory import Memory
-from deliveryd.directory.remote import RemoteDirectory, Terms
+from deliveryd.directory.remote import RemoteDirectory
 from deliveryd.errors import DirectoryUnavailable
 from deliveryd.model import Customer
 from support.logs import log_text

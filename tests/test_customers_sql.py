@@ -14,8 +14,9 @@ import anyio
 import pytest
 from pydantic import ValidationError
 
+from deliveryd.directory.base import Terms
 from deliveryd.directory.registry import open_source
-from deliveryd.directory.remote import RemoteDirectory, Terms
+from deliveryd.directory.remote import RemoteDirectory
 from deliveryd.directory.sql import READ_ONLY, SqlSource, open_sql
 from deliveryd.directory.sql_options import DRIVERS, SqlOptions, database_address, missing_package
 from deliveryd.errors import ConfigError, DirectoryUnavailable

@@ -14,12 +14,14 @@ import trustme
 from pydantic import ValidationError
 
 from deliveryd.directory import sql_connection
-from deliveryd.directory.remote import RemoteDirectory, Terms
+from deliveryd.directory.base import Terms
+from deliveryd.directory.remote import RemoteDirectory
 from deliveryd.directory.sql import open_sql
 from deliveryd.directory.sql_connection import tls_for
 from deliveryd.directory.sql_options import SqlOptions
 from deliveryd.errors import ConfigError
-from deliveryd.network.resolver import Address, Resolver
+from deliveryd.network.address import Address
+from deliveryd.network.resolver import Resolver
 from support.directories import ONE
 from support.fake_databases import (
     PASSWORD,

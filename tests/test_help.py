@@ -8,17 +8,15 @@ from itertools import pairwise
 
 import pytest
 from typer.core import TyperGroup
-from typer.main import get_command
 
 from deliveryd import __version__
-from deliveryd.commands.app import COMMANDS, build_app
+from deliveryd.commands.app import COMMANDS, build_program
 from support import terminal
 
 
 def commands() -> Iterator[tuple[str, ...]]:
     """The words of each command, and of each group of commands."""
-    program = get_command(build_app())
-    assert isinstance(program, TyperGroup)
+    program = build_program(COMMANDS)
     yield ()
     for name, command in program.commands.items():
         yield (name,)
@@ -105,11 +103,36 @@ def test_a_wrong_value_is_told_in_words(words: tuple[str, ...], told: str) -> No
     assert not re.search("Value error|Input should|unable to parse", answered.err)
 
 
-def test_completion_knows_every_command(capfd: pytest.CaptureFixture[str]) -> None:
-    """What a shell is told when somebody presses the tabulator."""
+def completed(words: str, capfd: pytest.CaptureFixture[str]) -> list[str]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("_DELIVERYD_COMPLETE", "complete_bash")
-        patch.setenv("COMP_WORDS", "deliveryd ")
-        patch.setenv("COMP_CWORD", "1")
+        patch.setenv("COMP_WORDS", words)
+        patch.setenv("COMP_CWORD", str(words.count(" ")))
         answered = terminal.command()
-    assert set(answered.out.split() or capfd.readouterr().out.split()) == set(COMMANDS)
+    return answered.out.split() or capfd.readouterr().out.split()
+
+
+def test_completion_knows_every_command(capfd: pytest.CaptureFixture[str]) -> None:
+    """What a shell is told when somebody presses the tabulator."""
+    assert completed("deliveryd ", capfd) == list(COMMANDS)
+
+
+def test_completion_knows_the_verbs_and_options_of_a_command(capfd: pytest.CaptureFixture[str]) -> None:
+    """The command is loaded for it."""
+    assert completed("deliveryd dead ", capfd) == ["list", "show", "retry", "drop"]
+    assert "--kind" in completed("deliveryd dead list --", capfd)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_an_entry_says_what_its_command_says(name: str) -> None:
+    """The help and a shell show the same of a command before it is loaded, at any width."""
+    entry, command = build_program().commands[name], build_program([name]).commands[name]
+    assert entry.help == command.get_short_help_str(1000)
+    for width in (30, 45, 60):
+        assert entry.get_short_help_str(width) == command.get_short_help_str(width)
+
+
+def test_groups_come_last_in_the_help() -> None:
+    program = build_program(COMMANDS)
+    are_groups = [isinstance(program.commands[name], TyperGroup) for name in COMMANDS]
+    assert are_groups == sorted(are_groups)

@@ -17,9 +17,10 @@ from anyio.streams.tls import TLSAttribute, TLSListener, TLSStream
 
 from deliveryd.errors import NotSent, OutcomeUnknown
 from deliveryd.http.asyncio_wire import AsyncioWire
-from deliveryd.http.client import HttpClient, build_client, target_of
+from deliveryd.http.client import HttpClient, build_client
 from deliveryd.http.httpx_wire import HttpxWire
 from deliveryd.http.proxy import Proxy
+from deliveryd.http.target import target_of
 from deliveryd.http.tls import TlsFiles
 from deliveryd.runtime import renewal
 from deliveryd.testing.gateway import Reply, Stall, open_gateway

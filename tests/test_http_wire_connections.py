@@ -12,7 +12,7 @@ import anyio.lowlevel
 import pytest
 
 from deliveryd.errors import NotSent, OutcomeUnknown
-from deliveryd.http.client import target_of
+from deliveryd.http.target import target_of
 from deliveryd.http.wire import Target, Wire
 from support.wires import (
     HEAD,

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 import structlog
 
-from deliveryd.telemetry import log_events
+from deliveryd.telemetry import log_writing
 from deliveryd.telemetry.journald import JournalSocket
 from deliveryd.telemetry.log_events import Event, log
 from support.patience import PATIENCE
@@ -93,7 +93,7 @@ def logging_to(path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
     status = os.fstat(writing)
     monkeypatch.setenv("JOURNAL_STREAM", f"{status.st_dev}:{status.st_ino}")
     with open(writing, "w") as stream:  # noqa: PTH123  # a descriptor
-        log_events.configure("debug", "auto", stream, path)
+        log_writing.configure("debug", "auto", stream, path)
         yield reading
     os.close(reading)
 

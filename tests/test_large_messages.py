@@ -23,9 +23,9 @@ from deliveryd.channels.base import Accepted, Dispatch, Verdict
 from deliveryd.channels.http_request import HttpRequest, PartsWriter
 from deliveryd.delivery.dispatcher import MOST_BEGUN
 from deliveryd.delivery.preparation import MOST_FILLED, Prepared, Preparer
+from deliveryd.directory.base import Terms
 from deliveryd.directory.http import open_http_source
 from deliveryd.directory.http_options import HttpDirectoryOptions
-from deliveryd.directory.remote import Terms
 from deliveryd.model import Customer, Entry
 from deliveryd.runtime.threads import Aside
 from deliveryd.service.batch import read_batch

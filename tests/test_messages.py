@@ -16,9 +16,9 @@ import trustme
 
 from deliveryd.channels.smtp import SmtpChannel, open_smtp
 from deliveryd.channels.smtp_options import SmtpOptions
+from deliveryd.directory.base import Terms
 from deliveryd.directory.http import open_http_source as open_customers
 from deliveryd.directory.http_options import HttpDirectoryOptions as CustomerHttpOptions
-from deliveryd.directory.remote import Terms
 from deliveryd.errors import NotSent
 from deliveryd.http.client import build_client
 from deliveryd.http.reachability import connect_problem

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 import pytest
 
 from deliveryd.channels.base import Accepted, InDoubt
+from deliveryd.directory.base import Terms
 from deliveryd.directory.http import open_http_source
 from deliveryd.directory.http_options import HttpDirectoryOptions
-from deliveryd.directory.remote import Terms
 from deliveryd.errors import DirectoryUnavailable, ServiceRefused, ServiceUnavailable, ServiceUnreadable
 from deliveryd.http.client import build_client
 from deliveryd.service.client import ServiceClient

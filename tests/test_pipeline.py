@@ -12,7 +12,8 @@ import pytest
 import trio
 
 from deliveryd.channels.base import Accepted, TryAgain, Verdict
-from deliveryd.directory.remote import RemoteDirectory, Terms
+from deliveryd.directory.base import Terms
+from deliveryd.directory.remote import RemoteDirectory
 from deliveryd.errors import DirectoryUnavailable
 from deliveryd.model import Customer, format_instant
 from support.messages import message

@@ -13,7 +13,7 @@ import pytest
 from deliveryd.commands.common.printable import printable
 from deliveryd.errors import DeliverydError
 from deliveryd.sandbox.faults import ApplyThenHangUp, FaultAnswer
-from deliveryd.telemetry import log_events
+from deliveryd.telemetry import log_events, log_writing
 from deliveryd.telemetry.log_events import Event
 from support.messages import message, sms_settings
 from support.patience import PATIENCE
@@ -155,7 +155,7 @@ def test_what_a_server_says_is_logged_and_told_harmlessly(world: World) -> None:
     world.state.fail("customers", FaultAnswer(500, TITLE.encode() + b"\x9b2J"))
     assert tame(command("customers", "all", 1, "--config", world.config))
     out = io.StringIO()
-    log_events.configure("error", "console", out)
+    log_writing.configure("error", "console", out)
     error = RuntimeError(TITLE)
     error.__cause__ = DeliverydError(HOSTILE)
     log_events.log(Event.WORKER_DIED, error=error)

@@ -11,6 +11,7 @@ from typing import Any
 import anyio
 import pytest
 
+from deliveryd.network.address import Address
 from deliveryd.network.connection import by_turns, connect
 from deliveryd.network.resolver import (
     FRESH_SECONDS,
@@ -18,7 +19,6 @@ from deliveryd.network.resolver import (
     LOST_SECONDS,
     MOST_THREADS,
     PAUSE_SECONDS,
-    Address,
     Resolver,
     ask_system,
 )

@@ -14,9 +14,9 @@ import anyio
 import pytest
 
 from deliveryd.channels.base import Accepted, Channel, Verdict
+from deliveryd.directory.base import Terms
 from deliveryd.directory.http import open_http_source
 from deliveryd.directory.http_options import HttpDirectoryOptions
-from deliveryd.directory.remote import Terms
 from deliveryd.http.reachability import connect_problem
 from deliveryd.testing.gateway import Gateway, open_gateway
 from deliveryd.testing.samples import dispatch, opened

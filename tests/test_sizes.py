@@ -20,7 +20,6 @@ LONGER = {
     "journal/postgresql/journal.py",
     "metrics.py:__init__",
     "model.py",
-    "telemetry/log_events.py",
     "worker/supervisor.py",
     "worker/wiring.py:assemble",
 }

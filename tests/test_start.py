@@ -98,11 +98,69 @@ def test_the_options_of_a_gateway_are_read_without_those_that_it_does_not_have(t
     assert built.stdout == "[]\n"
 
 
-@pytest.mark.parametrize("command", ["explain", "audit", "dead", "in-doubt", "check"])
+RUN = """
+import json, sys
+from deliveryd.commands.app import main
+sys.argv[0] = "deliveryd"
+try:
+    main()
+except SystemExit:
+    pass
+print(json.dumps(sorted(sys.modules)))
+"""
+
+
+def loaded_by_command(*words: str) -> set[str]:
+    """The modules that are there after a command."""
+    answer = subprocess.run([sys.executable, "-c", RUN, *words], capture_output=True, text=True, check=True)
+    return set(json.loads(answer.stdout.splitlines()[-1]))
+
+
+@pytest.mark.parametrize("option", ["--help", "--version"])
+def test_the_help_and_the_version_load_no_command(option: str) -> None:
+    """Nor anything that reads a configuration."""
+    loaded = loaded_by_command(option)
+    rooms = {name.split(".")[1] for name in loaded if name.startswith("deliveryd.")}
+    assert rooms <= {"commands", "errors", "options", "runtime", "telemetry"}
+    commands = {name.split(".")[2] for name in loaded if name.startswith("deliveryd.commands.")}
+    assert commands == {"app", "common"}
+    assert among(loaded, {*NOT_FOR_A_START, "anyio", "asyncio", "pydantic", "structlog"}) == []
+
+
+READING = (
+    ("explain", "1"), ("find",), ("overdue",), ("audit",), ("decisions",), ("paused",), ("dead", "list"),
+    ("failed", "list"), ("in-doubt", "list"), ("stopped", "list"), ("status",), ("tail",),
+)  # fmt: skip
+"""What an operator asks in an emergency: it answers at once."""
+
+NOT_FOR_READING = {
+    "deliveryd.channels.http", "deliveryd.channels.smtp_options", "deliveryd.delivery",
+    "deliveryd.directory.file", "deliveryd.directory.remote", "deliveryd.http.client", "deliveryd.metrics",
+    "deliveryd.network.resolver", "deliveryd.sandbox", "deliveryd.telemetry.log_writing", "deliveryd.worker",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("words", READING, ids=" ".join)
+def test_a_command_that_reads_is_loaded_without_what_sends(words: tuple[str, ...], tmp_path: Path) -> None:
+    """It loads its own room and those below, and no event loop, no log, no HTTP client, no part of a worker.
+
+    There is no journal and no worker here.
+    """
+    path = tmp_path / "config.toml"
+    path.write_text(SHORT)
+    loaded = loaded_by_command(*words, "--config", str(path))
+    unwanted = NOT_FOR_A_START - ({"rich"} if words[0] in ("status", "tail") else set())
+    assert among(loaded, {*unwanted, "asyncio", "diskcache", "httptools", "phonenumbers", "structlog"}) == []
+    assert sorted(loaded & NOT_FOR_READING) == []
+    rooms = {name.split(".")[2] for name in loaded if name.startswith("deliveryd.commands.")}
+    own = COMMANDS[words[0]].module.partition(".")[0]
+    assert rooms <= {"app", "common", own} | ({"messages"} if own == "orders" else set())
+
+
+@pytest.mark.parametrize("command", ["in-doubt", "check"])
 def test_a_command_is_loaded_without_servers_and_tables(command: str) -> None:
-    """What an operator asks in an emergency answers at once."""
     unwanted = {"attr", "pygments", "rich", "starlette", "uvicorn", "prometheus_client"}
-    assert among(loaded_by(f"import deliveryd.commands.{COMMANDS[command]}"), unwanted) == []
+    assert among(loaded_by(f"import deliveryd.commands.{COMMANDS[command].module}"), unwanted) == []
 
 
 def test_what_is_absent_for_one_is_there_for_all_others() -> None:

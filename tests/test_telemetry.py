@@ -20,8 +20,8 @@ import structlog
 
 from deliveryd.errors import ConfigError, ServiceUnavailable
 from deliveryd.states import State
-from deliveryd.telemetry import log_events
-from deliveryd.telemetry.layouts import choose_layout
+from deliveryd.telemetry import log_events, log_writing
+from deliveryd.telemetry.layout_choice import choose_layout
 from deliveryd.telemetry.log_events import Event, log
 
 CANARY = "Canary-Greta+491701234567"
@@ -42,7 +42,7 @@ def _unconfigured() -> Iterator[None]:
 def out() -> io.StringIO:
     """A stream that gets everything from debug upwards, as JSON."""
     stream = io.StringIO()
-    log_events.configure("debug", "json", stream)
+    log_writing.configure("debug", "json", stream)
     return stream
 
 
@@ -72,7 +72,7 @@ def test_a_json_line_has_time_level_event_and_fields(out: io.StringIO) -> None:
 def test_a_level_keeps_what_lies_below_it_out() -> None:
     """At info, what happens to single messages isn't written, and `enabled` says so beforehand."""
     stream = io.StringIO()
-    log_events.configure("info", "json", stream)
+    log_writing.configure("info", "json", stream)
 
     log(Event.MESSAGE_SENT, message_id=1)
     log(Event.QUEUE_TAKEN, count=1)
@@ -93,7 +93,7 @@ def test_nothing_is_written_before_configuration(capfd: pytest.CaptureFixture[st
 def test_the_last_configuration_counts(out: io.StringIO) -> None:
     """Configuring again moves all lines, those of libraries too, and doubles none."""
     second = io.StringIO()
-    log_events.configure("info", "json", second)
+    log_writing.configure("info", "json", second)
 
     log(Event.WORKER_READY)
     logging.getLogger("somewhere").warning("attention")
@@ -264,7 +264,7 @@ def test_a_record_whose_arguments_do_not_fit_is_no_accident(
     """The standard library would print such a record's arguments; here it is a line like any other."""
     root = logging.getLogger()
     root.handlers[:] = [
-        ours for ours in root.handlers if type(ours).__module__ == "deliveryd.telemetry.log_events"
+        ours for ours in root.handlers if type(ours).__module__ == "deliveryd.telemetry.log_writing"
     ]
     template = "%d of %d"
     logging.getLogger("sloppy").warning(template, CANARY)
@@ -300,13 +300,13 @@ def test_a_pipe_gets_json_and_a_terminal_gets_lines_for_people() -> None:
     """`auto` looks at the stream."""
     reading, writing = os.pipe()
     with open(reading) as reader, open(writing, "w") as stream:  # noqa: PTH123 - a descriptor, no path
-        log_events.configure("info", "auto", stream)
+        log_writing.configure("info", "auto", stream)
         log(Event.QUEUE_TAKEN, count=7)
         assert json.loads(reader.readline())["count"] == 7
 
     master, terminal = pty.openpty()
     with open(terminal, "w") as stream:  # noqa: PTH123
-        log_events.configure("info", "auto", stream)
+        log_writing.configure("info", "auto", stream)
         log(Event.QUEUE_TAKEN, count=7)
         shown = os.read(master, 1000).decode()
     os.close(master)
@@ -322,7 +322,7 @@ def test_without_its_socket_the_journal_gets_a_priority_and_no_time(
     status = os.fstat(writing)
     monkeypatch.setenv("JOURNAL_STREAM", f"{status.st_dev}:{status.st_ino}")
     with open(reading) as reader, open(writing, "w") as stream:  # noqa: PTH123
-        log_events.configure("debug", "auto", stream, tmp_path / "nowhere")
+        log_writing.configure("debug", "auto", stream, tmp_path / "nowhere")
         log(Event.MESSAGE_SENT, message_id=5)
         log(Event.QUEUE_TAKEN, count=7)
         log(Event.CHANNEL_MISCONFIGURED, channel="sms", reason="no answer within 10 s")
@@ -350,9 +350,9 @@ def test_an_output_that_is_gone_costs_the_lines_only() -> None:
     """With nobody reading standard error any more, and with it closed, the process goes on to its end."""
     program = """
 import os, sys
-from deliveryd.telemetry import log_events
+from deliveryd.telemetry import log_events, log_writing
 from deliveryd.telemetry.log_events import Event
-log_events.configure("debug", "json")
+log_writing.configure("debug", "json")
 sys.stdin.readline()
 for number in range(20_000):
     log_events.log(Event.MESSAGE_SENT, message_id=number)
@@ -383,7 +383,7 @@ os._exit(0)
 
 def test_the_last_warnings_are_kept_as_they_were_logged(out: io.StringIO) -> None:
     """The latest fifty, with their instants; nothing of what a line may not have is in them either."""
-    assert log_events.last_warnings() == []
+    assert log_writing.last_warnings() == []
     log(Event.QUEUE_TAKEN, count=1)
     for number in range(60):
         log(Event.QUEUE_UNAVAILABLE, reason=f"no answer {number}", delay=1.0, secret=CANARY)  # type: ignore[call-arg]
@@ -391,8 +391,8 @@ def test_the_last_warnings_are_kept_as_they_were_logged(out: io.StringIO) -> Non
     log(Event.WORKER_DIED, error=ValueError(CANARY))
     log(Event.EVENTS_UNAVAILABLE, error=error)
 
-    kept = log_events.last_warnings()
-    assert len(kept) == log_events.MOST_WARNINGS
+    kept = log_writing.last_warnings()
+    assert len(kept) == log_writing.MOST_WARNINGS
     assert kept[-3]["reason"] == "no answer 59"
     assert {"at", "level", "event"} <= kept[-1].keys()
     assert "exception" not in kept[-2]
@@ -401,4 +401,4 @@ def test_the_last_warnings_are_kept_as_they_were_logged(out: io.StringIO) -> Non
 
 def test_without_a_log_there_are_no_warnings() -> None:
     """A worker within another program may leave the log to that."""
-    assert log_events.last_warnings() == []
+    assert log_writing.last_warnings() == []

@@ -14,7 +14,8 @@ import pytest
 import trio
 
 from deliveryd.channels.base import Accepted, Dispatch, TryAgain, Verdict
-from deliveryd.directory.remote import RemoteDirectory, Terms
+from deliveryd.directory.base import Terms
+from deliveryd.directory.remote import RemoteDirectory
 from deliveryd.model import Customer, format_instant
 from support.logs import log_text
 from support.messages import message

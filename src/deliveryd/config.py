@@ -30,7 +30,7 @@ from deliveryd.channels.options import ChannelsOptions, ProviderConfig, read_cha
 from deliveryd.directory.options import CustomersOptions, read_customers
 from deliveryd.errors import ConfigError, JournalUnusable, LanguageUnreadable
 from deliveryd.http.addresses import parse_listen
-from deliveryd.http.client import target_of
+from deliveryd.http.target import target_of
 from deliveryd.http.tls import TlsFiles
 from deliveryd.journal.files import shared_folder_problem
 from deliveryd.journal.place import NOT_INSTALLED, JournalDatabase, JournalFile, JournalPlace
@@ -47,8 +47,8 @@ from deliveryd.runtime.privileges import owner_of
 from deliveryd.runtime.rights import tampering
 from deliveryd.runtime.secret_file import SecretFile
 from deliveryd.service.auth import AuthOptions
-from deliveryd.service.hosts import parse_host, parse_network
-from deliveryd.telemetry.layouts import Layout
+from deliveryd.service.host_rules import parse_host, parse_network
+from deliveryd.telemetry.layout_choice import Layout
 
 SQLITE = "sqlite:///"
 POSTGRESQL = ("postgresql://", "postgres://")

@@ -16,13 +16,14 @@ from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanage
 import anyio
 
 from deliveryd.channels.base import Accepted
+from deliveryd.directory.base import Terms
 from deliveryd.directory.http import open_http_source
 from deliveryd.directory.http_options import HttpDirectoryOptions
-from deliveryd.directory.remote import RemoteDirectory, Terms
+from deliveryd.directory.remote import RemoteDirectory
 from deliveryd.errors import DeliverydError
 from deliveryd.http.asyncio_wire import AsyncioWire
-from deliveryd.http.client import target_of
 from deliveryd.http.httpx_wire import HttpxWire, open_transport
+from deliveryd.http.target import target_of
 from deliveryd.http.wire import Wire
 from deliveryd.model import Customer
 from deliveryd.testing.samples import dispatch, opened

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from deliveryd.telemetry import log_events
+from deliveryd.telemetry import log_writing
 
 LogLines = Callable[[], list[dict[str, Any]]]
 """Returns the lines logged so far."""
@@ -18,11 +18,11 @@ LogLines = Callable[[], list[dict[str, Any]]]
 def log_text(level: str) -> Iterator[io.StringIO]:
     """Log as JSON from this level on into a buffer, until the block ends."""
     stream = io.StringIO()
-    log_events.configure(level, "json", stream)
+    log_writing.configure(level, "json", stream)
     try:
         yield stream
     finally:
-        log_events.configure("error", "json", io.StringIO())
+        log_writing.configure("error", "json", io.StringIO())
 
 
 @contextmanager

@@ -16,8 +16,8 @@ import pytest
 from anyio.abc import SocketAttribute, SocketStream
 
 from deliveryd.http.asyncio_wire import AsyncioWire
-from deliveryd.http.client import target_of
 from deliveryd.http.httpx_wire import HttpxWire, open_transport
+from deliveryd.http.target import target_of
 from deliveryd.http.wire import Target, Wire, WireResponse
 from support.patience import PATIENCE
 

@@ -12,7 +12,7 @@ from urllib.parse import quote
 from deliveryd.channels.base import Dispatch
 from deliveryd.channels.filling import ABSENT, Encode, MappingContext, TextTemplate, Unfit
 from deliveryd.channels.mapping import Name, split
-from deliveryd.http.client import target_of
+from deliveryd.http.target import target_of
 
 Fill = Callable[[Dispatch], str]
 QueryPairs = Mapping[str, object]

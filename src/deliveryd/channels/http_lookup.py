@@ -12,11 +12,12 @@ from deliveryd.channels.http_answer_options import LONGEST_PAUSE
 from deliveryd.channels.http_lookup_options import LookupOptions
 from deliveryd.channels.http_request import HttpRequest, write_json
 from deliveryd.errors import NotSent, OutcomeUnknown
-from deliveryd.http.client import HttpClient, raw_header, target_of
+from deliveryd.http.client import HttpClient, raw_header
 from deliveryd.http.conditions import all_hold, compile_conditions
 from deliveryd.http.finder import Document, compile_finder
 from deliveryd.http.pages import is_page
 from deliveryd.http.retry_after import retry_after
+from deliveryd.http.target import target_of
 from deliveryd.http.wire import WireResponse
 
 _LATER = frozenset({408, 425, 429})

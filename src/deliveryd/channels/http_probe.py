@@ -12,9 +12,10 @@ from deliveryd.channels.http_address import compile_address
 from deliveryd.channels.http_request import HttpRequest, basic_credentials
 from deliveryd.channels.probe_options import ProbeOptions
 from deliveryd.channels.request_options import BasicOptions
-from deliveryd.http.client import raw_header, target_of
+from deliveryd.http.client import raw_header
 from deliveryd.http.conditions import all_hold, compile_conditions
 from deliveryd.http.finder import Document
+from deliveryd.http.target import target_of
 from deliveryd.http.wire import WireResponse
 from deliveryd.model import Entry, Rendered, WallClock
 

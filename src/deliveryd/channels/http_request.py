@@ -31,7 +31,8 @@ from deliveryd.channels.request_options import (
     SignOptions,
     WhenOptions,
 )
-from deliveryd.http.client import raw_header, target_of
+from deliveryd.http.client import raw_header
+from deliveryd.http.target import target_of
 from deliveryd.http.wire import Header, Target
 from deliveryd.runtime.json_numbers import dumps_exact
 

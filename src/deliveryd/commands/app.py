@@ -5,17 +5,18 @@ from __future__ import annotations
 import gc
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
-from typing import Any
+from typing import Any, NamedTuple, cast
 
 import typer
 from typer.core import TyperGroup
 from typer.exceptions import TyperException
+from typer.main import get_command, get_group
 
 from deliveryd import __version__
-from deliveryd.commands.common.command_group import CommandGroup
+from deliveryd.commands.common.command_group import CommandGroup, PlainCommand
 from deliveryd.commands.common.conventions import FAILED
 from deliveryd.commands.common.outcome import exit_status
 from deliveryd.commands.common.output import print_errors
@@ -26,44 +27,60 @@ from deliveryd.runtime.hardening import protect_memory
 INTERRUPTED = 130
 """Typer's exit status for a Ctrl-C that no command handles; reported as a plain failure (design 6)."""
 
-COMMANDS: Mapping[str, str] = {
-    "run": "run.run",
-    "status": "watch.status",
-    "top": "watch.top",
-    "tail": "watch.tail",
-    "reload": "run.reload",
-    "demo": "sandbox.demo",
-    "sandbox": "sandbox.sandbox",
-    "check": "check.check",
-    "lint": "lint.lint",
-    "render": "render.render",
-    "explain": "messages.explain",
-    "audit": "storage.audit",
-    "in-doubt": "orders.in_doubt",
-    "overdue": "messages.overdue",
-    "dead": "orders.dead",
-    "failed": "orders.failed",
-    "find": "messages.find",
-    "decisions": "orders.decisions",
-    "forget": "orders.forget",
-    "stopped": "orders.stopped",
-    "pause": "orders.pause",
-    "resume": "orders.resume",
-    "paused": "orders.paused",
-    "erase": "orders.erase",
-    "customers": "customers.customers",
-    "channels": "providers.channels",
-    "presets": "providers.presets",
-    "receipts": "providers.receipts",
-    "send-test": "providers.send_test",
-    "cache": "storage.cache",
-    "config": "config.config_file",
-    "journal": "storage.journal",
-    "health": "watch.health",
-    "workers": "storage.workers",
-    "accept-loss": "storage.accept_loss",
+NO_PLUGINS = "PYDANTIC_DISABLE_PLUGINS"
+"""Keeps pydantic from looking for plug-ins in all packages, and from showing them the configuration."""
+
+
+class CommandEntry(NamedTuple):
+    """A command that isn't loaded: its module, and the first sentence of its help.
+
+    The module defines a function or a command group of its own name.
+    """
+
+    module: str
+    help: str
+
+
+COMMANDS: Mapping[str, CommandEntry] = {
+    "run": CommandEntry("run.run", "Run the worker: take, send and report messages."),
+    "status": CommandEntry("watch.status", "Show the state of the running worker on one screen."),
+    "top": CommandEntry("watch.top", "Watch the running worker live."),
+    "tail": CommandEntry("watch.tail", "Print what happens to messages as it happens."),
+    "reload": CommandEntry("run.reload", "Apply the changed configuration to the running worker."),
+    "demo": CommandEntry("sandbox.demo", "Send 42 messages through a sandbox and show their outcomes."),
+    "sandbox": CommandEntry("sandbox.sandbox", "Run a stand-in for the remote service and the providers."),
+    "check": CommandEntry("check.check", "Check the configuration and everything that it names."),
+    "lint": CommandEntry("lint.lint", "Check message settings for mistakes."),
+    "render": CommandEntry("render.render", "Preview a message without sending it."),
+    "explain": CommandEntry("messages.explain", "Show the history of one message."),
+    "audit": CommandEntry("storage.audit", "Check that the journal accounts for every message."),
+    "overdue": CommandEntry("messages.overdue", "List sent messages that were never confirmed."),
+    "find": CommandEntry("messages.find", "Find messages by what is known of them."),
+    "decisions": CommandEntry("orders.decisions", "List operators' decisions, oldest first."),
+    "forget": CommandEntry("orders.forget", "Have messages taken as new if the queue gives them again."),
+    "paused": CommandEntry("orders.paused", "List what is paused, since when and by whom."),
+    "erase": CommandEntry("orders.erase", "Remove a customer's data from the journal."),
+    "send-test": CommandEntry("providers.send_test", "Send one real message through one provider."),
+    "health": CommandEntry("watch.health", "Check that a running worker is alive."),
+    "accept-loss": CommandEntry("storage.accept_loss", "Show lost commits; with --yes, let workers go on."),
+    "in-doubt": CommandEntry("orders.in_doubt", "List messages held in doubt, and resend or settle them."),
+    "dead": CommandEntry("orders.dead", "List dead letters, and retry or drop them."),
+    "failed": CommandEntry("orders.failed", "List the messages that failed, and have them begin anew."),
+    "stopped": CommandEntry("orders.stopped", "List recipients who stopped a channel, and change the list."),
+    "pause": CommandEntry("orders.pause", "Pause the intake, channels, providers, settings or messages."),
+    "resume": CommandEntry("orders.resume", "Resume what deliveryd pause paused."),
+    "customers": CommandEntry("customers.customers", "Show the service's data about a customer."),
+    "channels": CommandEntry("providers.channels", "Show what a channel can be."),
+    "presets": CommandEntry("providers.presets", "Describe a provider that deliveryd has no preset for."),
+    "receipts": CommandEntry("providers.receipts", "Try what providers report."),
+    "cache": CommandEntry("storage.cache", "Show or clear the disk caches of the service's answers."),
+    "config": CommandEntry("config.config_file", "Show or write the configuration, or print an example."),
+    "journal": CommandEntry("storage.journal", "Move the journal, or have it follow a service that moved."),
+    "workers": CommandEntry(
+        "storage.workers", "List the workers of a shared journal, and end one that hangs."
+    ),
 }
-"""The module of each command. It defines a function or a command group of its own name."""
+"""All commands, in the order of the help: first those that are no groups."""
 
 
 def _show_version(wanted: bool) -> None:
@@ -81,7 +98,32 @@ def _options(
 
 
 class Program(TyperGroup):
-    """All commands. Usage errors quote arguments, so they are made printable first."""
+    """All commands. Each is loaded when it is asked for; until then its entry stands for it.
+
+    Usage errors quote arguments, so they are made printable first.
+    """
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.commands = {name: PlainCommand(name, help=entry.help) for name, entry in COMMANDS.items()}
+
+    def load(self, name: str) -> None:
+        """Replace a command's entry by the command."""
+        module = COMMANDS[name].module
+        command = getattr(import_module(f"deliveryd.commands.{module}"), module.rpartition(".")[2])
+        app = _app(TyperGroup)
+        if isinstance(command, typer.Typer):
+            app.add_typer(command, name=name)
+        else:
+            app.command(name)(command)
+        self.commands[name] = get_group(app).commands[name]
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Find the command that the arguments name, and load it."""
+        if args[0] in COMMANDS:
+            with _loading():
+                self.load(args[0])
+        return super().resolve_command(ctx, args)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the arguments before the command."""
@@ -105,31 +147,25 @@ def _printable_errors() -> Iterator[None]:
         raise
 
 
-def build_app(commands: Iterable[str] = COMMANDS) -> typer.Typer:
-    """Build the command line with these commands."""
+def _app(group: type[TyperGroup]) -> CommandGroup:
     app = CommandGroup(
         name="deliveryd",
-        cls=Program,
+        cls=group,
         no_args_is_help=True,
         pretty_exceptions_enable=False,
         rich_markup_mode=None,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback()(_options)
-    for name in commands:
-        module = COMMANDS[name]
-        command = getattr(import_module(f"deliveryd.commands.{module}"), module.rpartition(".")[2])
-        if isinstance(command, typer.Typer):
-            app.add_typer(command, name=name)
-        else:
-            app.command(name)(command)
     return app
 
 
-def _needed(arguments: Sequence[str]) -> Iterable[str]:
-    """Return the commands to load: only the requested one, since loading all takes a second."""
-    asked = arguments[:1]
-    return asked if asked and asked[0] in COMMANDS and "_DELIVERYD_COMPLETE" not in os.environ else COMMANDS
+def build_program(loaded: Iterable[str] = ()) -> Program:
+    """Build the command line; the commands `loaded` at once, any other when it is asked for."""
+    program = cast("Program", get_command(_app(Program)))
+    for name in loaded:
+        program.load(name)
+    return program
 
 
 @contextmanager
@@ -149,10 +185,9 @@ def _loading() -> Iterator[None]:
 def main() -> None:
     """Run the command line. Exit status: 0 good, 1 failed, 2 usage, 78 configuration (design 6)."""
     protect_memory()
+    os.environ[NO_PLUGINS] = "__all__"
     try:
-        with _loading():
-            app = build_app(_needed(sys.argv[1:]))
-        app(prog_name="deliveryd")
+        build_program()(prog_name="deliveryd")
     except SystemExit as end:
         if end.code == INTERRUPTED:
             print_errors("deliveryd: interrupted")

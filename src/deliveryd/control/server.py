@@ -28,7 +28,8 @@ from deliveryd.errors import ConfigError, DeliverydError
 from deliveryd.runtime.own_files import NotOwn, check_own_socket
 from deliveryd.runtime.rights import user_name
 from deliveryd.runtime.wakeup import HEARTBEAT_INTERVAL
-from deliveryd.telemetry.log_events import Event, describe, log
+from deliveryd.telemetry.description import describe
+from deliveryd.telemetry.log_events import Event, log
 
 EXCHANGE_TIMEOUT = 10.0
 """Seconds for a command to send its request, and again to receive each line of the reply."""

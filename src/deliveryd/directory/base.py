@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from deliveryd.errors import DirectoryUnavailable
 from deliveryd.model import Customer
@@ -71,3 +71,11 @@ async def find(directory: Directory, customer_id: int) -> Customer | None:
     if isinstance(answer, DirectoryUnavailable):
         raise answer
     return answer
+
+
+class Terms(NamedTuple):
+    """How long answers are cached and may take, in seconds, and the number of concurrent queries."""
+
+    cache_ttl: float
+    timeout: float
+    concurrency: int

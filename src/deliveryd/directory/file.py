@@ -10,23 +10,13 @@ from pathlib import Path
 from typing import NamedTuple, Self
 
 import anyio
-from pydantic import BaseModel, ConfigDict, Field
 
 from deliveryd.directory.base import Answered
 from deliveryd.directory.customer_index import CustomerIndex, Unusable, read_index
 from deliveryd.errors import ConfigError
 from deliveryd.model import Customer
-from deliveryd.options.units import FilePath
 from deliveryd.runtime.rights import tampering
 from deliveryd.runtime.threads import in_thread
-
-
-class FileOptions(BaseModel):
-    """Options of the source "file"."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
-
-    path: FilePath = Field(description="JSON Lines or CSV; read again when it changes")
 
 
 class _Stamp(NamedTuple):

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from deliveryd.directory.base import Terms
 from deliveryd.directory.http_options import (
     ID_PLACEHOLDER,
     IDS_PLACEHOLDER,
@@ -13,7 +14,6 @@ from deliveryd.directory.http_options import (
     HttpDirectoryOptions,
     address_with_place,
 )
-from deliveryd.directory.remote import Terms
 from deliveryd.errors import ConfigError, DirectoryUnavailable, ServiceRefused, ServiceUnavailable
 from deliveryd.http.client import build_client
 from deliveryd.http.json_pointer import follow, parse_pointer

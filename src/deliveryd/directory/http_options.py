@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, ConfigDict, Field, StrictInt, model_validator
 
-from deliveryd.http.client import target_of
+from deliveryd.http.target import target_of
 from deliveryd.http.tls import TlsFiles
 from deliveryd.http.wire import Target
 from deliveryd.network.plain_text import SECURE_ADDRESS, goes_out_plain, plain_text_problem

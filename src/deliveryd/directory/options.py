@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pydantic import BaseModel, ConfigDict, Field, StrictInt
 
+from deliveryd.directory.base import Terms
 from deliveryd.directory.none import NoOptions
 from deliveryd.directory.registry import check_source, options_of
-from deliveryd.directory.remote import Terms
 from deliveryd.options.file import ConfigFile
 from deliveryd.options.units import Positive
 

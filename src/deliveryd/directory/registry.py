@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydantic import BaseModel
 
-from deliveryd.directory.base import Source
-from deliveryd.directory.file import FileOptions
+from deliveryd.directory.base import Source, Terms
+from deliveryd.directory.file_options import FileOptions
 from deliveryd.directory.none import NoOptions
-from deliveryd.directory.remote import Terms
 from deliveryd.errors import ConfigError
 from deliveryd.options import plugins
 

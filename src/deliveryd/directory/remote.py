@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
-from typing import NamedTuple
 
 import anyio
 
-from deliveryd.directory.base import Answered, DirectoryAnswer, Source
+from deliveryd.directory.base import Answered, DirectoryAnswer, Source, Terms
 from deliveryd.directory.memory import Memory
 from deliveryd.directory.outage import DirectoryOutage
 from deliveryd.errors import DirectoryUnavailable
@@ -20,14 +19,6 @@ from deliveryd.runtime.wakeup import AutoResetEvent
 
 QUESTION_LINGER = 0.005
 """Seconds that a query with room left waits for more customers."""
-
-
-class Terms(NamedTuple):
-    """How long answers are cached and may take, in seconds, and the number of concurrent queries."""
-
-    cache_ttl: float
-    timeout: float
-    concurrency: int
 
 
 class RemoteDirectory:

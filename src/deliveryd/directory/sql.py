@@ -16,7 +16,7 @@ from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
-from deliveryd.directory.remote import Terms
+from deliveryd.directory.base import Terms
 from deliveryd.directory.sql_connection import connect_safely
 from deliveryd.directory.sql_options import (
     ID_PARAMETER,

@@ -5,15 +5,14 @@ from __future__ import annotations
 import re
 import ssl
 from collections.abc import Awaitable, Callable, Sequence
-from functools import lru_cache
 from typing import NamedTuple
 
 import sniffio
 
 from deliveryd.http.asyncio_wire import AsyncioWire
-from deliveryd.http.plain_address import plain_target
 from deliveryd.http.proxy import Login, Proxy
 from deliveryd.http.renewed_wire import RenewingWire
+from deliveryd.http.target import target_of
 from deliveryd.http.tls import TlsFiles
 from deliveryd.http.wire import IDENTITY, BeforeSend, Header, Headers, Target, Wire, WireResponse
 from deliveryd.runtime.renewal import RenewedValue
@@ -116,31 +115,6 @@ def raw_header(name: str, value: str) -> Header:
     if not _NAME.fullmatch(raw[0]) or not _VALUE.fullmatch(raw[1]):
         raise ValueError(f"the header {name!a} contains characters not allowed in headers")
     return raw
-
-
-@lru_cache(maxsize=4096)
-def target_of(url: str) -> Target:
-    """Parse an absolute http or https address. Raises ValueError for anything else."""
-    return plain_target(url) or _any_target(url)
-
-
-def _any_target(url: str) -> Target:
-    import httpx  # noqa: PLC0415  # slow to load, and most workers only use plain addresses
-
-    try:
-        parsed = httpx.URL(url)
-    except httpx.InvalidURL as error:
-        raise ValueError(f"not an address: {error}") from None
-    if parsed.scheme not in ("http", "https") or not parsed.host:
-        raise ValueError("an address must start with http:// or https:// and a host")
-    if parsed.userinfo:
-        raise ValueError("an address must not contain a user name or password")
-    default = 443 if parsed.scheme == "https" else 80
-    port = default if parsed.port is None else parsed.port
-    if not 0 < port < 65536:
-        raise ValueError("the port of an address must be between 1 and 65535")
-    host, authority = parsed.raw_host.decode("ascii"), parsed.netloc.decode("ascii")
-    return Target(parsed.scheme, host, port, authority.removesuffix(f":{default}"), parsed.raw_path)
 
 
 def build_client(

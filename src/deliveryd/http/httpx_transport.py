@@ -10,12 +10,13 @@ import anyio
 import httpcore
 import httpx
 
-from deliveryd.http.client import target_of
 from deliveryd.http.lenient_answer import LARGEST_HEAD, LenientAnswer, end_of_head, is_strict
 from deliveryd.http.proxy import Login, Proxy
+from deliveryd.http.target import target_of
 from deliveryd.http.tls import TlsFiles
+from deliveryd.network.address import Address
 from deliveryd.network.connection import first_connected
-from deliveryd.network.resolver import Address, Resolver
+from deliveryd.network.resolver import Resolver
 
 POOL_IDLE_SECONDS = 4.0
 MOST_IDLE = 100

@@ -10,9 +10,10 @@ from anyio.abc import ByteStream
 
 from deliveryd.errors import OutOfFiles
 from deliveryd.http.tls import TlsFiles
+from deliveryd.network.address import Address
 from deliveryd.network.connection import first_connected
 from deliveryd.network.reasons import not_connected
-from deliveryd.network.resolver import Address, Resolver
+from deliveryd.network.resolver import Resolver
 
 CONNECT_TIMEOUT = 5.0
 """Seconds after which an address counts as unreachable."""

@@ -7,12 +7,12 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
 from deliveryd.errors import JournalUnusable
-from deliveryd.journal.base import Journal
 from deliveryd.journal.place import NOT_INSTALLED, JournalFile, JournalPlace
-from deliveryd.runtime.threads import Blocking
 
 if TYPE_CHECKING:
+    from deliveryd.journal.base import Journal
     from deliveryd.journal.reader import Reader
+    from deliveryd.runtime.threads import Blocking
 
 
 class JournalTerms(NamedTuple):

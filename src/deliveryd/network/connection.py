@@ -12,7 +12,8 @@ from typing import Generic, TypeVar
 
 import anyio
 
-from deliveryd.network.resolver import Address, Resolver
+from deliveryd.network.address import Address
+from deliveryd.network.resolver import Resolver
 
 STAGGER = 0.25
 """Seconds before the next address is tried in parallel."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from urllib.parse import urlsplit
 
-from deliveryd.network.resolver import numeric
+from deliveryd.network.address import numeric
 
 SECURE_ADDRESS = "give an https:// address"
 """The remedy if the address decides about encryption."""

@@ -14,11 +14,11 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import NamedTuple
 
 import anyio
 import sniffio
 
+from deliveryd.network.address import Address, numeric
 from deliveryd.runtime.file_limit import NoThread
 
 FRESH_SECONDS = 30.0
@@ -42,21 +42,6 @@ MOST_THREADS = 4
 _NO_SUCH_NAME = frozenset({socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME)})
 
 
-class Address(NamedTuple):
-    """A resolved address: the numeric host, and the other parts of an IPv6 socket address."""
-
-    family: int
-    host: str
-    flow: int = 0
-    scope: int = 0
-
-    def at(self, port: int) -> tuple[str, int] | tuple[str, int, int, int]:
-        """Return the address in the form that sockets of its family take."""
-        if self.family == socket.AF_INET6:
-            return self.host, port, self.flow, self.scope
-        return self.host, port
-
-
 Ask = Callable[[str], Sequence[Address]]
 """Resolves a name, blocking. Raises OSError."""
 
@@ -76,15 +61,6 @@ def ask_system(host: str) -> Sequence[Address]:
 def _address(family: int, at: Sequence[str | int | bytes]) -> Address:
     flow, scope = at[2:4] if family == socket.AF_INET6 else (0, 0)
     return Address(family, str(at[0]), int(flow), int(scope))
-
-
-def numeric(host: str) -> Address | None:
-    """Return `host` as an address if it is numeric, else None."""
-    for family in (socket.AF_INET, socket.AF_INET6):
-        with suppress(OSError, ValueError):
-            socket.inet_pton(family, host)
-            return Address(family, host)
-    return None
 
 
 class _LookUp:

@@ -17,7 +17,8 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
 from deliveryd.errors import ConfigError
-from deliveryd.options.messages import bound_text, plain_message
+from deliveryd.options.bounds import bound_text
+from deliveryd.options.messages import plain_message
 from deliveryd.options.suggestion import suggestion
 
 PREFIX = "DELIVERYD_"

@@ -11,7 +11,8 @@ import anyio
 
 from deliveryd.admin.exposition import families
 from deliveryd.errors import NotSent, OutcomeUnknown
-from deliveryd.http.client import HttpClient, target_of
+from deliveryd.http.client import HttpClient
+from deliveryd.http.target import target_of
 from deliveryd.metrics import Metrics
 from deliveryd.model import Clock
 from deliveryd.otlp.encoding import TelemetryOrigin, encode_metrics, encode_spans, refused_spans

@@ -17,8 +17,9 @@ from deliveryd.errors import (
     TooLarge,
     WireError,
 )
-from deliveryd.http.client import HttpClient, raw_header, target_of
+from deliveryd.http.client import HttpClient, raw_header
 from deliveryd.http.retry_after import retry_after
+from deliveryd.http.target import target_of
 from deliveryd.http.wire import Target, WireResponse
 from deliveryd.runtime.backoff import backoff
 from deliveryd.runtime.renewal import RenewedValue

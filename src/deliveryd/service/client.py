@@ -16,7 +16,8 @@ from deliveryd.errors import (
     ServiceRefused,
     ServiceUnavailable,
 )
-from deliveryd.http.client import HttpClient, target_of
+from deliveryd.http.client import HttpClient
+from deliveryd.http.target import target_of
 from deliveryd.http.wire import WireResponse
 from deliveryd.model import Settings
 from deliveryd.runtime.threads import Aside

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 
 from deliveryd.http.client import HttpClient
 from deliveryd.runtime.disk_cache import DiskCache
-from deliveryd.service.hosts import OWN_HOST, HostRules, LookUp, NameServers
+from deliveryd.service.host_rules import OWN_HOST, HostRules
+from deliveryd.service.hosts import LookUp, NameServers
 
 LARGEST_CONFIGURATION = 1 << 20
 PAGE_KEPT_SECONDS = 3600.0

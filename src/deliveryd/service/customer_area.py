@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from deliveryd.errors import ServiceRefused, ServiceUnreadable
-from deliveryd.http.client import target_of
+from deliveryd.http.target import target_of
 from deliveryd.http.wire import Target, WireResponse
 from deliveryd.service.caller import Caller, below
 from deliveryd.service.configuration_access import ConfigurationAccess

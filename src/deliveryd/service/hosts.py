@@ -7,21 +7,16 @@ writes a `configUrl`, or controls its name, could make this machine send request
 from __future__ import annotations
 
 import ipaddress
-import re
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
-from ipaddress import IPv4Network, IPv6Network
-from typing import NamedTuple
 
 import anyio
 
 from deliveryd.errors import ServiceRefused, ServiceUnavailable
-from deliveryd.http.client import target_of
 from deliveryd.http.wire import Target
 from deliveryd.network.resolver import Resolver
 from deliveryd.service.address_kinds import METADATA, IpAddress, kind_of, reached
+from deliveryd.service.host_rules import HostRules, literal_address, same_host
 
-Network = IPv4Network | IPv6Network
 LookUp = Callable[[str, int], Awaitable[Sequence[str]]]
 
 REFUSED = 0
@@ -30,47 +25,6 @@ REFUSED = 0
 LOOK_UP_SECONDS = 10.0
 MOST_ADDRESSES = 4
 SCHEME_PORTS = {"https": 443, "http": 80}
-
-_NAME = re.compile(r"[a-z0-9._-]+")
-
-
-class Host(NamedTuple):
-    """A host on the list; without a port, the default port of the scheme."""
-
-    name: str
-    port: int | None
-
-
-def parse_host(text: str) -> Host:
-    """Parse "config.example.com", "config.example.com:8443" or "[2001:db8::7]". Raises ValueError."""
-    if "/" in text or "?" in text or "#" in text or "://" in text:
-        raise ValueError('expected a host such as "config.example.com" or "config.example.com:8443"')
-    target = target_of(f"https://{text}")
-    if _literal(target.host) is None and not _NAME.fullmatch(target.host):
-        raise ValueError(f"not the name of a host: {text[:80]!a}")
-    _, colon, port = text.rpartition(":")
-    return Host(_same(target.host), target.port if colon and port.isdecimal() and "]" not in port else None)
-
-
-def parse_network(text: str) -> Network:
-    """Parse "10.20.0.0/16" or "fd00::/8". Raises ValueError."""
-    return ipaddress.ip_network(text)
-
-
-@dataclass(frozen=True, slots=True)
-class HostRules:
-    """The operator's rules; `hosts` None: only the service's own host.
-
-    `networks` are private networks that names may resolve to; `allow_http`: whether plain http is allowed.
-    """
-
-    hosts: Sequence[Host] | None = None
-    networks: Sequence[Network] = ()
-    allow_http: bool = False
-
-
-OWN_HOST = HostRules()
-"""Only the service's own host."""
 
 
 class NameServers:
@@ -123,7 +77,7 @@ class AllowedHosts:
         there is none.
         """
         found: Sequence[str]
-        if (literal := _literal(target.host)) is not None:
+        if (literal := literal_address(target.host)) is not None:
             if not METADATA & {literal, reached(literal)}:
                 return [str(literal)]  # it stands on the list itself
             found = [target.host]
@@ -137,7 +91,7 @@ class AllowedHosts:
         return found
 
     def _is_listed(self, target: Target) -> bool:
-        name, port = _same(target.host), target.port
+        name, port = same_host(target.host), target.port
         return any(
             host.name == name
             and port == (host.port if host.port is not None else SCHEME_PORTS[target.scheme])
@@ -154,16 +108,3 @@ class AllowedHosts:
         if any(each in network for network in self._rules.networks for each in (address, at)):
             return None
         return f"a {kind} address that isn't in an allowed network"
-
-
-def _literal(name: str) -> IpAddress | None:
-    try:
-        return ipaddress.ip_address(name)
-    except ValueError:
-        return None
-
-
-def _same(name: str) -> str:
-    """Return the canonical spelling of a host."""
-    literal = _literal(name)
-    return str(literal) if literal is not None else name.lower()

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, MutableMapping
 from contextlib import contextmanager
-from typing import Any, Literal, TextIO
+from typing import Any, TextIO
 
 from deliveryd.telemetry.journald import JournalSocket, journal_fields
+from deliveryd.telemetry.layout_choice import Layout
 
 
 @contextmanager
@@ -30,20 +31,7 @@ def absent(*names: str) -> Iterator[None]:
 with absent("rich"):  # it renders traces, which our lines never hold, and takes a fifth of the start-up time
     import structlog
 
-Layout = Literal["auto", "console", "json", "journal"]
-
 PRIORITIES = {"debug": 7, "info": 6, "warning": 4, "error": 3, "critical": 2}
-
-
-def choose_layout(stream: TextIO, environ: Mapping[str, str]) -> Layout:
-    """Return the layout that `auto` selects for this stream."""
-    try:
-        status = os.fstat(stream.fileno())
-        if environ.get("JOURNAL_STREAM") == f"{status.st_dev}:{status.st_ino}":
-            return "journal"
-        return "console" if stream.isatty() else "json"
-    except (OSError, ValueError):  # closed, or not a file
-        return "json"
 
 
 Renderer = Callable[[object, str, MutableMapping[str, Any]], str]

@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 from deliveryd.channels.options import ChannelConfig, ProviderConfig
 from deliveryd.config import Config
-from deliveryd.directory.file import FileOptions
+from deliveryd.directory.file_options import FileOptions
 from deliveryd.runtime.secret_file import SecretFile
 
 IN_PLACE = frozenset(

@@ -13,7 +13,7 @@ from deliveryd.journal.base import Counts, Open
 from deliveryd.journal.pauses import Pause, PauseKind
 from deliveryd.model import SECOND, Clock, channel_of, format_instant
 from deliveryd.options.units import format_rate
-from deliveryd.telemetry.log_events import last_warnings
+from deliveryd.telemetry.log_writing import last_warnings
 from deliveryd.telemetry.overview import (
     BreakerState,
     Disk,

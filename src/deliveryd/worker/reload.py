@@ -21,8 +21,9 @@ from deliveryd.journal.base import Orphans
 from deliveryd.journal.service import difference
 from deliveryd.model import Clock
 from deliveryd.runtime.threads import Blocking, in_thread
-from deliveryd.telemetry import log_events
-from deliveryd.telemetry.log_events import Event, describe, log
+from deliveryd.telemetry import log_writing
+from deliveryd.telemetry.description import describe
+from deliveryd.telemetry.log_events import Event, log
 from deliveryd.worker.changes import (
     Change,
     Digests,
@@ -173,7 +174,7 @@ class Reloader:
         before, self._config, self._digests = self._config, config, read
         self._handover.take_over(before, config, outside, receipts, inlets)
         if before.log != config.log:
-            log_events.configure(config.log.level, config.log.format)
+            log_writing.configure(config.log.level, config.log.format)
         self._around.adopted(config)
 
     async def _open(self, config: Config, read: Digests, opened: list[Closable]) -> Outside:

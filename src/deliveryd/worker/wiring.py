@@ -40,7 +40,8 @@ from deliveryd.delivery.sharing import Sharing
 from deliveryd.delivery.sms_rules import SmsRules
 from deliveryd.delivery.stopped import StoppedRecipients
 from deliveryd.directory.base import Directory
-from deliveryd.directory.file import FileDirectory, FileOptions
+from deliveryd.directory.file import FileDirectory
+from deliveryd.directory.file_options import FileOptions
 from deliveryd.directory.none import NoDirectory, NoOptions
 from deliveryd.directory.registry import open_source
 from deliveryd.directory.remote import RemoteDirectory
@@ -61,7 +62,7 @@ from deliveryd.runtime.threads import Blocking, in_thread
 from deliveryd.runtime.wakeup import Heartbeats
 from deliveryd.service.client import ServiceClient
 from deliveryd.service.configuration_access import ConfigurationAccess
-from deliveryd.service.hosts import HostRules, parse_host, parse_network
+from deliveryd.service.host_rules import HostRules, parse_host, parse_network
 from deliveryd.telemetry.log_events import Event, log
 from deliveryd.worker.caches import log_cache_problem, open_cache, open_entities_cache
 from deliveryd.worker.open_files import within_file_limit

@@ -19,7 +19,7 @@ from deliveryd.commands.check.literal_secrets import (
     is_secret_name,
 )
 from deliveryd.config import Config
-from deliveryd.directory.file import FileOptions
+from deliveryd.directory.file_options import FileOptions
 from deliveryd.directory.http_options import HttpDirectoryOptions
 from deliveryd.directory.sql_options import SqlOptions, sqlite_file
 from deliveryd.http.addresses import parse_listen

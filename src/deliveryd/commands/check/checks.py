@@ -33,7 +33,7 @@ from deliveryd.commands.check.findings import Finding, Level, of_problems
 from deliveryd.commands.check.unreadable_addresses import unreadable_addresses
 from deliveryd.config import Config, Examined
 from deliveryd.directory.customer_index import fields_in
-from deliveryd.directory.file import FileOptions as CustomerFileOptions
+from deliveryd.directory.file_options import FileOptions as CustomerFileOptions
 from deliveryd.directory.http_options import HttpDirectoryOptions
 from deliveryd.directory.none import NoOptions
 from deliveryd.directory.registry import open_source
@@ -45,8 +45,8 @@ from deliveryd.errors import (
     WireError,
 )
 from deliveryd.http.addresses import bind, parse_listen
-from deliveryd.http.client import target_of
 from deliveryd.http.reachability import connect_problem, endpoint_of
+from deliveryd.http.target import target_of
 from deliveryd.http.wire import WireResponse
 from deliveryd.options.proxy import ENVIRONMENT, ProxyOptions
 from deliveryd.worker.wiring import open_directory, open_provider, open_service

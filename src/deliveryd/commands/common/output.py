@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from decimal import Decimal
-from secrets import token_hex
 
 import typer
 
@@ -37,7 +37,7 @@ def json_text(value: object, indent: int | None = None) -> str:
     A Decimal is a number as it is written.
     """
     numbers: list[str] = []
-    mark = token_hex(16)
+    mark = os.urandom(16).hex()
 
     def number(each: object) -> str:
         if not isinstance(each, Decimal):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from typing import Annotated
 
-import anyio
 import typer
 
 from deliveryd.commands.common.configuration import load_journal_as_owner
@@ -14,12 +13,10 @@ from deliveryd.commands.common.options import AsData, ConfigOption, integer
 from deliveryd.commands.common.output import print_json, print_lines
 from deliveryd.commands.messages.explanation import life_data, life_lines
 from deliveryd.config import Config
-from deliveryd.errors import DeliverydError, ServiceUnreadable
+from deliveryd.errors import DeliverydError
 from deliveryd.journal.history import without_values
 from deliveryd.journal.opening import open_reader
 from deliveryd.model import number_of
-from deliveryd.service.wire import read_settings
-from deliveryd.worker.caches import open_cache
 
 
 def explain(
@@ -50,24 +47,19 @@ def explain(
         )
     shown = life if show_variables else without_values(life)
     settings_id = None if life.message is None else life.message.settings_id
-    reference = None if settings_id is None else anyio.run(cached_reference, loaded, settings_id)
+    reference = None if settings_id is None else _reference(loaded, settings_id)
     if as_data:
         print_json({**life_data(shown), "settings_reference": reference})
     else:
         print_lines(*life_lines(shown, loaded.channels.reporting, reference))
 
 
-async def cached_reference(config: Config, settings_id: int) -> str | None:
-    """Return the reference of settings in the disk cache; None: they aren't there, or have none."""
+def _reference(config: Config, settings_id: int) -> str | None:
     # A cache opened without write permission would count as broken and be discarded.
     if not os.access(config.settings.cache_dir / "cache.db", os.R_OK | os.W_OK, effective_ids=True):
         return None
-    cache = open_cache(config, on_problem=lambda _problem: None)
-    try:
-        kept = await cache.get(f"settings/{settings_id}")
-    finally:
-        await cache.aclose()
-    try:
-        return None if kept is None else read_settings(settings_id, kept.value).reference
-    except ServiceUnreadable:
-        return None
+    from deliveryd.commands.messages.settings_reference import (  # noqa: PLC0415  # see there
+        read_reference,
+    )
+
+    return read_reference(config, settings_id)

@@ -1,4 +1,7 @@
-"""Asks providers whether they have the messages that are held in doubt."""
+"""Asks providers whether they have the messages that are held in doubt.
+
+Only the command that asks loads this module: it opens providers as a worker does.
+"""
 
 from __future__ import annotations
 

@@ -27,7 +27,6 @@ from deliveryd.commands.common.options import (
 )
 from deliveryd.commands.common.output import print_errors, print_json, print_lines
 from deliveryd.commands.common.shared_journal import known_channels
-from deliveryd.commands.orders.asking import ask_providers
 from deliveryd.commands.orders.orders import (
     carry_out,
     expected_reply,
@@ -185,6 +184,8 @@ def settle(
 def _settle_by_asking(
     config: Path, choice: _Choice, *, why: str | None, dry_run: bool, as_data: bool
 ) -> None:
+    from deliveryd.commands.orders.asking import ask_providers  # noqa: PLC0415  # see there
+
     loaded = load_journal_as_owner(config)
     held = [
         each

@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 import typer
 
-from deliveryd.channels.filling import as_is
-from deliveryd.channels.http_options import HttpChannelOptions
-from deliveryd.channels.mailbox import parse_mailbox
-from deliveryd.channels.phone_numbers import PhoneReader
-from deliveryd.channels.smtp_options import SmtpOptions
 from deliveryd.cleaning import cleaned
 from deliveryd.commands.common.command_group import CommandGroup
 from deliveryd.commands.common.configuration import load_journal_as_owner
@@ -30,7 +24,7 @@ from deliveryd.control.protocol import ControlReply
 from deliveryd.errors import DeliverydError
 from deliveryd.journal.opening import open_reader
 from deliveryd.journal.orders import Action, ItemKind
-from deliveryd.journal.stopped import DIGEST_PREFIX, StoppedRecipient
+from deliveryd.journal.stopped import StoppedRecipient
 from deliveryd.model import format_instant
 
 stopped = CommandGroup(
@@ -146,8 +140,10 @@ def _order(
     config: Config, verb: Action, channel: str, recipients: Sequence[str], why: str | None
 ) -> ControlReply:
     """Carry out an order; the reply names the recipients as they were given."""
-    kind = _recipients_of(config, channel)
-    sent = {each: _as_sent(each, kind) for each in recipients}
+    from deliveryd.commands.orders.recipients import as_sent, recipients_of  # noqa: PLC0415  # see there
+
+    kind = recipients_of(config, channel)
+    sent = {each: as_sent(each, kind) for each in recipients}
     given = {address: each for each, address in sent.items() if address is not None}
     unfit = [each for each, address in sent.items() if address is None]
     answer = ControlReply((), {})
@@ -157,62 +153,6 @@ def _order(
     done = tuple(given[name.removeprefix(prefix)] for name in answer.done)
     skipped = {given[name.removeprefix(prefix)]: reason for name, reason in answer.skipped.items()}
     return ControlReply(done, {**skipped, **dict.fromkeys(unfit, f"neither {kind.name} nor a digest")})
-
-
-class _Recipients(NamedTuple):
-    """What a channel sends to, and what reads it: None for what can't be an address."""
-
-    name: str
-    read: Callable[[str], str | None]
-
-
-_ANY = _Recipients("a recipient", as_is)
-
-
-def _recipients_of(config: Config, channel: str) -> _Recipients:
-    """Return what all providers of the channel send to, as far as that is known."""
-    known = config.channels.configured.get(channel)
-    options = [provider.options for provider in known.providers.values()] if known is not None else []
-    if known is not None and known.block == "email":
-        is_known = all(isinstance(each, HttpChannelOptions | SmtpOptions) for each in options)
-        return _Recipients("a mail address", _mail_address) if is_known else _ANY
-    countries: set[str | None] = set()
-    for each in options:
-        if not isinstance(each, HttpChannelOptions) or "|e164" not in (each.address() or ""):
-            return _ANY
-        countries.add(each.country)
-    if not countries:
-        return _ANY
-    reader = PhoneReader(countries.pop() if len(countries) == 1 else None)
-    return _Recipients("a phone number with its country code", partial(_phone_number, reader))
-
-
-def _as_sent(recipient: str, kind: _Recipients) -> str | None:
-    """Return a recipient as messages are addressed; None: no message could be. Quotes of CSV don't count."""
-    text = cleaned(recipient)
-    if len(text) > 1 and text[0] == text[-1] == '"':
-        text = cleaned(text[1:-1].replace('""', '"'))
-    return text if text.startswith(DIGEST_PREFIX) else kind.read(text)
-
-
-def _mail_address(text: str) -> str | None:
-    try:
-        return parse_mailbox(text).address
-    except ValueError:
-        return None
-
-
-def _phone_number(reader: PhoneReader, text: str) -> str | None:
-    """Read a number with + or 00, or one of the country of the providers that begins with one 0.
-
-    Any other may be an international one, as providers write them, or one of that country, as its customers'
-    are; None if it may well be either.
-    """
-    if text.startswith("00"):
-        text = f"+{text.removeprefix('00')}"
-    elif text[:1].isdigit() and not text.startswith("0"):
-        return reader.e164_without_prefix(text)
-    return reader.e164(text) if reader.is_readable(text) else None
 
 
 def _lines(found: Sequence[StoppedRecipient]) -> Iterator[str]:

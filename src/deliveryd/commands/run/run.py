@@ -24,7 +24,7 @@ from deliveryd.errors import ConfigError
 from deliveryd.journal.base import Account
 from deliveryd.runtime.file_limit import raise_file_limit
 from deliveryd.states import State
-from deliveryd.telemetry import log_events
+from deliveryd.telemetry import log_writing
 from deliveryd.telemetry.output import Output, unblocked
 from deliveryd.worker.supervisor import Supervisor
 
@@ -70,7 +70,7 @@ def run(
     raise_file_limit()
     _unblock_standard_error()
     loaded = _load(config)
-    log_events.configure(loaded.log.level, loaded.log.format)
+    log_writing.configure(loaded.log.level, loaded.log.format)
 
     async def work() -> Supervisor:
         supervisor = Supervisor(loaded, on_ending=announce_shutdown, examine=partial(examine_to_run, config))

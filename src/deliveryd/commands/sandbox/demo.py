@@ -25,7 +25,7 @@ from deliveryd.config import load
 from deliveryd.sandbox.scenario import Scenario, demo_scenario
 from deliveryd.sandbox.server import Sandbox
 from deliveryd.sandbox.state import ReportedEvent, SandboxState
-from deliveryd.telemetry import log_events
+from deliveryd.telemetry import log_writing
 from deliveryd.worker.supervisor import Addresses, Supervisor
 
 DEMO_TIMEOUT = 120.0
@@ -76,7 +76,7 @@ def demo(
         with standard_output():
             play_takeover()
         return
-    log_events.configure("error", "auto")
+    log_writing.configure("error", "auto")
     with standard_output(), tempfile.TemporaryDirectory(prefix="deliveryd-demo-") as folder:
         done = anyio.run(_play, Path(folder), backend="asyncio", backend_options={"use_uvloop": True})
         if done is None:

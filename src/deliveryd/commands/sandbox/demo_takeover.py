@@ -36,7 +36,7 @@ from deliveryd.sandbox.faults import ApplyThenDelay, Delay, Fault, StandInEndpoi
 from deliveryd.sandbox.postgres import PACKAGE, EmbeddedPostgres, PostgresFailed, PostgresMissing
 from deliveryd.sandbox.scenario_parcels import parcel_scenario
 from deliveryd.sandbox.server import Sandbox
-from deliveryd.telemetry import log_events
+from deliveryd.telemetry import log_writing
 
 if TYPE_CHECKING:
     from rich.status import Status
@@ -71,7 +71,7 @@ _DRIVER = "pip install --no-deps --require-hashes -r locks/postgresql.txt"
 def play_takeover() -> None:
     """Run the demo with two workers. Raises DeliverydError if it can't, or if what it shows doesn't hold."""
     workers_of = _readers()
-    log_events.configure("error", "auto")
+    log_writing.configure("error", "auto")
     with tempfile.TemporaryDirectory(prefix=f"deliveryd-demo-{os.getpid()}-", dir="/tmp") as name:
         folder = Path(name)  # a short one: sockets are in it
         if os.geteuid() == 0:

@@ -1,6 +1,6 @@
 """`deliveryd health` as container health checks ask it, each 30 s: with the standard library alone.
 
-A command loads the whole program otherwise, which takes 0.6 s of CPU. What this doesn't handle, such as
+The command line takes more than twice the CPU to load. What this doesn't handle, such as
 `--json`, `--help` and mistakes, `deliveryd.commands.watch.health` does.
 """
 

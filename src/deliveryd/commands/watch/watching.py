@@ -10,7 +10,7 @@ import typer
 from deliveryd.commands.common.configuration import load_journal_as_owner, socket_for
 from deliveryd.commands.common.options import checked_url, insist_on_a_channel
 from deliveryd.commands.common.shared_journal import known_channels
-from deliveryd.commands.watch.watched import OverHttp, OverSocket, Watched
+from deliveryd.commands.watch.watched import OverSocket, Watched
 from deliveryd.journal.place import JournalDatabase
 
 UrlOption = Annotated[
@@ -28,6 +28,8 @@ def watched(config: Path, url: str | None, channel: str | None = None) -> Watche
     Raises ConfigError, and BadParameter for a channel that isn't configured.
     """
     if url is not None:
+        from deliveryd.commands.watch.over_http import OverHttp  # noqa: PLC0415  # most ask over the socket
+
         return OverHttp(url)
     loaded = load_journal_as_owner(config)
     if channel is not None:

@@ -1,0 +1,72 @@
+"""The operator's rules for hosts of entity configurations: which are on the list, and in which networks."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from ipaddress import IPv4Network, IPv6Network
+from typing import NamedTuple
+
+from deliveryd.http.target import target_of
+from deliveryd.service.address_kinds import IpAddress
+
+Network = IPv4Network | IPv6Network
+
+_NAME = re.compile(r"[a-z0-9._-]+")
+
+
+class Host(NamedTuple):
+    """A host on the list; without a port, the default port of the scheme."""
+
+    name: str
+    port: int | None
+
+
+def parse_host(text: str) -> Host:
+    """Parse "config.example.com", "config.example.com:8443" or "[2001:db8::7]". Raises ValueError."""
+    if "/" in text or "?" in text or "#" in text or "://" in text:
+        raise ValueError('expected a host such as "config.example.com" or "config.example.com:8443"')
+    target = target_of(f"https://{text}")
+    if literal_address(target.host) is None and not _NAME.fullmatch(target.host):
+        raise ValueError(f"not the name of a host: {text[:80]!a}")
+    _, colon, port = text.rpartition(":")
+    return Host(
+        same_host(target.host), target.port if colon and port.isdecimal() and "]" not in port else None
+    )
+
+
+def parse_network(text: str) -> Network:
+    """Parse "10.20.0.0/16" or "fd00::/8". Raises ValueError."""
+    return ipaddress.ip_network(text)
+
+
+@dataclass(frozen=True, slots=True)
+class HostRules:
+    """The operator's rules; `hosts` None: only the service's own host.
+
+    `networks` are private networks that names may resolve to; `allow_http`: whether plain http is allowed.
+    """
+
+    hosts: Sequence[Host] | None = None
+    networks: Sequence[Network] = ()
+    allow_http: bool = False
+
+
+OWN_HOST = HostRules()
+"""Only the service's own host."""
+
+
+def literal_address(name: str) -> IpAddress | None:
+    """Return the address that a host is written as; None: it is a name."""
+    try:
+        return ipaddress.ip_address(name)
+    except ValueError:
+        return None
+
+
+def same_host(name: str) -> str:
+    """Return the canonical spelling of a host."""
+    literal = literal_address(name)
+    return str(literal) if literal is not None else name.lower()

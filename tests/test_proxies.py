@@ -17,7 +17,8 @@ from deliveryd.http.proxy import Login
 from deliveryd.runtime import renewal
 from deliveryd.testing.gateway import Reply, open_gateway
 from deliveryd.testing.samples import dispatch
-from deliveryd.worker.wiring import open_directory, open_provider, open_service
+from deliveryd.worker.customers import open_directory
+from deliveryd.worker.wiring import open_provider, open_service
 from support.terminal import command
 
 pytestmark = pytest.mark.anyio

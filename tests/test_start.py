@@ -55,6 +55,17 @@ ONLY_FOR_COMMANDS = {
 }  # fmt: skip
 
 
+NOT_CONFIGURED = {
+    "deliveryd.channels.smtp_options", "deliveryd.directory.file", "deliveryd.directory.remote",
+    "deliveryd.otlp",
+}  # fmt: skip
+
+
+def test_a_worker_is_loaded_without_what_is_not_configured() -> None:
+    """Mail, customers, traces: their modules are loaded where a table asks for them."""
+    assert sorted(loaded_by("import deliveryd.commands.run.run") & NOT_CONFIGURED) == []
+
+
 def test_a_worker_is_loaded_without_what_only_commands_use() -> None:
     """Our own modules take time too: two dozen that a run never calls made its start 5 % slower."""
     loaded = loaded_by("import deliveryd.commands.run.run")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -28,6 +29,7 @@ def main() -> None:
 
         if (status := answer_health(sys.argv[2:])) is not None:
             sys.exit(status)
+    gc.disable()  # until the command is loaded
     from deliveryd.commands import app  # noqa: PLC0415  # after the handler, since loading it takes long
 
     app.main()

@@ -13,6 +13,9 @@ from pydantic import BaseModel
 
 from deliveryd import channels
 from deliveryd.channels.base import Channel
+from deliveryd.directory.file import FileDirectory
+from deliveryd.directory.none import NoDirectory
+from deliveryd.directory.remote import RemoteDirectory
 from deliveryd.journal import base, sqlite
 from deliveryd.receipts import app as receipts
 from deliveryd.worker import supervisor, wiring
@@ -179,7 +182,8 @@ class Boundary(NamedTuple):
 def boundaries() -> list[Boundary]:
     """The public steps of the worker's parts, the journal's operations and the adapters' sending."""
     modules = (wiring, supervisor, sqlite, receipts)
-    parts = [*(part for module in modules for part in _parts(module)), sqlite.SqliteJournal]
+    directories = (FileDirectory, NoDirectory, RemoteDirectory)  # each is imported where it is configured
+    parts = [*(part for module in modules for part in _parts(module)), *directories, sqlite.SqliteJournal]
     found = [Boundary(part, step) for part in parts for step in _steps(part)]
     found += [Boundary(adapter, "send") for adapter in adapters()]
     return sorted(set(found), key=lambda boundary: boundary.name)

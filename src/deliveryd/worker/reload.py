@@ -15,7 +15,7 @@ import anyio
 from anyio.abc import TaskGroup
 
 from deliveryd.config import Config, Examined
-from deliveryd.directory.file import FileDirectory
+from deliveryd.directory.file_options import FileOptions
 from deliveryd.errors import AddressInUse, ConfigError
 from deliveryd.journal.base import Orphans
 from deliveryd.journal.service import difference
@@ -134,6 +134,10 @@ class Reloader:
         return Examination(examined, {} if examined.config is None else digests(examined.config))
 
     async def _customers_to_accept(self) -> Callable[[], int] | None:
+        if not isinstance(self._config.customers.options, FileOptions):
+            return None
+        from deliveryd.directory.file import FileDirectory  # noqa: PLC0415  # loaded where it is configured
+
         directory = self._handover.outside.directory
         return await directory.read_to_accept() if isinstance(directory, FileDirectory) else None
 

@@ -39,12 +39,6 @@ from deliveryd.delivery.settings import SettingsCache
 from deliveryd.delivery.sharing import Sharing
 from deliveryd.delivery.sms_rules import SmsRules
 from deliveryd.delivery.stopped import StoppedRecipients
-from deliveryd.directory.base import Directory
-from deliveryd.directory.file import FileDirectory
-from deliveryd.directory.file_options import FileOptions
-from deliveryd.directory.none import NoDirectory, NoOptions
-from deliveryd.directory.registry import open_source
-from deliveryd.directory.remote import RemoteDirectory
 from deliveryd.errors import ConfigError
 from deliveryd.http.client import build_client
 from deliveryd.http.tls import TlsFiles
@@ -63,8 +57,8 @@ from deliveryd.runtime.wakeup import Heartbeats
 from deliveryd.service.client import ServiceClient
 from deliveryd.service.configuration_access import ConfigurationAccess
 from deliveryd.service.host_rules import HostRules, parse_host, parse_network
-from deliveryd.telemetry.log_events import Event, log
 from deliveryd.worker.caches import log_cache_problem, open_cache, open_entities_cache
+from deliveryd.worker.customers import open_directory
 from deliveryd.worker.open_files import within_file_limit
 from deliveryd.worker.outside import CurrentDirectory, CurrentService, Openers, Outside
 from deliveryd.worker.tracing import open_exporter
@@ -358,23 +352,6 @@ def open_provider(config: Config, provider: ProviderConfig) -> Channel:
         timeout=common.timeout,
         receipt_url=receipt_url(config, provider),
     )
-
-
-async def open_directory(config: Config) -> Directory:
-    """The customer directory. Must be called within an event loop; raises ConfigError."""
-    customers = config.customers
-    match customers.options:
-        case NoOptions():
-            return NoDirectory()
-        case FileOptions(path=path):
-            return await in_thread(
-                lambda: FileDirectory.load(
-                    path, lambda problem: log(Event.CUSTOMERS_FILE_PROBLEM, reason=problem)
-                )
-            )
-        case options:
-            source = open_source(customers.source, options, customers.terms)
-            return RemoteDirectory(source, customers.terms)
 
 
 OPENERS = Openers(open_service, open_provider, open_directory)

@@ -49,7 +49,8 @@ from deliveryd.http.reachability import connect_problem, endpoint_of
 from deliveryd.http.target import target_of
 from deliveryd.http.wire import WireResponse
 from deliveryd.options.proxy import ENVIRONMENT, ProxyOptions
-from deliveryd.worker.wiring import open_directory, open_provider, open_service
+from deliveryd.worker.customers import open_directory
+from deliveryd.worker.wiring import open_provider, open_service
 
 ConfigurationCheck = Callable[[Config], Awaitable[list[Finding]]]
 """`check_all` or `check_files`."""

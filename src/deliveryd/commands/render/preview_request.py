@@ -15,7 +15,8 @@ from deliveryd.model import Customer, Entry, Settings
 from deliveryd.service import number_text
 from deliveryd.service.client import ServiceClient
 from deliveryd.worker.caches import open_cache
-from deliveryd.worker.wiring import open_directory, open_service
+from deliveryd.worker.customers import open_directory
+from deliveryd.worker.wiring import open_service
 
 _NUMBER = re.compile(r"-?[0-9]+")
 _MOST_DIGITS = 19

@@ -68,12 +68,14 @@ def _may_be_unavailable(case: Case, channel: str, by: Asked) -> bool:
 
 
 def _down_for(case: Case, channel: str, by: Asked, life: Life) -> float:
-    """Seconds since the first failures of all providers that a life has of a channel."""
+    """Seconds since the first failures of all providers that a life has of a channel, spent ones aside."""
     asked = case.history.ledger.asked
+    before = [one for one in case.asked if one.order < by.order]
     failures = (
         next((one.at for one in asked if _is_failure(case, one, provider)), by.at)
         for provider in enabled_in(case.history.plan, life)
         if provider in _providers(case, channel)
+        and not _is_spent(case, [one for one in before if one.provider == provider])
     )
     return by.at - max(failures, default=by.at)
 

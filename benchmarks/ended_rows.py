@@ -85,10 +85,7 @@ def _fill(path: Path, script: str, number: int, values: dict[str, int], *, event
                 bounds = {"first": (first - 1) * rows // of_messages + 1, "last": last * rows // of_messages}
                 db.execute(statement, {**values, **bounds, "stride": STRIDE})
             db.execute("COMMIT")
-        db.executemany(
-            "UPDATE meta SET value = ? WHERE key = ?",
-            [(str(number * events), "settled_seq"), (str(number), "taken")],
-        )
+        db.execute("UPDATE log SET settled = ?, taken = ?", (number * events, number))
         db.execute("PRAGMA journal_mode = WAL")
 
 

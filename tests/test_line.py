@@ -264,9 +264,7 @@ def test_sigterm_in_the_middle_ends_with_0_leaves_nothing_in_doubt_and_the_next_
     assert worker.wait(25) == 0
     assert len(world.state.received) < 1000
     assert world.rows("SELECT count(*) FROM message WHERE state IN (4, 5)") == [(0,)]
-    assert world.rows("SELECT max(seq) - (SELECT value FROM meta WHERE key = 'settled_seq') FROM event") == [
-        (0,)
-    ]
+    assert world.rows("SELECT max(seq) - (SELECT settled FROM log) FROM event") == [(0,)]
     world.run_until_idle()
     assert Counter(received.message_id for received in world.state.received) == dict.fromkeys(
         range(1, 1001), 1

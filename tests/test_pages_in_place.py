@@ -46,7 +46,7 @@ def test_pages_in_the_place_of_the_service_are_waited_out(
     live(world.run_until_idle)
     assert [world.service.statuses(id_) for id_ in range(1, 11)] == [["dequeued", "sent"]] * 10
     assert len(world.channels["sms"].attempts) == 10
-    assert not world.journal_rows("SELECT value FROM meta WHERE key = 'batches_lost' AND value > 0")
+    assert not world.journal_rows("SELECT lost FROM log WHERE lost > 0")
 
 
 @pytest.mark.parametrize("status", [200, 404])

@@ -24,6 +24,7 @@ from journal.deadlines import DeadlineCases
 from journal.delivery import DeliveryCases
 from journal.intake import IntakeCases
 from journal.listing import ListingCases
+from journal.on_postgresql import open_on_postgresql
 from journal.orders import OrderCases
 from journal.pauses import PauseCases
 from journal.protocol import OpenJournal, OpenReader
@@ -39,7 +40,7 @@ from memory_postgres import standing_in
 from support.postgres import new_database
 
 
-class JournalConformance(
+class RecordingConformance(
     IntakeCases,
     ReportingCases,
     DeliveryCases,
@@ -51,20 +52,16 @@ class JournalConformance(
     PauseCases,
     RemovalCases,
     ReportCases,
-    ReadingCases,
-    AttentionCases,
-    ListingCases,
-    AuditCases,
     UpkeepCases,
 ):
-    """What every journal must do; each subclass says how its journal is opened and read.
+    """What every journal must record; each subclass says how its journal is opened.
 
     Checked: that a new message is taken once, with its `dequeued`, and a repeat is reported again; the order
     of the outbox, and what acceptance and refusal lead to; that illegal steps change nothing; that progress
     survives a restart; what is due, and when; what a receipt matches, what it leads to in every state, and
     what follows if none comes; reports on the way, unreadable ones, and stopped recipients; operators'
-    orders, and what they pause; messages that begin anew or are forgotten; a provider that is removed; what
-    commands read, and what an audit finds; recovery, sums and pruning.
+    orders, and what they pause; messages that begin anew or are forgotten; a provider that is removed;
+    recovery, sums and pruning.
     """
 
     pytestmark = pytest.mark.anyio
@@ -73,6 +70,10 @@ class JournalConformance(
     def anyio_backend(self) -> str:
         """The event loop: asyncio, on which the worker runs."""
         return "asyncio"
+
+
+class JournalConformance(RecordingConformance, ReadingCases, AttentionCases, ListingCases, AuditCases):
+    """The same, and what commands read of it and an audit finds; each subclass says how it is read, too."""
 
 
 class TestSqlite(JournalConformance):
@@ -98,6 +99,15 @@ def database() -> JournalDatabase:
     if url is None:
         pytest.skip("there is no PostgreSQL here")
     return JournalDatabase(url)
+
+
+@pytest.mark.slow
+class TestStatements(RecordingConformance):
+    """The statements of the embedded journal mean the same in PostgreSQL."""
+
+    @pytest.fixture
+    def open_journal(self, database: JournalDatabase) -> OpenJournal:
+        return lambda: open_on_postgresql(database.url)
 
 
 @pytest.mark.slow

@@ -8,42 +8,36 @@ from deliveryd.journal.base import Account
 from deliveryd.journal.reconciliation import LostBatches
 from deliveryd.states import ENDED, State
 
-_LOSE = (
-    "INSERT INTO meta VALUES ('batches_lost', ?1), ('batch_lost_at', ?2) ON CONFLICT (key) DO UPDATE"
-    " SET value = iif(key = 'batches_lost', CAST(value AS INTEGER) + excluded.value, excluded.value)"
-)
+_LOSE = "UPDATE log SET lost = lost + ?, lost_at = ?"
 _ENDS = sorted(ENDED)
 _EACH = ", ".join(f"count(*) FILTER (WHERE state = {end:d})" for end in _ENDS)
 _ENDED = f"SELECT {_EACH} FROM message WHERE ended_at IS NOT NULL"  # noqa: S608  # one pass over the index, without sorting
-_ADD = "UPDATE meta SET value = CAST(value AS INTEGER) + ? WHERE key = ?"
 
 
 def add_taken(db: sqlite3.Connection, number: int) -> None:
     """Add to the number of messages taken."""
-    db.execute(_ADD, (number, "taken"))
+    db.execute("UPDATE log SET taken = taken + ?", (number,))
 
 
 def add_pruned(db: sqlite3.Connection, number: int) -> None:
     """Add to the number of messages of which only a tombstone is left."""
-    db.execute(_ADD, (number, "pruned"))
+    db.execute("UPDATE log SET pruned = pruned + ?", (number,))
 
 
 def add_forgotten(db: sqlite3.Connection, number: int) -> None:
     """Add to the number of messages that were forgotten on an operator's order."""
-    db.execute(_ADD, (number, "forgotten"))
+    db.execute("UPDATE log SET forgotten = forgotten + ?", (number,))
 
 
 def add_lost(db: sqlite3.Connection, batches: int, at: int) -> None:
     """Add to the number of batches that may be lost."""
     if batches:
-        db.execute(_LOSE, (str(batches), str(at)))
+        db.execute(_LOSE, (batches, at))
 
 
 def lost_batches(db: sqlite3.Connection) -> LostBatches:
     """Read the number of batches that may be lost."""
-    query = "SELECT key, CAST(value AS INTEGER) FROM meta WHERE key IN ('batches_lost', 'batch_lost_at')"
-    found = dict(db.execute(query))
-    return LostBatches(found.get("batches_lost", 0), found.get("batch_lost_at"))
+    return LostBatches(*db.execute("SELECT lost, lost_at FROM log").fetchone())
 
 
 def account(db: sqlite3.Connection) -> Account:
@@ -51,15 +45,14 @@ def account(db: sqlite3.Connection) -> Account:
 
     Counting ended messages takes a few seconds for ten million, too long for the writing thread.
     """
-    counters = "SELECT key, CAST(value AS INTEGER) FROM meta WHERE key IN ('taken', 'pruned', 'forgotten')"
-    meta = dict(db.execute(counters))
+    taken, pruned, forgotten = db.execute("SELECT taken, pruned, forgotten FROM log").fetchone()
     found = zip(_ENDS, db.execute(_ENDED).fetchone(), strict=True)
     return Account(
-        meta["taken"],
+        taken,
         open_states(db),
         {end: number for end, number in found if number},
-        meta["pruned"],
-        meta["forgotten"],
+        pruned,
+        forgotten,
     )
 
 

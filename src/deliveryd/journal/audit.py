@@ -61,11 +61,11 @@ CHECKS: Mapping[str, str] = {
         f"{_is(State.SENDING, State.IN_DOUBT, State.SENT, State.DELIVERED)} AND m.provider = ''"
     ),
     "a message in doubt may have arrived": _messages(
-        f"({_is(State.IN_DOUBT)} AND NOT m.doubt AND m.content IS NULL)"
-        f" OR ({_is(State.TAKEN, State.SENT, State.DELIVERED, State.SET_ASIDE)} AND m.doubt)"
+        f"({_is(State.IN_DOUBT)} AND m.doubt = 0 AND m.content IS NULL)"
+        f" OR ({_is(State.TAKEN, State.SENT, State.DELIVERED, State.SET_ASIDE)} AND m.doubt = 1)"
     ),
     "an attempt in doubt has the message's present key": _messages(
-        f"m.doubt AND NOT EXISTS ({_UNACCEPTED} AND a.key = m.key AND a.verdict = 'in_doubt')"
+        f"m.doubt = 1 AND NOT EXISTS ({_UNACCEPTED} AND a.key = m.key AND a.verdict = 'in_doubt')"
     ),
     "content is stored only while it may be repeated": _messages(
         f"m.content IS NOT NULL AND ({_IS_ENDED} OR m.number = 0)"

@@ -9,10 +9,12 @@ import sqlite3
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
-from deliveryd.journal.rows import to_json
+from deliveryd.journal.rows import IDS, to_json
 from deliveryd.states import State
 
-MAY_HAVE_ARRIVED = f"(message.state = {State.FAILED:d} AND (message.doubt OR message.sent_by IS NOT NULL))"
+MAY_HAVE_ARRIVED = (
+    f"(message.state = {State.FAILED:d} AND (message.doubt = 1 OR message.sent_by IS NOT NULL))"
+)
 """SQL for whether a failed message may have arrived: an outcome is unknown, or an acceptance unconfirmed."""
 
 LATEST = (
@@ -23,15 +25,15 @@ LATEST = (
 
 _KEEP = f"""
 INSERT INTO beginning (id, count, doubt) SELECT id, count, doubt FROM (
-    SELECT id, {LATEST} AS count, {MAY_HAVE_ARRIVED} AS doubt FROM message WHERE id = ?)
-WHERE count > 1 OR doubt
-ON CONFLICT (id) DO UPDATE SET count = max(count, excluded.count), doubt = excluded.doubt
+    SELECT id, {LATEST} AS count, iif({MAY_HAVE_ARRIVED}, 1, 0) AS doubt FROM message WHERE id = ?) AS kept
+WHERE count > 1 OR doubt = 1
+ON CONFLICT (id) DO UPDATE SET count = max(beginning.count, excluded.count), doubt = excluded.doubt
 """  # noqa: S608  # constants
 _KEEP_FORGOTTEN = """
 INSERT INTO beginning (id, count) VALUES (?, 1) ON CONFLICT (id) DO UPDATE SET doubt = 0
 """
 _HIGHEST = "SELECT max(id) FROM beginning"
-_COUNTS = "SELECT id, count FROM beginning WHERE id IN (SELECT value FROM json_each(?))"
+_COUNTS = f"SELECT id, count FROM beginning WHERE id IN {IDS}"  # noqa: S608  # a constant
 
 
 class Begun(NamedTuple):

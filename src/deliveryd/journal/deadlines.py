@@ -27,12 +27,8 @@ NOTED_EVERY = 5 * SECOND
 
 _LATEST = 2**63 - 1
 
-_LISTENED = "SELECT CAST(value AS INTEGER) FROM meta WHERE key = 'listened'"
-_ADD_LISTENED = """
-INSERT INTO meta VALUES ('listened', ?1)
-ON CONFLICT (key) DO UPDATE SET value = CAST(value AS INTEGER) + CAST(excluded.value AS INTEGER)
-RETURNING CAST(value AS INTEGER)
-"""
+_LISTENED = "SELECT listened FROM log"
+_ADD_LISTENED = "UPDATE log SET listened = listened + ? RETURNING listened"
 _NOTE_REPORT = f"""
 UPDATE provider SET reported_at = ?1, passed = 0
 WHERE name = ?2 AND (reported_at + {NOTED_EVERY} <= ?1 OR reported_at > ?1)
@@ -134,8 +130,8 @@ def pass_deadlines(
 
     Drop the deadlines of all other providers. `emptied` is as in `emptying`.
     """
-    row = db.execute(_ADD_LISTENED, (str(listened),)) if listened else db.execute(_LISTENED)
-    (now,) = row.fetchone() or (0,)
+    row = db.execute(_ADD_LISTENED, (listened,)) if listened else db.execute(_LISTENED)
+    (now,) = row.fetchone()
     done = {name: _pass_of(db, name, now, at, limit) for name in providers}
     dropped = {name: _drop(db, name, limit, emptied) for name in _awaited(db) - {*providers}}
     return PassedDeadlines(

@@ -26,7 +26,7 @@ _SET_ASIDE_EVENTS = (  # refused, or reported once more since the queue handed t
     f"status = 'dequeued' AND dropped_at IS NULL AND (refused IS NOT NULL OR seq > {WATERMARK})"
 )
 RECORD = (
-    "INSERT INTO decision (at, verb, kind, key, message_id, user, caller, reason)"
+    'INSERT INTO decision (at, verb, kind, key, message_id, "user", caller, reason)'
     " VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
 )
 """Records that an order was carried out for a key."""
@@ -112,7 +112,7 @@ class _Records:
     def latest_event(self, id_: int) -> LatestEvent:
         status, body, waits = self._db.execute(
             f"SELECT status, body, max(seq) > {WATERMARK} FROM event"  # noqa: S608  # constants
-            " WHERE message_id = ? GROUP BY body HAVING min(refused IS NOT NULL) = 0"
+            " WHERE message_id = ? GROUP BY status, body HAVING count(refused) < count(*)"
             f" ORDER BY min({HAPPENED}) DESC LIMIT 1",
             (id_,),
         ).fetchone()

@@ -157,7 +157,7 @@ FROM event WHERE message_id = ? ORDER BY {HAPPENED}, seq
 
 
 _DECISIONS = """
-SELECT at, verb, kind, key, user, caller, reason FROM (
+SELECT at, verb, kind, key, "user", caller, reason FROM (
     SELECT * FROM decision WHERE message_id = ?1
     UNION ALL SELECT * FROM decision WHERE message_id IS NULL AND kind = 'message' AND key = CAST(?1 AS TEXT)
 ) ORDER BY seq
@@ -173,8 +173,7 @@ def life_of(db: sqlite3.Connection, message_id: int) -> Life:
     (namespace,) = db.execute("SELECT value FROM meta WHERE key = 'namespace'").fetchone()
     messages = rows(
         "SELECT settings_id, customer_id, variables, state, taken_at, due_at, provider, tries, NULL, spent,"
-        " doubt, ended_at, waits_for, (confirm_by - coalesce("
-        "(SELECT CAST(value AS INTEGER) FROM meta WHERE key = 'listened'), 0)) / 1e6"
+        " doubt, ended_at, waits_for, (confirm_by - (SELECT listened FROM log)) / 1e6"
         " FROM message WHERE id = ?"
     )
     attempts = [

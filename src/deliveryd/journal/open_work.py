@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from deliveryd.journal.base import Open
 from deliveryd.journal.outbox import WATERMARK
-from deliveryd.journal.rows import to_json
+from deliveryd.journal.rows import IDS, to_json
 from deliveryd.model import parse_instant
 from deliveryd.runtime import waits
 from deliveryd.states import State
@@ -27,7 +27,7 @@ _MOVING = (
     "SELECT state, provider, count(*), min(taken_at) FROM message"
     " WHERE ended_at IS NULL AND due_at IS NULL GROUP BY state, provider"
 )
-_TAKEN_FIRST = "SELECT min(taken_at) FROM message WHERE id IN (SELECT value FROM json_each(?))"
+_TAKEN_FIRST = f"SELECT min(taken_at) FROM message WHERE id IN {IDS}"  # noqa: S608  # a constant
 _FIRST_EVENT = f"SELECT body FROM event WHERE seq > {WATERMARK} ORDER BY seq LIMIT 1"  # noqa: S608
 
 _MANY = ("customer ", waits.PAUSED_FROM, "settings ")

@@ -12,7 +12,7 @@ from deliveryd.journal.bulk import BulkInsert
 from deliveryd.journal.event_json import EventWriter
 from deliveryd.model import STEP, StatusEvent, parse_instant
 
-WATERMARK = "(SELECT CAST(value AS INTEGER) FROM meta WHERE key = 'settled_seq')"
+WATERMARK = "(SELECT settled FROM log)"
 """SQL for the watermark: the service accepted or refused every event up to this number, and none above it."""
 
 ACCEPTED_AT = (
@@ -30,7 +30,7 @@ AT = "substr(body, 15, 27)"
 
 _POSTED = """
 INSERT INTO post (last, first, at) VALUES (?, ?, ?)
-ON CONFLICT (last) DO UPDATE SET first = min(first, excluded.first), at = excluded.at
+ON CONFLICT (last) DO UPDATE SET first = min(post.first, excluded.first), at = excluded.at
 """
 
 _INSERT = BulkInsert("event (seq, message_id, status, body)", "(?, ?, ?, ?)")
@@ -104,7 +104,7 @@ class Outbox:
         """Keep the latest instant of events for a later run: the clock was put back."""
         self._noted = max(self._latest, self._noted)
         # Each time, since a transaction that is rolled back takes the row back, and not this object's memory.
-        db.execute("INSERT OR REPLACE INTO meta VALUES ('latest_at', ?)", (self._noted,))
+        db.execute("UPDATE log SET latest_at = ?", (self._noted,))
 
     def put_again(self, db: sqlite3.Connection, events: Iterable[tuple[int, str, str]]) -> None:
         """Put events in as they were written before: message id, status, JSON."""
@@ -130,7 +130,7 @@ def written(db: sqlite3.Connection) -> Written:
         " (SELECT max(refused_at) FROM event WHERE refused IS NOT NULL AND dropped_at IS NULL),"
         f" (SELECT {AT} FROM event WHERE seq > {WATERMARK} ORDER BY seq DESC LIMIT 1),"
         f" (SELECT max({AT}) FROM event WHERE seq > {WATERMARK}),"
-        " (SELECT CAST(value AS INTEGER) FROM meta WHERE key = 'latest_at')"
+        " (SELECT latest_at FROM log)"
     ).fetchone()
     settled = [at + STEP for at in (posted, refused) if at is not None]  # their events are older
     latest_at = max(*settled, event_instant(latest), noted or 0, 0)
@@ -192,5 +192,5 @@ def settle_events(db: sqlite3.Connection, rows: Sequence[OutboxRow]) -> range:
             raise OutOfOrder(
                 f"event {last} can't be settled before event {min(left)}, which waits ahead of it"
             )
-    db.execute("UPDATE meta SET value = ? WHERE key = 'settled_seq'", (last,))
+    db.execute("UPDATE log SET settled = ?", (last,))
     return range(settled + 1, last + 1)

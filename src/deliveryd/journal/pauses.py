@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from deliveryd.journal.read_transaction import read
-from deliveryd.journal.rows import to_json
+from deliveryd.journal.rows import IDS, to_json
 from deliveryd.model import format_instant
 from deliveryd.runtime import waits
 from deliveryd.states import State
@@ -84,11 +84,11 @@ IS_PAUSED = (
 RECENT = 100_000
 """How many of the messages with the highest ids are examined for a settings id that was never taken."""
 
-_ALL = "SELECT kind, key, since, until, user, caller, reason FROM pause ORDER BY since, kind, key"
+_ALL = 'SELECT kind, key, since, until, "user", caller, reason FROM pause ORDER BY since, kind, key'
 _BEGIN = """
-INSERT INTO pause (kind, key, since, until, user, caller, reason) VALUES (?, ?, ?, ?, ?, ?, ?)
-ON CONFLICT (kind, key) DO UPDATE SET until = excluded.until, user = excluded.user, caller = excluded.caller,
-    reason = excluded.reason
+INSERT INTO pause (kind, key, since, until, "user", caller, reason) VALUES (?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT (kind, key) DO UPDATE SET until = excluded.until, "user" = excluded."user",
+    caller = excluded.caller, reason = excluded.reason
 """
 _END = "DELETE FROM pause WHERE kind = ? AND key = ?"
 _OVER = f"{_ALL.removesuffix(' ORDER BY since, kind, key')} WHERE until <= ?"
@@ -101,7 +101,7 @@ UPDATE message SET waits_for = ?1 WHERE id IN (SELECT id FROM message
 """
 _UNBINDABLE = f"""
 SELECT id FROM message INDEXED BY message_held
-WHERE {IS_PAUSED} AND doubt AND provider NOT IN (SELECT value FROM json_each(?))
+WHERE {IS_PAUSED} AND doubt = 1 AND provider NOT IN (SELECT value FROM json_each(?))
 """  # noqa: S608  # constants
 _STATE = "SELECT state, coalesce(confirm_by, failed_next) FROM message WHERE id = ?"
 _TAKEN_LATELY = f"""
@@ -215,7 +215,8 @@ def read_known(path: Path, messages: Collection[int], settings: Collection[int])
 
     def query(db: sqlite3.Connection) -> KnownIds:
         there = db.execute(
-            "SELECT id FROM message WHERE id IN (SELECT value FROM json_each(?))", (to_json(list(messages)),)
+            f"SELECT id FROM message WHERE id IN {IDS}",  # noqa: S608  # a constant
+            (to_json(list(messages)),),
         )
         return KnownIds(
             frozenset(id_ for (id_,) in there),

@@ -41,24 +41,25 @@ SELECT message.id, message.provider_id, message.beginning, message.state = {Stat
 """
 _BY_IDS = f"""
 {_SENT} FROM json_each(?3) AS wanted CROSS JOIN message
-    ON {_ERA} = ?1 AND message.provider_id = wanted.value AND message.provider = ?2
+WHERE {_ERA} = ?1 AND message.provider_id = wanted.value AND message.provider = ?2
 """  # constants
 _BY_MESSAGES = f"""
 {_SENT} FROM json_each(?2) AS wanted CROSS JOIN message
-    ON message.id = wanted.value WHERE message.provider = ?1
+WHERE message.id = CAST(wanted.value AS BIGINT) AND message.provider = ?1
 """  # constants
 _KEPT = """
-SELECT 1 FROM json_each(?2) AS wanted CROSS JOIN receipt ON receipt.provider_id = wanted.value
+SELECT 1 FROM json_each(?2) AS wanted CROSS JOIN receipt WHERE receipt.provider_id = wanted.value
     AND receipt.provider = ?1 AND receipt.message_id IS NULL AND receipt.dropped_at IS NULL LIMIT 1
 """
 _WENT_ON = """
 SELECT unaccepted.provider_id, unaccepted.message_id FROM json_each(?2) AS wanted CROSS JOIN unaccepted
-    ON unaccepted.provider_id = wanted.value AND unaccepted.provider = ?1
+WHERE unaccepted.provider_id = wanted.value AND unaccepted.provider = ?1
 """
 """The ids under which messages were accepted that went on since, with the messages."""
 
 _REPORTED = """
-SELECT receipt.message_id FROM json_each(?) AS wanted CROSS JOIN receipt ON receipt.message_id = wanted.value
+SELECT receipt.message_id FROM json_each(?) AS wanted CROSS JOIN receipt
+WHERE receipt.message_id = CAST(wanted.value AS BIGINT)
 """
 _MATCHED = """
 INSERT INTO receipt

@@ -66,7 +66,7 @@ WHERE id = ?2 AND key = ?3 AND provider = ?4 AND provider_id IS NULL AND accepte
 _BEGAN = "SELECT min(started_at) FROM attempt WHERE message_id = ? AND key = ?"
 _MATCHED_SAME = f"""
 SELECT 1 FROM receipt WHERE message_id = ? AND provider_id = ? AND provider = ? AND delivered = ?
-    AND (provider_id <> '' OR (reference IS ? AND received_at >= ({_BEGAN})))
+    AND (provider_id <> '' OR (coalesce(reference, '') = coalesce(?, '') AND received_at >= ({_BEGAN})))
 """  # noqa: S608  # a constant
 """Without the provider's id the same is said only under one key: by the same name, and not before its try."""
 

@@ -18,7 +18,7 @@ SELECT {ENTRY} FROM message WHERE ended_at IS NULL AND due_at IS NULL AND state 
 """  # noqa: S608  # constants
 _IN_DOUBT = f"""
 SELECT count(*) FROM message
-WHERE ended_at IS NULL AND due_at IS NULL AND (state = {State.IN_DOUBT:d} OR doubt) AND provider = ?
+WHERE ended_at IS NULL AND due_at IS NULL AND (state = {State.IN_DOUBT:d} OR doubt = 1) AND provider = ?
 """  # noqa: S608  # a constant
 _WAITING = f"""
 SELECT doubt, count(*) FROM (

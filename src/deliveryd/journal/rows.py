@@ -16,11 +16,14 @@ from deliveryd.runtime.json_numbers import dumps_exact, loads_variables
 _FIRST = "FROM unaccepted u WHERE u.message_id = message.id AND u.key = message.key AND u.number = 1"
 ENTRY = f"""
 id, settings_id, customer_id, variables, provider, tries, key, number, spent, doubt, content, digest,
-iif(number > 1, (SELECT u.started_at {_FIRST}), iif(number, started_at, 0)),
-iif(provider = '' AND number, (SELECT u.provider {_FIRST}), NULL),
+iif(number > 1, (SELECT u.started_at {_FIRST}), iif(number > 0, started_at, 0)),
+iif(provider = '' AND number > 0, (SELECT u.provider {_FIRST}), NULL),
 taken_at, beginning, sent_by
 """
 """The columns of an entry, in the order of `EntryRow`. The first of several tries under a key has a row."""
+
+IDS = "(SELECT CAST(value AS BIGINT) FROM json_each(?1))"
+"""SQL for the ids that the first parameter names, as a JSON array."""
 
 NONE_SPENT = "[]"
 """The column `spent` of an entry without any."""

@@ -52,7 +52,7 @@ CREATE INDEX message_held ON message (waits_for, due_at) WHERE waits_for IS NOT 
 CREATE INDEX message_held_until ON message (due_at, waits_for)
     WHERE waits_for IS NOT NULL AND due_at IS NOT NULL;
 CREATE INDEX message_ended ON message (ended_at, state) WHERE ended_at IS NOT NULL;
-CREATE INDEX message_provider ON message (started_at / 14400000000, provider_id, provider)
+CREATE INDEX message_provider ON message ((started_at / 14400000000), provider_id, provider)
     WHERE provider_id IS NOT NULL;        -- by periods of four hours (see receipt_match.py)
 CREATE INDEX message_to_confirm ON message (provider, confirm_by) WHERE confirm_by IS NOT NULL;
 
@@ -76,7 +76,7 @@ CREATE VIEW attempt AS
         iif(accepted_at IS NULL, NULL, 'accepted'), provider_id, reason, NULL
     FROM message WHERE state = {State.SENDING:d} OR accepted_at IS NOT NULL;
 
-CREATE TABLE event (                      -- the outbox: events with seq > meta.settled_seq are unsettled
+CREATE TABLE event (                      -- the outbox: events with seq > log.settled are unsettled
     seq INTEGER PRIMARY KEY,              -- the order in which events are reported
     first_seq INTEGER,                    -- seq before the event was moved to the end; NULL: it never was
     message_id INTEGER NOT NULL,
@@ -149,7 +149,7 @@ CREATE TABLE pause (                      -- what operators paused (see pauses.p
     kind TEXT NOT NULL, key TEXT NOT NULL,
     since INTEGER NOT NULL,
     until INTEGER,                        -- NULL: until an operator resumes it
-    user TEXT, caller TEXT, reason TEXT,  -- as in decision
+    "user" TEXT, caller TEXT, reason TEXT,  -- as in decision
     PRIMARY KEY (kind, key)
 ) WITHOUT ROWID;
 
@@ -158,7 +158,7 @@ CREATE TABLE decision (                   -- operators' orders that were carried
     message_id INTEGER,                   -- NULL: about no message, or about one that was erased
     at INTEGER NOT NULL,
     verb TEXT NOT NULL, kind TEXT NOT NULL, key TEXT NOT NULL,
-    user TEXT, caller TEXT,               -- the user as the system reports it; the caller as the user claims
+    "user" TEXT, caller TEXT,             -- as the system reports the user; as the user claims
     reason TEXT                           -- why, as the operator wrote it
 );
 CREATE INDEX decision_message ON decision (message_id) WHERE message_id IS NOT NULL;
@@ -185,8 +185,25 @@ CREATE TABLE provider (                   -- of those with receipts: see deadlin
     overdue_until INTEGER NOT NULL DEFAULT 0  -- messages sent before were counted if they are overdue
 ) WITHOUT ROWID;
 
+CREATE TABLE log (                        -- one row: what this log counts
+    settled INTEGER NOT NULL DEFAULT 0,   -- its events up to this number are accepted or refused
+    taken INTEGER NOT NULL DEFAULT 0,     -- messages that were ever taken
+    pruned INTEGER NOT NULL DEFAULT 0,    -- those of which only a tombstone is left
+    forgotten INTEGER NOT NULL DEFAULT 0, -- those that an operator had forgotten
+    lost INTEGER NOT NULL DEFAULT 0,      -- batches that may be lost
+    lost_at INTEGER,                      -- when the last of them was requested
+    listened INTEGER NOT NULL DEFAULT 0,  -- the listening time, in microseconds (see deadlines.py)
+    latest_at INTEGER NOT NULL DEFAULT 0  -- no event has a later instant, since the clock was put back
+);
+INSERT INTO log DEFAULT VALUES;
+
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 """  # noqa: S608  # constants
+
+KEEP_VALUE = """
+INSERT INTO meta (key, value) VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value
+"""
+"""Keeps one of the journal's own values."""
 
 MOVED = 1_000_000
 """What is added to the format of a file whose journal was moved: any program refuses to work on it."""
@@ -199,8 +216,6 @@ MOVED_TO = "moved_to"
 
 _HEADER = 100
 """Bytes of a database's header, which holds its application id and format."""
-
-_FIRST_VALUES = {"settled_seq": "0", "taken": "0", "pruned": "0", "forgotten": "0"}
 
 
 def prepare_schema(db: sqlite3.Connection, upgrades: Sequence[str] = UPGRADES) -> None:
@@ -223,8 +238,8 @@ def _create(db: sqlite3.Connection, version: int) -> None:
         f"BEGIN; {TABLES} PRAGMA user_version = {version}; PRAGMA application_id = {APPLICATION_ID};"
     )
     db.executemany(
-        "INSERT INTO meta VALUES (?, ?)",
-        [("namespace", uuid.uuid4().hex[:12]), ("stop_key", secrets.token_hex(32)), *_FIRST_VALUES.items()],
+        KEEP_VALUE,
+        [("namespace", uuid.uuid4().hex[:12]), ("stop_key", secrets.token_hex(32))],
     )
     db.execute("COMMIT")
 
@@ -233,7 +248,7 @@ def mark_moved(db: sqlite3.Connection, token: str, where: str = "") -> None:
     """Mark a file's journal as moved, durably, by a move with this token; `where` is told to people."""
     (version,) = db.execute("PRAGMA user_version").fetchone()
     db.execute("BEGIN IMMEDIATE")
-    db.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", [(MOVED_BY, token), (MOVED_TO, where)])
+    db.executemany(KEEP_VALUE, [(MOVED_BY, token), (MOVED_TO, where)])
     db.execute(f"PRAGMA user_version = {version + MOVED}")
     db.execute("COMMIT")
 

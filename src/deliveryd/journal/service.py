@@ -8,6 +8,7 @@ from __future__ import annotations
 import sqlite3
 
 from deliveryd.errors import JournalUnusable
+from deliveryd.journal.schema import KEEP_VALUE
 
 SERVICE = "service"
 """The key of the address among the journal's own values."""
@@ -43,4 +44,4 @@ def kept_service(db: sqlite3.Connection) -> str | None:
 
 def keep_service(db: sqlite3.Connection, service: str) -> None:
     """Belong to the service at this address, whatever was kept before."""
-    db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (SERVICE, service))
+    db.execute(KEEP_VALUE, (SERVICE, service))

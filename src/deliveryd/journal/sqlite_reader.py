@@ -24,6 +24,7 @@ from deliveryd.journal.personal_data import find_personal_data
 from deliveryd.journal.read_transaction import read
 from deliveryd.journal.reader import Decision, DecisionSelection
 from deliveryd.journal.reconciliation import Audit
+from deliveryd.journal.rows import IDS
 from deliveryd.journal.selection import Page, Selection, found_of_row, of_reason
 from deliveryd.journal.stopped import StopList, StoppedRecipient, read_stop_list, read_stopped
 from deliveryd.journal.traces import PersonalData
@@ -63,9 +64,9 @@ _TERMS = {
 """SQL for each field of a selection that is given; `spent` begins each of its providers with a bracket."""
 
 _DECISIONS = """
-SELECT seq, at, verb, kind, key, message_id, user, caller, reason FROM decision
+SELECT seq, at, verb, kind, key, message_id, "user", caller, reason FROM decision
 WHERE seq > :after AND at >= coalesce(:since, at) AND at <= coalesce(:until, at)
-    AND verb = coalesce(:verb, verb) AND (:user IS NULL OR :user IN (user, caller))
+    AND verb = coalesce(:verb, verb) AND (:user IS NULL OR :user IN ("user", caller))
     AND (:message IS NULL OR message_id = :message
         OR (message_id IS NULL AND kind = 'message' AND key = CAST(:message AS TEXT)))
 ORDER BY seq LIMIT :limit
@@ -227,7 +228,7 @@ def _by_ids(selection: Selection, after: tuple[int, ...] | None, limit: int, db:
     ids = selection.ids[begin:end]
     terms, values = _terms(selection)
     rows = db.execute(
-        f"SELECT {_COLUMNS} FROM message WHERE id IN (SELECT value FROM json_each(?)) {terms} ORDER BY id",  # noqa: S608
+        f"SELECT {_COLUMNS} FROM message WHERE id IN {IDS} {terms} ORDER BY id",  # noqa: S608
         (json.dumps(ids), *values),
     )
     found = of_reason(selection, [found_of_row(row) for row in rows])

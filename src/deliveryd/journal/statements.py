@@ -15,7 +15,7 @@ BEGIN_AT = "UPDATE message SET beginning = ? WHERE id = ?"
 TAKE_MALFORMED = f"INSERT INTO message (id, state, taken_at, ended_at) VALUES (?, {of.MALFORMED:d}, ?, ?)"
 KEEP_MALFORMED = """
 INSERT INTO malformed (digest, raw, reason, message_id, first_at, last_at) VALUES (?, ?, ?, ?, ?, ?)
-ON CONFLICT (digest) DO UPDATE SET times = times + 1, last_at = excluded.last_at, dropped_at = NULL
+ON CONFLICT (digest) DO UPDATE SET times = malformed.times + 1, last_at = excluded.last_at, dropped_at = NULL
 """
 
 # Steps of the line; each names the state that it begins in, so that a step from elsewhere changes no row.

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from deliveryd.journal.rows import to_json
-from deliveryd.model import format_instant
+from deliveryd.model import format_instant, parse_instant
 
 
 class Tombstone(NamedTuple):
@@ -18,32 +18,31 @@ class Tombstone(NamedTuple):
     latest: str | None
 
 
-def _instant(body: str) -> str:
-    """SQL for an event's timestamp in microseconds: it has a fixed place in the JSON (see `EventWriter`)."""
-    return (
-        f"CAST(strftime('%s', substr({body}, 15, 19)) AS INTEGER) * 1000000"
-        f" + CAST(substr({body}, 35, 6) AS INTEGER)"
-    )
-
-
-_COLUMNS = (
-    f"id, {_instant('dequeued')}, {_instant('latest')}, json_extract(latest, '$.status'),"
-    " nullif(json_remove(latest, '$.timestamp', iif(latest ->> '$.messageId' = id, '$.messageId', '$.id'),"
-    " '$.status'), '{}')"
-)
-"""SQL for the columns of `tombstone` from `id`, and `dequeued` and `latest` as JSON."""
-
-_ADD_TOMBSTONE = (
-    f"INSERT INTO tombstone SELECT {_COLUMNS} FROM (SELECT ?1 AS id,"  # noqa: S608  # constants
-    " (SELECT body FROM event WHERE message_id = ?1 AND status = 'dequeued' LIMIT 1) AS dequeued,"
-    " (SELECT body FROM event WHERE message_id = ?1 AND refused IS NULL ORDER BY seq DESC LIMIT 1) AS latest)"
-)
+_EVENTS = """
+SELECT (SELECT body FROM event WHERE message_id = ?1 AND status = 'dequeued' LIMIT 1),
+    (SELECT body FROM event WHERE message_id = ?1 AND refused IS NULL ORDER BY seq DESC LIMIT 1)
+"""
+_ADD = "INSERT INTO tombstone (id, dequeued_at, at, status, rest) VALUES (?, ?, ?, ?, ?)"
 _KEPT_ALWAYS = frozenset({"channel", "reportedAt", "messageId"})
 
 
 def add_tombstones(db: sqlite3.Connection, ids: Sequence[tuple[int]]) -> None:
     """Write tombstones for messages, from their events."""
-    db.executemany(_ADD_TOMBSTONE, ids)
+    db.executemany(_ADD, [(id_, *_columns(id_, *db.execute(_EVENTS, (id_,)).fetchone())) for (id_,) in ids])
+
+
+def _columns(
+    id_: int, dequeued: str | None, latest: str | None
+) -> tuple[int | None, int | None, str | None, str | None]:
+    """The columns of a tombstone behind its id."""
+    at, status, rest = None, None, None
+    if latest is not None:
+        fields = json.loads(latest)
+        at, status = parse_instant(fields.pop("timestamp")), fields.pop("status")
+        if fields["messageId"] == id_:
+            del fields["messageId"]
+        rest = to_json(fields) if fields else None
+    return None if dequeued is None else parse_instant(json.loads(dequeued)["timestamp"]), at, status, rest
 
 
 def strip_details(db: sqlite3.Connection, id_: int) -> None:

@@ -14,7 +14,7 @@ MOST_UNREAD = 1000
 
 _KEEP = """
 INSERT INTO unread (digest, provider, raw, reason, first_at, last_at) VALUES (?1, ?2, ?3, ?4, ?5, ?5)
-ON CONFLICT (digest) DO UPDATE SET times = times + 1, last_at = ?5, reason = ?4, dropped_at = NULL
+ON CONFLICT (digest) DO UPDATE SET times = unread.times + 1, last_at = ?5, reason = ?4, dropped_at = NULL
 """
 _MAKE_ROOM = """
 DELETE FROM unread WHERE digest IN (

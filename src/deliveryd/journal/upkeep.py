@@ -16,6 +16,7 @@ from deliveryd.journal.outbox import WATERMARK
 from deliveryd.journal.pauses import IS_PAUSED, count_paused, paused_in_doubt_elsewhere, pauses
 from deliveryd.journal.receipt_match import Matching
 from deliveryd.journal.rows import ENTRY, entry_of, to_json
+from deliveryd.journal.schema import KEEP_VALUE
 from deliveryd.journal.tombstones import add_tombstones
 from deliveryd.model import Entry
 from deliveryd.runtime import waits
@@ -132,7 +133,7 @@ def recover(db: sqlite3.Connection, now: int, providers: Collection[str], matchi
 
 def note_down(db: sqlite3.Connection, since: Mapping[str, int]) -> None:
     """Keep since when these providers are down."""
-    db.execute("INSERT OR REPLACE INTO meta VALUES ('down_since', ?)", (to_json(dict(since)),))
+    db.execute(KEEP_VALUE, ("down_since", to_json(dict(since))))
 
 
 def _down_since(db: sqlite3.Connection) -> Mapping[str, int]:
@@ -142,7 +143,7 @@ def _down_since(db: sqlite3.Connection) -> Mapping[str, int]:
 
 def keep_clock(db: sqlite3.Connection, record: str) -> None:
     """Keep what is known of the clock."""
-    db.execute("INSERT OR REPLACE INTO meta VALUES ('clock', ?)", (record,))
+    db.execute(KEEP_VALUE, ("clock", record))
 
 
 def kept_clock(db: sqlite3.Connection) -> str:

@@ -17,7 +17,7 @@ class SignedToken(NamedTuple):
 _FORGET = """
 DELETE FROM used_token WHERE token IN (SELECT token FROM used_token WHERE until < ? ORDER BY until LIMIT 10)
 """
-_USE = "INSERT OR IGNORE INTO used_token (token, body, until) VALUES (?, ?, ?)"
+_USE = "INSERT INTO used_token (token, body, until) VALUES (?, ?, ?) ON CONFLICT DO NOTHING"
 _USED_FOR = "SELECT body FROM used_token WHERE token = ?"
 
 

@@ -24,7 +24,15 @@ GONE = -1
 
 NAME = "moved from SQLite"
 
-_OWN_META = "'settled_seq', 'taken', 'pruned', 'forgotten', 'moved_by', 'moved_to'"
+_OWN_META = "'moved_by', 'moved_to'"
+_COUNTED = """
+SELECT 'batches_lost', CAST(lost AS TEXT) FROM log WHERE lost > 0
+UNION ALL SELECT 'batch_lost_at', CAST(lost_at AS TEXT) FROM log WHERE lost > 0
+UNION ALL SELECT 'listened', CAST(listened AS TEXT) FROM log WHERE listened > 0
+UNION ALL SELECT 'latest_at', CAST(latest_at AS TEXT) FROM log WHERE latest_at > 0
+"""
+"""What the file's log counts, and the database keeps among its own values."""
+
 _DAY = f"max(message.taken_at / {DAY}, 1)"
 _IN_HAND = f"{State.TAKEN:d}, {State.READY:d}, {State.SENDING:d}"
 _MESSAGE = (
@@ -157,12 +165,7 @@ def fill_database(source: sqlite3.Connection, db: Db, now: int, watch: Watch) ->
 def _begin_log(source: sqlite3.Connection, db: Db, now: int) -> int:
     """Make the worker that had all of it until now; return its number."""
     (settled,) = source.execute(f"SELECT {WATERMARK}").fetchone()
-    counters = dict(
-        source.execute(
-            "SELECT key, CAST(value AS INTEGER) FROM meta WHERE key IN ('taken', 'pruned', 'forgotten')"
-        )
-    )
-    sums = counters["taken"], counters["pruned"], counters["forgotten"]
+    sums = source.execute("SELECT taken, pruned, forgotten FROM log").fetchone()
     (worker,) = db.execute(_BEGIN, (NAME, now, FORMAT, *sums)).fetchone() or (0,)
     log = worker << LOG_BITS
     db.execute("UPDATE worker SET holder = id, settled = %s WHERE id = %s", (log + settled, worker))
@@ -180,7 +183,7 @@ def _make_days(source: sqlite3.Connection, db: Db, now: int) -> int:
 def _copy_meta(source: sqlite3.Connection, db: Db) -> str:
     """Copy the journal's own values; return the namespace of its keys."""
     query = f"SELECT key, CAST(value AS TEXT) FROM meta WHERE key NOT IN ({_OWN_META})"
-    rows = dict(source.execute(query))
+    rows = dict([*source.execute(query), *source.execute(_COUNTED)])
     for row in rows.items():
         db.execute(
             "INSERT INTO meta VALUES (%s, %s) ON CONFLICT (key) DO UPDATE SET value = excluded.value", row

@@ -15,6 +15,7 @@ from deliveryd.journal.postgresql.connection import Db
 from deliveryd.journal.postgresql.outbox import ACCEPTED_AT, AT, PRESENT
 from deliveryd.journal.postgresql.schema import LOG_BITS
 from deliveryd.journal.postgresql.values import VISIBLE
+from deliveryd.journal.schema import KEEP_VALUE
 
 ITERATED = 5_000
 """Rows that are fetched at once."""
@@ -95,6 +96,14 @@ UPDATE event SET first_seq = coalesce((SELECT before.new FROM renumbered before
     ORDER BY before.old DESC LIMIT 1), 0)
 FROM renumbered r WHERE r.first IS NOT NULL AND event.seq = r.new
 """
+_COUNTED = {
+    "batches_lost": "lost",
+    "batch_lost_at": "lost_at",
+    "listened": "listened",
+    "latest_at": "latest_at",
+}
+"""What the database keeps among its own values, and the file's log counts."""
+
 _SUMS = "SELECT sum(taken)::int8, sum(pruned)::int8, sum(forgotten)::int8 FROM worker"
 
 
@@ -106,12 +115,13 @@ def fill_file(source: Db, db: sqlite3.Connection, watch: Watch) -> None:
         db.executemany(f"INSERT INTO {target} VALUES ({marks})", rows)
     settled = _copy_events(source, db, watch)
     sums = source.execute(_SUMS).fetchone() or (0, 0, 0)
+    db.execute("UPDATE log SET settled = ?, taken = ?, pruned = ?, forgotten = ?", (settled, *sums))
     query = f"SELECT key, value FROM meta WHERE key NOT IN ({_OWN_META})"
     values: dict[str, str] = dict(source.execute(query).fetchall())
-    values |= dict(zip(("taken", "pruned", "forgotten"), map(str, sums), strict=True))
-    db.executemany(
-        "INSERT OR REPLACE INTO meta VALUES (?, ?)", {**values, "settled_seq": str(settled)}.items()
-    )
+    for key, column in _COUNTED.items():
+        if (value := values.pop(key, None)) is not None:
+            db.execute(f"UPDATE log SET {column} = ?", (int(value),))  # a constant
+    db.executemany(KEEP_VALUE, values.items())
 
 
 def _rows(source: Db, query: str) -> Iterator[Sequence[Any]]:

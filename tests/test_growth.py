@@ -32,6 +32,7 @@ READ_AS_A_WHOLE = {
     "malformed USING COVERING INDEX malformed_open": "what waits for an operator",
     "receipt USING COVERING INDEX receipt_unmatched": "what fits no attempt; the line asks only for one",
     "event USING INDEX event_refused": "what waits for an operator",
+    "log": "one row: what the log counts",
     "pause": "what operators paused: one row for each order, however many messages it holds",
     "attempt": "of one message, when both places where they stand were searched",
     "json_each VIRTUAL TABLE INDEX 1:": "the ids of a batch",

@@ -156,7 +156,7 @@ async def test_no_statement_of_the_line_reads_a_whole_table(path: Path) -> None:
         steps = plans_of(journal._db, statements)
     assert len(steps) > 40
     harmless = re.compile(
-        r"SCAN (json_each VIRTUAL TABLE|CONSTANT ROW|era|pause|attempt$|\(subquery-"
+        r"SCAN (json_each VIRTUAL TABLE|CONSTANT ROW|era|log|pause|attempt$|\(subquery-"
         r"|receipt USING .*_unmatched)"
     )
     assert {step for step in steps if "SCAN" in step[0] and not harmless.match(step[0])} == set()

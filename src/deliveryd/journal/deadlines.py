@@ -79,9 +79,6 @@ UPDATE message SET state = {after:d}, due_at = NULL, waits_for = NULL, ended_at 
 WHERE id = ?1
 """
 _DROP_ACCEPTED = "DELETE FROM unaccepted WHERE message_id = ? AND key = ? AND verdict = 'accepted'"
-_ACCEPTED_IDS = (
-    "SELECT provider_id, provider FROM unaccepted WHERE message_id = ? AND provider_id IS NOT NULL"
-)
 ACCEPTED_BEFORE = """
 SELECT message_id, key FROM unaccepted WHERE provider_id = ? AND provider = ? ORDER BY started_at DESC LIMIT 1
 """
@@ -190,11 +187,6 @@ def go_on(db: sqlite3.Connection, step: Transition) -> None:
     progress = (step.due_at, entry.key, to_json([tuple(each) for each in entry.spent]), entry.sent_by)
     if db.execute(_GO_ON, (*progress, entry.id)).rowcount != 1:
         raise IllegalTransition(f"message {entry.id} isn't sent")
-
-
-def accepted_ids(db: sqlite3.Connection, message_id: int) -> list[tuple[str, str]]:
-    """Return the ids, each with its provider, under which a message was accepted before it went on."""
-    return db.execute(_ACCEPTED_IDS, (message_id,)).fetchall()
 
 
 def is_accepted(db: sqlite3.Connection, message_id: int, key: int) -> bool:

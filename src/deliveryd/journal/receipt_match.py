@@ -57,6 +57,7 @@ _KEPT = f"SELECT seq, {_COLUMNS} FROM receipt WHERE {_UNMATCHED}"  # noqa: S608 
 _BY_PROVIDER = f"{_KEPT} AND provider_id = ? AND provider = ?"
 _BY_MESSAGE = f"{_KEPT} AND reference = ?"
 _BY_KEY = f"{_KEPT} AND reference >= ? AND reference < ?"
+_EARLIER_IDS = "SELECT provider_id, provider FROM unaccepted WHERE message_id = ? AND provider_id IS NOT NULL"
 _NAME_TRIES = "UPDATE unaccepted SET provider_id = ? WHERE message_id = ? AND key = ? AND provider_id IS NULL"
 _NAME_ACCEPTED = """
 UPDATE message SET provider_id = ?1
@@ -251,8 +252,8 @@ class Matching:
         if outcome is not None and outcome.provider_id is not None:
             found.update(db.execute(_BY_PROVIDER, (to_name(outcome.provider_id), entry.provider)))
         if entry.number or entry.key > 1:  # earlier tries are known by ids that their answers had
-            for provider_id, provider in deadlines.accepted_ids(db, entry.id):
-                found.update(db.execute(_BY_PROVIDER, (provider_id, provider)))
+            for named in db.execute(_EARLIER_IDS, (entry.id,)).fetchall():
+                found.update(db.execute(_BY_PROVIDER, named))
         return [(seq, Receipt(*values)) for seq, *values in sorted(found, key=lambda row: int(row[0]))]
 
     def _receive(self, db: sqlite3.Connection, receipt: Receipt) -> MatchedReceipt:

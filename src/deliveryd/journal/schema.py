@@ -158,7 +158,8 @@ CREATE TABLE decision (                   -- operators' orders that were carried
     message_id INTEGER,                   -- NULL: about no message, or about one that was erased
     at INTEGER NOT NULL,
     verb TEXT NOT NULL, kind TEXT NOT NULL, key TEXT NOT NULL,
-    "user" TEXT, caller TEXT,             -- as the system reports the user; as the user claims
+    "user" TEXT,                          -- as the system reports it
+    caller TEXT,                          -- as the user claims
     reason TEXT                           -- why, as the operator wrote it
 );
 CREATE INDEX decision_message ON decision (message_id) WHERE message_id IS NOT NULL;

@@ -60,7 +60,7 @@ class Reporting:
         self._batch_size = batch_size
         self._flush_interval = flush_interval
         self._unsettled = Unsettled()
-        self._settling = anyio.Lock()
+        self._settling = anyio.Lock(fast_acquire=True)  # a turn of the loop may be long
         self._turns = anyio.CapacityLimiter(MOST_POSTS)
         self._held: dict[int, _Held] = {}  # by message
         self._more = True  # whether the outbox may have events that weren't read
@@ -109,9 +109,8 @@ class Reporting:
             if not rows:
                 return
             answer = await self._post(posts, rows)
-            is_full = (
-                answer is PostAnswer.UNAVAILABLE or self._posting.is_limited or len(rows) >= self._batch_size
-            )
+            is_limited = answer is PostAnswer.UNAVAILABLE or self._posting.is_limited
+            is_full = is_limited or self._more or len(rows) >= self._batch_size
 
     async def _next(self) -> Sequence[OutboxRow]:
         """Read new events, and return those that may be posted now, a batch at most."""
@@ -187,6 +186,8 @@ class Reporting:
         async with self._turns:
             if not self._posting.down:
                 await self._post(posts, part)
+                if self._more:
+                    self._signals.expect_now(0)
                 return
         self._unsettled.take_back(part)
         self._signals.expect_now(0)
@@ -235,8 +236,8 @@ class Reporting:
             if self._unsettled.answered >= self._batch_size:
                 await self._put_held_last()
             await self._settle()
-        if self._more or self._unsettled.first(1, self._held):
-            self._signals.expect_now(0)  # what was behind them may be read or posted now
+        if self._unsettled.first(1, self._held):
+            self._signals.expect_now(0)  # what was behind them may be posted now
 
     async def _settle(self) -> None:
         """Settle what was answered and has nothing unanswered ahead of it."""

@@ -3,6 +3,8 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 # Another interpreter gets an environment of its own: make quick PYTHON=python3.13 VENV=.venv-3.13
 VENV := .venv
 BIN := $(VENV)/bin
+# Containers often set it; then each process compiles the program, and each test run all tests, anew.
+unexport PYTHONDONTWRITEBYTECODE
 PROGRAM := $(VENV)/.program
 TESTS := $(VENV)/.tests
 READY := $(VENV)/.ready

@@ -14,6 +14,11 @@ PROCESS_EVENTS = frozenset(
     {"os.exec", "os.fork", "os.forkpty", "os.posix_spawn", "os.system", "subprocess.Popen"}
 )
 
+# Also where the environment says otherwise, as containers often do: compiling each time takes 0.2 s for each
+# process that is started, and 11 s for the tests in each worker of a run.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
 pytest.register_assert_rewrite("journal")  # its modules hold the cases, and aren't named like tests
 
 # Environments for the quick tier alone have no browser, see locks/test.txt.

@@ -8,6 +8,8 @@ from collections.abc import Generator
 
 import pytest
 
+from support.memory import folder_of_files
+
 NO_SKIPS = "DELIVERYD_NO_SKIPS"
 SOAK = "DELIVERYD_SOAK"
 PROCESS_EVENTS = frozenset(
@@ -60,8 +62,9 @@ def pytest_xdist_auto_num_workers() -> int:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Watch the quick tier in every run, also in those of all tests."""
+    """Watch the quick tier in every run, also in those of all tests; keep `tmp_path` in memory."""
     config.pluginmanager.register(QuickTier(), "quick_tier")
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(folder_of_files()))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -66,6 +66,7 @@ from journal.samples import (
 from support import fake_databases
 from support.directories import NoPostgres, open_postgres
 from support.logs import log_lines
+from support.memory import folder_of_files
 from support.patience import PATIENCE
 from support.pg_proxy import Proxy, proxy_to
 from support.postgres import new_database
@@ -283,7 +284,10 @@ def proxied(source: JournalDatabase) -> Iterator[tuple[JournalDatabase, Proxy]]:
     """The journal behind a proxy."""
     url = urlsplit(source.url)
     server = Path(parse_qs(url.query)["host"][0])
-    with TemporaryDirectory(prefix="pgx-", dir="/tmp") as folder, proxy_to(server, Path(folder)) as proxy:
+    with (
+        TemporaryDirectory(prefix="pgx-", dir=folder_of_files()) as folder,
+        proxy_to(server, Path(folder)) as proxy,
+    ):
         yield JournalDatabase(source.url.replace(str(server), folder)), proxy
 
 
@@ -304,7 +308,7 @@ async def test_a_commit_whose_answer_is_lost_is_neither_lost_nor_done_twice(
 
 async def test_while_the_database_is_down_steps_wait_and_receipts_are_given_back() -> None:
     """A crash of the server loses nothing that was acknowledged; the line stands still meanwhile."""
-    with TemporaryDirectory(prefix="pg-", dir="/tmp"):
+    with TemporaryDirectory(prefix="pg-", dir=folder_of_files()):
         try:
             context = open_postgres()
             server = context.__enter__()

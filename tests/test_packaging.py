@@ -233,11 +233,18 @@ def test_an_old_python_is_refused_with_a_way_out(tmp_path: Path) -> None:
     assert not (tmp_path / ".venv").exists()
 
 
+def copy_rules(folder: Path) -> None:
+    """Have tests in this folder follow the rules of ours."""
+    folder.joinpath("support").mkdir()
+    for name in ("conftest.py", "support/memory.py"):
+        shutil.copy2(ROOT / "tests" / name, folder / name)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("value", "status"), [("1", 1), ("", 0)])
 def test_ci_fails_a_run_that_skips_and_says_why(tmp_path: Path, value: str, status: int) -> None:
     """A skipped test passes on a laptop, and fails in CI with its reason in the output."""
-    shutil.copy2(ROOT / "tests" / "conftest.py", tmp_path)
+    copy_rules(tmp_path)
     case = "import pytest\ndef test_a(): pass\ndef test_b(): pytest.skip('no such tool')\n"
     (tmp_path / "test_case.py").write_text(case, encoding="utf-8")
     environment = {**os.environ, "DELIVERYD_NO_SKIPS": value}
@@ -282,7 +289,7 @@ def test_the_hooks_use_the_locked_tools_and_no_repository() -> None:
 @pytest.mark.slow
 def test_a_test_outside_of_the_slow_tier_starts_no_process(tmp_path: Path) -> None:
     """The same test passes with the mark."""
-    shutil.copy2(ROOT / "tests" / "conftest.py", tmp_path)
+    copy_rules(tmp_path)
     case = "import subprocess, pytest\ndef test_a(): subprocess.run(['true'], check=True)\n"
     case += "@pytest.mark.slow\ndef test_b(): subprocess.run(['true'], check=True)\n"
     (tmp_path / "test_case.py").write_text(case, encoding="utf-8")

@@ -22,6 +22,7 @@ from fleet.balancer import Backend, Balancer, is_ready
 from fleet.line_to_database import DatabaseLine, line_to
 from fleet.oracle import WORKER
 from support.directories import Postgres
+from support.memory import folder_of_files
 from support.messages import message, sms_settings
 from support.patience import PATIENCE
 from support.ports import free_port
@@ -256,7 +257,7 @@ def open_fleet(
     `rate`: messages a second that each provider takes. `places`: how many messages each worker holds at most.
     """
     with ExitStack() as stack:
-        place = Path(stack.enter_context(TemporaryDirectory(prefix="fleet-", dir="/tmp")))
+        place = Path(stack.enter_context(TemporaryDirectory(prefix="fleet-", dir=folder_of_files())))
         server = Postgres(place)
         server.install()
         server.start()

@@ -14,6 +14,7 @@ from fleet.faults import PROGRESS, progress
 from fleet.oracle import Lost
 from fleet.rest import Rest, come_to_rest
 from fleet.stage import Fleet, open_fleet
+from support.memory import folder_of_files
 from support.patience import PATIENCE
 from support.postgres_cluster import PostgresCluster, Standby
 
@@ -88,7 +89,7 @@ def fail_over_to_lagging(folder: Path, workers: int = 2) -> FailOver:
 
 @contextmanager
 def _standby_of(fleet: Fleet) -> Iterator[PostgresCluster]:
-    with TemporaryDirectory(prefix="standby-", dir="/tmp") as folder:
+    with TemporaryDirectory(prefix="standby-", dir=folder_of_files()) as folder:
         standby = Standby(Path(folder), fleet.server)
         standby.install()
         standby.start()

@@ -24,6 +24,7 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from support.listening import Listening, ThreadedServer
+from support.memory import folder_of_files
 from support.patience import PATIENCE
 
 NOBODY = 65534
@@ -213,7 +214,7 @@ def crowd(ids: Collection[int]) -> dict[int, dict[str, str]]:
 @cache
 def _locales() -> TemporaryDirectory[str] | None:
     """A folder with the locale en_US.UTF-8; None: it can't be made here."""
-    folder = TemporaryDirectory(prefix="locales-", dir="/tmp")
+    folder = TemporaryDirectory(prefix="locales-", dir=folder_of_files())
     Path(folder.name).chmod(0o755)
     try:
         subprocess.run(
@@ -304,7 +305,7 @@ def open_postgres(*settings: str) -> Iterator[Postgres]:
 
     Raises NoPostgres.
     """
-    with TemporaryDirectory(prefix="pg-", dir="/tmp") as folder:
+    with TemporaryDirectory(prefix="pg-", dir=folder_of_files()) as folder:
         server = Postgres(Path(folder), settings or ("fsync=off",))
         server.install()
         server.start()

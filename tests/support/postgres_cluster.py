@@ -11,6 +11,7 @@ from tempfile import TemporaryDirectory
 import psycopg
 
 from support.directories import NOBODY, Postgres, open_postgres
+from support.memory import folder_of_files
 
 
 class Standby(Postgres):
@@ -80,7 +81,7 @@ class PostgresCluster:
 @contextmanager
 def open_cluster() -> Iterator[PostgresCluster]:
     """A primary and a standby that streams. Raises NoPostgres."""
-    with open_postgres() as primary, TemporaryDirectory(prefix="pg-", dir="/tmp") as folder:
+    with open_postgres() as primary, TemporaryDirectory(prefix="pg-", dir=folder_of_files()) as folder:
         standby = Standby(Path(folder), primary)
         standby.install()
         standby.start()

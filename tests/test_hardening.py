@@ -14,7 +14,7 @@ import pytest
 
 from support.patience import PATIENCE
 from support.systemd_units import UNITS, unit_settings
-from support.world import World, open_world
+from support.world import PROGRAM, World, open_world
 
 pytestmark = pytest.mark.slow
 
@@ -46,7 +46,7 @@ def test_a_worker_that_crashes_leaves_no_core(world: World, monkeypatch: pytest.
     soft, hard = resource.getrlimit(resource.RLIMIT_CORE)
     resource.setrlimit(resource.RLIMIT_CORE, (hard, hard))
     monkeypatch.chdir(world.folder)  # where the kernel would leave it
-    worker = world.start()
+    worker = world.start(program=PROGRAM)  # a child: it inherits the limit, and its status is read
     resource.setrlimit(resource.RLIMIT_CORE, (soft, hard))
     world.sandbox.wait_for(lambda state: state.requests["queue"] >= 1, PATIENCE)
     assert resource.prlimit(worker.pid, resource.RLIMIT_CORE) == (0, 0)

@@ -18,6 +18,7 @@ import psycopg
 from deliveryd.sandbox.state import SandboxState
 from deliveryd.sandbox.thread import SandboxThread
 from support.configurations import FILES, SMS_GATEWAY
+from support.forked import start_forked
 from support.patience import PATIENCE
 
 PAGE_TOKEN = "0123456789abcdef0123456789abcdef"
@@ -108,27 +109,29 @@ class World:
         *options: str,
         log: str = "warning",
         output: int | None = None,
-        program: Sequence[str] = PROGRAM,
+        program: Sequence[str] | None = None,
         **environ: str,
     ) -> subprocess.Popen[bytes]:
         """Start a worker; what it logs goes to `worker.log` in the folder, or to a descriptor.
 
-        `program`: the interpreter's arguments, for one that prepares something before.
+        `program`: arguments of an interpreter of its own, for one that prepares something before.
         """
+        words = ["run", "--config", str(self.config), *options]
+        env = {**os.environ, "DELIVERYD_LOG__LEVEL": log, "DELIVERYD_LOG__FORMAT": "json", **environ}
         with self.folder.joinpath("worker.log").open("ab") as log_file:
-            worker = subprocess.Popen(
-                [sys.executable, *program, "run", "--config", str(self.config), *options],
-                env={**os.environ, "DELIVERYD_LOG__LEVEL": log, "DELIVERYD_LOG__FORMAT": "json", **environ},
-                stdin=subprocess.DEVNULL,
-                stdout=log_file if output is None else output,
-                stderr=log_file if output is None else output,
-            )
+            to = log_file.fileno() if output is None else output
+            worker = None if program is not None or to < 0 else start_forked(words, output=to, environ=env)
+            if worker is None:
+                worker = subprocess.Popen(
+                    [sys.executable, *(program or PROGRAM), *words],
+                    env=env, stdin=subprocess.DEVNULL, stdout=to, stderr=to,
+                )  # fmt: skip
         self._workers.append(worker)
         return worker
 
     def run_until_idle(self, log: str = "warning", **environ: str) -> None:
         """Run a worker until there is nothing more to do; it must end with status 0."""
-        worker = self.start("--until-idle", log=log, output=None, program=PROGRAM, **environ)
+        worker = self.start("--until-idle", log=log, output=None, program=None, **environ)
         assert worker.wait(PATIENCE) == 0, self.log()[-4000:]
 
     def command(self, *arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:

@@ -1,0 +1,96 @@
+"""Workers as processes, forked from one that has loaded the program, so that a start costs no imports."""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import select
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+
+TESTS = Path(__file__).resolve().parent.parent
+
+
+class Forked(subprocess.Popen[bytes]):
+    """A process that another one has forked, as if it were started here, with files as its streams."""
+
+    _child_created = False
+    _communication_started = False
+
+    def __init__(self, words: Sequence[str], answer: socket.socket) -> None:
+        self.args = [sys.executable, "-m", "deliveryd", *words]
+        self.stdin = self.stdout = self.stderr = None
+        self.returncode: int | None = None
+        self._answer = answer.makefile("rb", 0)  # unbuffered, since it is waited for
+        self.pid = int(self._answer.readline())
+
+    def poll(self) -> int | None:
+        """Return how it ended; None: it hasn't."""
+        return self._ended_within(0.0)
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for its end. Raises TimeoutExpired."""
+        status = self._ended_within(timeout)
+        if status is None:
+            assert timeout is not None
+            raise subprocess.TimeoutExpired(self.args, timeout)
+        return status
+
+    def send_signal(self, sig: int) -> None:
+        """Send a signal, unless it has ended."""
+        if self.poll() is None:
+            os.kill(self.pid, sig)
+
+    def _ended_within(self, timeout: float | None) -> int | None:
+        if self.returncode is None:
+            has_ended, _, _ = select.select([self._answer], [], [], timeout)
+            if has_ended:
+                self.returncode = int(self._answer.readline())
+                self._answer.close()
+        return self.returncode
+
+
+def start_forked(
+    words: Sequence[str], *, output: int, environ: Mapping[str, str]
+) -> subprocess.Popen[bytes] | None:
+    """Start `deliveryd` with these words; None: something in it counts only at an interpreter's start."""
+    other = {name for name in {*environ, *os.environ} if environ.get(name) != _environ().get(name)}
+    if any(name.startswith(("PYTHON", "LC_", "LANG", "LD_", "TZ")) for name in other):
+        return None
+    sys.audit("subprocess.Popen", sys.executable, words, None, environ)  # the quick tier starts none
+    order = {"words": ["deliveryd", *words], "folder": str(Path.cwd()), "environ": dict(environ)}
+    ours, theirs = socket.socketpair()
+    with theirs, Path(os.devnull).open("rb") as nothing:
+        given = [nothing.fileno(), output, output, theirs.fileno()]
+        socket.send_fds(_server(), [json.dumps(order).encode()], given)
+    with ours:
+        return Forked(words, ours)
+
+
+@cache
+def _environ() -> Mapping[str, str]:
+    """The environment of the process that forks, which begins with the first worker."""
+    return dict(os.environ)
+
+
+@cache
+def _server() -> socket.socket:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with theirs:
+        server = subprocess.Popen(
+            [sys.executable, "-m", "support.fork_server", str(theirs.fileno())],
+            env=_environ(), cwd=TESTS, pass_fds=[theirs.fileno()],
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+        )  # fmt: skip
+
+    def end() -> None:
+        ours.close()
+        server.wait()
+
+    atexit.register(end)
+    return ours

@@ -56,9 +56,13 @@ class QuickTier:
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_auto_num_workers() -> int:
-    """Half as many again as cores: a third of the time the tests wait for processes that they started."""
-    return (os.cpu_count() or 1) * 3 // 2
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """Half as many again as cores: a third of the time the tests wait for processes that they started.
+
+    Those of the quick tier start none, and each further worker collects all tests once more.
+    """
+    cores = os.cpu_count() or 1
+    return cores if config.option.markexpr == "not slow" else cores * 3 // 2
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -63,6 +63,7 @@ def test_an_id_of_the_old_service_is_never_told_to_another_as_sent(world: Virtua
     assert len(world.service.events) == told
 
 
+@pytest.mark.slow
 def test_a_template_of_the_old_service_is_never_sent_for_another(world: VirtualWorld) -> None:
     """With a journal of its own and the cache of before, the new service's settings are requested."""
     world.service.enqueue(message(1))

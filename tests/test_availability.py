@@ -57,6 +57,7 @@ def down_until(world: VirtualWorld, seconds: float, verdict: Verdict = BUSY) -> 
         world.channels[name].verdict = lambda _: verdict if trio.current_time() < seconds else ACCEPTED
 
 
+@pytest.mark.slow
 def test_a_channel_that_is_down_for_too_long_leaves_its_messages_to_the_next_one(
     fallback: VirtualWorld,
 ) -> None:
@@ -86,6 +87,7 @@ def test_a_channel_that_is_down_for_too_long_leaves_its_messages_to_the_next_one
     assert not ids_of(sent_by(fallback, "email")) & set(range(151, 200))
 
 
+@pytest.mark.slow
 def test_the_time_that_a_channel_is_down_goes_on_over_a_restart(fallback: VirtualWorld) -> None:
     """A probe comes first, and finds it still down."""
     down_until(fallback, 3600)
@@ -105,6 +107,7 @@ def test_the_time_that_a_channel_is_down_goes_on_over_a_restart(fallback: Virtua
     assert len(ids_of(sent_by(fallback, "email"))) >= 40
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("restarts", [0, 1])
 def test_a_message_goes_on_when_only_providers_are_left_to_it_that_are_down_for_too_long(
     fallback: VirtualWorld, restarts: int
@@ -129,6 +132,7 @@ def test_a_message_goes_on_when_only_providers_are_left_to_it_that_are_down_for_
     assert all_sent(fallback, 50)
 
 
+@pytest.mark.slow
 def test_a_channel_that_works_after_a_restart_takes_its_messages(fallback: VirtualWorld) -> None:
     """Though it was down for long before: the probe that comes first is accepted."""
     down_until(fallback, 1200)
@@ -154,6 +158,7 @@ def test_a_channel_that_works_after_a_restart_takes_its_messages(fallback: Virtu
     assert not sent_by(fallback, "email")
 
 
+@pytest.mark.slow
 def test_a_provider_that_was_disabled_meanwhile_is_not_down_since_then(world: VirtualWorld) -> None:
     """It was down, and is enabled again with a restart: its first failure gives up nothing."""
     world.add(EMAIL)
@@ -182,6 +187,7 @@ def test_a_provider_that_was_disabled_meanwhile_is_not_down_since_then(world: Vi
     assert not sent_by(world, "email")
 
 
+@pytest.mark.slow
 def test_without_another_channel_messages_wait_for_as_long_as_it_takes(world: VirtualWorld) -> None:
     down_until(world, 1800)
     enqueue(world, 200)
@@ -191,6 +197,7 @@ def test_without_another_channel_messages_wait_for_as_long_as_it_takes(world: Vi
     assert len(before) < 300
 
 
+@pytest.mark.slow
 def test_what_is_in_doubt_stays_although_its_channel_is_down_for_long(fallback: VirtualWorld) -> None:
     down_until(fallback, 2400, InDoubt("cut off"))
     enqueue(fallback, 100)
@@ -215,6 +222,7 @@ async def work(world: VirtualWorld, scene: Callable[[], Awaitable[None]]) -> Non
         supervisor.stop()
 
 
+@pytest.mark.slow
 def test_a_channel_that_works_again_takes_what_went_on_to_one_that_is_down(fallback: VirtualWorld) -> None:
     """Also where no new message comes that would be its probe."""
     a, b, mail = fallback.channels[A], fallback.channels[B], fallback.channels["email"]
@@ -234,6 +242,7 @@ def test_a_channel_that_works_again_takes_what_went_on_to_one_that_is_down(fallb
     assert all_sent(fallback, 40)
 
 
+@pytest.mark.slow
 def test_a_later_channel_that_works_again_takes_what_waits_for_the_first(world: VirtualWorld) -> None:
     """Both were given up, and the last channel has nothing for these messages."""
     tables = EMAIL.replace("email", "messenger").replace("body", "text") + EMAIL
@@ -257,6 +266,7 @@ def test_a_later_channel_that_works_again_takes_what_waits_for_the_first(world: 
 # clocks that are set
 
 
+@pytest.mark.slow
 def test_a_clock_put_forward_gives_up_no_channel(
     fallback: VirtualWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -272,6 +282,7 @@ def test_a_clock_put_forward_gives_up_no_channel(
     assert not sent_by(fallback, "email")
 
 
+@pytest.mark.slow
 def test_a_clock_put_forward_before_a_restart_gives_up_no_channel(
     fallback: VirtualWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -108,6 +108,7 @@ def pipe() -> Iterator[tuple[int, Output]]:
     os.close(reading)
 
 
+@pytest.mark.slow
 def test_a_gap_is_told_in_its_place_with_the_number_of_lines(pipe: tuple[int, Output]) -> None:
     """What was kept follows in order; then one line says how many are missing; then new ones."""
     reading, output = pipe
@@ -135,6 +136,7 @@ def test_an_inherited_pipe_keeps_its_flags(pipe: tuple[int, Output]) -> None:
     assert not fcntl.fcntl(output.fileno(), fcntl.F_GETFL) & os.O_NONBLOCK
 
 
+@pytest.mark.slow
 def test_a_full_disk_costs_whole_lines_and_is_told(tmp_path: Path) -> None:
     """The line that fitted in part is finished once there is room, and nothing follows it on its line."""
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)

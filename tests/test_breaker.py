@@ -308,6 +308,7 @@ def test_a_refusal_is_an_answer(world: VirtualWorld, lines: Callable[[], list[ob
     assert not lines()
 
 
+@pytest.mark.slow
 def test_a_temporary_answer_about_one_recipient_is_an_answer(
     world: VirtualWorld, lines: Callable[[], list[object]]
 ) -> None:

@@ -57,6 +57,7 @@ def test_paragraphs_of_help_are_filled(words: tuple[str, ...]) -> None:
             assert len(line) + 1 + len(following.split()[0]) > 78, line
 
 
+@pytest.mark.slow
 def test_every_command_has_a_configuration_by_itself() -> None:
     """Wherever `--config` can be given, it can be left out; some commands need none."""
     optional = {("health",), ("channels", "list"), ("channels", "show"), ("lint",)}

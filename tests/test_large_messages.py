@@ -89,6 +89,7 @@ def _html(size: int) -> str:
     return f"<html><body>{line * (size // len(line))}</body></html>"
 
 
+@pytest.mark.slow
 @pytest.mark.anyio
 async def test_a_large_mail_is_composed_beside_the_loop() -> None:
     """1 MiB of HTML is sent whole, and no turn of the loop makes more than some thousand calls."""
@@ -104,6 +105,7 @@ async def test_a_large_mail_is_composed_beside_the_loop() -> None:
     assert turns.longest < MOST_CALLS
 
 
+@pytest.mark.slow
 @pytest.mark.anyio
 async def test_many_mails_are_composed_beside_the_loop() -> None:
     """Of thirty HTML mails that begin together, none is composed in the loop, whatever its size."""
@@ -120,6 +122,7 @@ async def test_many_mails_are_composed_beside_the_loop() -> None:
     assert turns.longest < MOST_CALLS
 
 
+@pytest.mark.slow
 @pytest.mark.anyio
 async def test_large_mails_do_not_hold_up_another_provider() -> None:
     """A large SMS that comes after twenty mails is written after one of them, and not after all."""
@@ -179,6 +182,7 @@ async def test_a_large_answer_of_the_queue_is_read_beside_the_loop() -> None:
     assert turns.longest < MOST_CALLS
 
 
+@pytest.mark.slow
 @pytest.mark.anyio
 async def test_a_batch_of_nothing_but_malformed_elements_is_read_in_slices() -> None:
     """Ten thousand elements in 30 KiB, none of which is a message."""

@@ -105,6 +105,7 @@ def test_no_key_has_two_contents_after_a_provider_of_the_channel_was_removed(wor
     }
 
 
+@pytest.mark.slow
 def test_a_provider_that_is_back_does_not_get_its_old_key_with_new_content(world: VirtualWorld) -> None:
     """It was removed after a 503: for this message it is spent, and the error says why."""
     world.write(providers("a"))
@@ -135,6 +136,7 @@ def test_a_message_that_was_only_tried_in_vain_comes_back_to_its_provider(world:
     assert world.service.statuses(1) == ["dequeued", "sent"]
 
 
+@pytest.mark.slow
 def test_a_provider_that_was_left_while_it_was_down_stays_spent_after_a_crash(world: VirtualWorld) -> None:
     """The worker dies in the first attempt at the other one: its intent says which one was left."""
     world.write(providers("a", "b"))

@@ -86,6 +86,7 @@ def sent(world: VirtualWorld, ids: Collection[int]) -> int:
     return sum("sent" in world.service.statuses(id_) for id_ in ids)
 
 
+@pytest.mark.slow
 def test_what_waits_for_one_that_cannot_be_reached_is_the_probe_of_another(world: VirtualWorld) -> None:
     """Both were down when it came, and nothing follows it."""
     a, b = a_and_b(world)
@@ -107,6 +108,7 @@ def test_what_waits_for_one_that_cannot_be_reached_is_the_probe_of_another(world
     assert sent(world, ids) == len(ids)
 
 
+@pytest.mark.slow
 def test_what_may_have_arrived_goes_to_the_next_channel_once_that_works(world: VirtualWorld) -> None:
     """It was down too when the first one was given up."""
     world.add(EMAIL)
@@ -132,6 +134,7 @@ def test_what_may_have_arrived_goes_to_the_next_channel_once_that_works(world: V
     assert sent(world, range(1, 13)) == 12
 
 
+@pytest.mark.slow
 def test_what_may_have_arrived_goes_to_a_provider_that_needs_more_of_the_customer(
     world: VirtualWorld,
 ) -> None:
@@ -172,6 +175,7 @@ def forgotten_after_its_first_try(world: VirtualWorld, until: float, then: Verdi
     return first
 
 
+@pytest.mark.slow
 def test_what_waits_alone_is_the_probe_of_its_provider_once_that_is_reached(world: VirtualWorld) -> None:
     """Else it would wait until it is looked at again, five minutes later."""
     first = forgotten_after_its_first_try(world, 60.0, ACCEPTED)
@@ -206,6 +210,7 @@ def test_what_no_other_reaches_is_not_looked_at_each_second(world: VirtualWorld)
     play(world, scene)
 
 
+@pytest.mark.slow
 def test_what_may_have_arrived_is_no_probe_of_settings_that_the_other_one_refuses(
     world: VirtualWorld,
 ) -> None:
@@ -229,6 +234,7 @@ def test_what_may_have_arrived_is_no_probe_of_settings_that_the_other_one_refuse
     assert sent(world, range(200, 240)) >= 39  # the breaker of a may open with one of them
 
 
+@pytest.mark.slow
 def test_what_no_other_provider_reaches_stays_with_its_own(world: VirtualWorld) -> None:
     """An answer without certainty doesn't end it, while the other one works for others."""
     world.directory = Registry(phone="+1")

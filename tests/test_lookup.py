@@ -321,6 +321,7 @@ def test_a_provider_that_cannot_be_asked_is_asked_again(virtual: VirtualWorld) -
     assert virtual.service.statuses(1) == ["dequeued", "sent"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("found", [Taken("p"), NotTaken()])
 def test_questions_while_the_lookup_is_down_use_up_no_try(virtual: VirtualWorld, found: Found) -> None:
     """Of four tries one was made: after thirty questions the message is found there, or repeated."""
@@ -332,6 +333,7 @@ def test_questions_while_the_lookup_is_down_use_up_no_try(virtual: VirtualWorld,
     assert virtual.journal_rows("SELECT tries FROM message") == [(2,)]
 
 
+@pytest.mark.slow
 def test_the_pause_between_questions_grows(virtual: VirtualWorld) -> None:
     """Up to `retry.max`, as between tries, and never below `after`."""
     virtual.write(virtual.path.read_text().replace('base = "1s", max = "1s"', 'base = "1m", max = "16m"'))
@@ -342,6 +344,7 @@ def test_the_pause_between_questions_grows(virtual: VirtualWorld) -> None:
     assert 480 <= pauses[-1] <= 961
 
 
+@pytest.mark.slow
 def test_what_expires_while_the_lookup_is_down_says_so(virtual: VirtualWorld) -> None:
     """The questions end with the message."""
     settings = json.loads(virtual.service.settings[1])

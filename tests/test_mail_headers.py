@@ -165,6 +165,7 @@ def test_every_line_has_a_length_that_servers_take() -> None:
         assert not re.search(rb"[^\t -\xff]", b"".join(lines))
 
 
+@pytest.mark.slow
 def test_encoded_words_have_a_length_that_readers_take() -> None:
     """At most 75 characters each, and 76 on a line that has one (RFC 2047, 2), whatever follows on it."""
     for letter in letters()[:2000]:

@@ -49,6 +49,7 @@ def test_pages_in_the_place_of_the_service_are_waited_out(
     assert not world.journal_rows("SELECT lost FROM log WHERE lost > 0")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("status", [200, 404])
 def test_pages_leave_old_copies_of_settings_in_use(world: VirtualWorld, status: int) -> None:
     """As in any outage: what was fetched before is used for `settings.stale_while_down`, and kept."""

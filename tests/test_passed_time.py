@@ -261,6 +261,7 @@ def test_deliveries_are_told_though_the_clock_was_eight_days_ahead(
     assert unmatched == [(1,)]
 
 
+@pytest.mark.slow
 def test_messages_are_deleted_when_their_retention_has_passed(world: VirtualWorld) -> None:
     """Also after a step, once that much time went by; what is known of the clock is kept for the next run."""
     clock = SteppingClock()

@@ -135,6 +135,7 @@ async def test_pages_of_large_variables_are_overwritten_when_they_are_given_up(t
 # the journal's log
 
 
+@pytest.mark.slow
 def test_what_was_emptied_has_left_the_log_of_a_running_worker_within_15_minutes(tmp_path: Path) -> None:
     """Though nothing else happens meanwhile that would overwrite it."""
     world = VirtualWorld(tmp_path)

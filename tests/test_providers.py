@@ -148,6 +148,7 @@ def test_the_line_shares_messages_by_weight(world: VirtualWorld) -> None:
     assert len(sent_by(world, A)) + len(sent_by(world, B)) == 1000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("busy", [BUSY, BY_A_GATEWAY], ids=["busy", "503 of a gateway"])
 def test_while_one_answers_503_the_other_takes_all_within_seconds_and_the_shares_return(
     world: VirtualWorld, busy: Verdict
@@ -196,6 +197,7 @@ def test_while_one_answers_503_the_other_takes_all_within_seconds_and_the_shares
     assert 3 < len(probes) < 40
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "verdict",
     [BUSY, BY_A_GATEWAY, Misconfigured("provider answered 401")],
@@ -213,6 +215,7 @@ def test_what_waits_for_a_provider_goes_to_the_other_when_it_is_down(
     assert seconds < 120
 
 
+@pytest.mark.slow
 def test_what_a_gateway_answered_503_for_does_not_come_back_to_it(world: VirtualWorld) -> None:
     """It may have arrived after all, and would have to say the same there."""
     enqueue(world, 100)
@@ -236,6 +239,7 @@ def test_what_a_gateway_answered_503_for_does_not_come_back_to_it(world: Virtual
     assert not [at for at, each in sent_by(world, A) if each.entry.id in seen and at > 30]
 
 
+@pytest.mark.slow
 def test_what_is_in_doubt_never_moves(world: VirtualWorld) -> None:
     """It is repeated where it was made, under its key, however long that provider is down."""
     enqueue(world, 200)
@@ -249,6 +253,7 @@ def test_what_is_in_doubt_never_moves(world: VirtualWorld) -> None:
     assert len(keys) == len(ids_of(sent_by(world, A)))
 
 
+@pytest.mark.slow
 def test_a_provider_is_probed_while_another_one_that_is_down_has_all_messages(world: VirtualWorld) -> None:
     """Nothing waits for the one of weight 0, whose only message is held in doubt: it is tried as well."""
     text = world.path.read_text(encoding="utf-8").replace("weight = 20", 'weight = 0\non_in_doubt = "hold"')
@@ -272,6 +277,7 @@ def test_a_provider_is_probed_while_another_one_that_is_down_has_all_messages(wo
     )
 
 
+@pytest.mark.slow
 def test_no_message_is_used_as_a_probe_while_no_connection_can_be_made(world: VirtualWorld) -> None:
     provider = world.channels[A]
     assert isinstance(provider, Provider)

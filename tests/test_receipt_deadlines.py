@@ -143,6 +143,7 @@ def columns(world: VirtualWorld, *names: str) -> list[tuple[Any, ...]]:
 # The next channel
 
 
+@pytest.mark.slow
 def test_a_silent_messenger_is_followed_by_an_sms_and_the_service_receives_sent_twice(
     world: VirtualWorld,
 ) -> None:
@@ -155,6 +156,7 @@ def test_a_silent_messenger_is_followed_by_an_sms_and_the_service_receives_sent_
     assert second.rendered.fields["text"] == "hello you"
 
 
+@pytest.mark.slow
 def test_what_is_reported_only_when_it_fails_has_no_deadline(world: VirtualWorld) -> None:
     """A second provider of the channel confirms; what the first one took isn't sent once more."""
     text = world.path.read_text(encoding="utf-8")
@@ -169,6 +171,7 @@ def test_what_is_reported_only_when_it_fails_has_no_deadline(world: VirtualWorld
     assert not world.channels["sms"].attempts
 
 
+@pytest.mark.slow
 def test_a_delivery_in_time_ends_it(world: VirtualWorld) -> None:
     async def story(worker: VirtualSupervisor) -> None:
         await trio.sleep_until(DEADLINE - 1)
@@ -180,6 +183,7 @@ def test_a_delivery_in_time_ends_it(world: VirtualWorld) -> None:
     assert columns(world, "variables", "confirm_by") == [(None, None)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("pause", "sms_at"), [(0.0, DEADLINE), (3600.0, DEADLINE + 3600.0)])
 def test_after_a_restart_the_deadline_goes_on_and_the_time_without_a_listener_does_not_count(
     world: VirtualWorld, pause: float, sms_at: float
@@ -196,6 +200,7 @@ def test_after_a_restart_the_deadline_goes_on_and_the_time_without_a_listener_do
     assert sent_at(world, "sms")[0] == pytest.approx(sms_at, abs=10)
 
 
+@pytest.mark.slow
 def test_a_delivery_one_second_late_before_the_next_intent_ends_it(world: VirtualWorld) -> None:
     """The SMS waits for its turn at that time, since another one has just used the rate."""
     change_keys(world, "[channels.sms]", '[channels.sms]\nrate = "1/m"')
@@ -212,6 +217,7 @@ def test_a_delivery_one_second_late_before_the_next_intent_ends_it(world: Virtua
     assert [dispatch.entry.id for _, dispatch in world.channels["sms"].attempts] == [2]
 
 
+@pytest.mark.slow
 def test_a_delivery_one_second_late_while_it_waits_for_the_next_channel_ends_it(world: VirtualWorld) -> None:
     """The SMS provider is busy: the message is in the journal, due in a while."""
     keep_busy(world)
@@ -229,6 +235,7 @@ def test_a_delivery_one_second_late_while_it_waits_for_the_next_channel_ends_it(
     ]
 
 
+@pytest.mark.slow
 def test_a_delivery_one_second_late_after_the_next_intent_is_reported_once_with_its_channel(
     world: VirtualWorld,
 ) -> None:
@@ -245,6 +252,7 @@ def test_a_delivery_one_second_late_after_the_next_intent_is_reported_once_with_
     assert told(world) == ["dequeued", "sent", "sent", "delivered messenger"]
 
 
+@pytest.mark.slow
 def test_a_delivery_after_the_next_acceptance_is_reported_once_with_the_first_channel(
     world: VirtualWorld,
 ) -> None:
@@ -257,6 +265,7 @@ def test_a_delivery_after_the_next_acceptance_is_reported_once_with_the_first_ch
     assert told(world) == ["dequeued", "sent", "sent", "delivered sms"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", ['receipt_deadline = "10m"', 'receipt_failed_then = "next"'])
 def test_another_provider_of_the_same_channel_is_no_next_channel(world: VirtualWorld, key: str) -> None:
     """Both would reach the same silent messenger; its events carry the channel's name."""
@@ -280,6 +289,7 @@ def test_another_provider_of_the_same_channel_is_no_next_channel(world: VirtualW
 # No other channel
 
 
+@pytest.mark.slow
 def test_without_content_for_a_later_channel_it_stays_sent(world: VirtualWorld) -> None:
     """The row says why; a delivery counts afterwards as well."""
     offer(world, MESSENGER_ALONE)
@@ -296,6 +306,7 @@ def test_without_content_for_a_later_channel_it_stays_sent(world: VirtualWorld) 
     assert told(world) == ["dequeued", "sent", "delivered messenger"]
 
 
+@pytest.mark.slow
 def test_an_earlier_channel_of_the_order_is_no_later_one(world: VirtualWorld) -> None:
     """The SMS goes out since the messenger can't be filled; its deadline leads to no messenger."""
     change_keys(world, 'receipt_deadline = "10m"\n', "")
@@ -307,6 +318,7 @@ def test_an_earlier_channel_of_the_order_is_no_later_one(world: VirtualWorld) ->
     assert columns(world, "confirm_by", "variables") == [(None, None)]
 
 
+@pytest.mark.slow
 def test_an_earlier_channel_is_no_later_one_although_that_of_the_message_is_off_by_now(
     world: VirtualWorld,
 ) -> None:
@@ -324,6 +336,7 @@ def test_an_earlier_channel_is_no_later_one_although_that_of_the_message_is_off_
     assert told(world) == ["dequeued", "sent", "sent"]
 
 
+@pytest.mark.slow
 def test_an_expired_message_stays_sent(world: VirtualWorld) -> None:
     expires_at = format_instant(START + int(5 * MINUTE * 1e6))
     offer(world, BOTH, delivery={"expiresAt": expires_at})
@@ -332,6 +345,7 @@ def test_an_expired_message_stays_sent(world: VirtualWorld) -> None:
     assert not world.channels["sms"].attempts
 
 
+@pytest.mark.slow
 def test_a_message_that_expires_while_the_next_channel_is_busy_stays_sent(world: VirtualWorld) -> None:
     keep_busy(world)
     offer(world, BOTH, delivery={"expiresAt": format_instant(START + int(13 * MINUTE * 1e6))})
@@ -341,6 +355,7 @@ def test_a_message_that_expires_while_the_next_channel_is_busy_stays_sent(world:
     assert columns(world, "state", "provider", "variables") == [(State.SENT, "messenger", None)]
 
 
+@pytest.mark.slow
 def test_if_all_later_channels_fail_one_error_names_all(world: VirtualWorld) -> None:
     """A delivery after that counts, and `sent` isn't reported again."""
     world.channels["sms"].verdict = lambda _: Refused("no such number")
@@ -358,6 +373,7 @@ def test_if_all_later_channels_fail_one_error_names_all(world: VirtualWorld) -> 
     ]
 
 
+@pytest.mark.slow
 def test_a_failure_reported_meanwhile_is_told_if_no_later_channel_takes_the_message(
     world: VirtualWorld,
 ) -> None:
@@ -380,6 +396,7 @@ def test_until_idle_does_not_wait_for_a_deadline(world: VirtualWorld) -> None:
     assert told(world) == ["dequeued", "sent"]
 
 
+@pytest.mark.slow
 def test_a_worker_that_ends_leaves_a_deadline_that_passes_meanwhile_to_the_next_start(
     world: VirtualWorld,
 ) -> None:
@@ -402,6 +419,7 @@ def test_a_worker_that_ends_leaves_a_deadline_that_passes_meanwhile_to_the_next_
     assert told(world) == ["dequeued", "sent", "sent"]
 
 
+@pytest.mark.slow
 def test_a_changed_deadline_applies_to_later_acceptances(world: VirtualWorld) -> None:
     async def run() -> None:
         async with running(world):
@@ -417,6 +435,7 @@ def test_a_changed_deadline_applies_to_later_acceptances(world: VirtualWorld) ->
     assert second[0] == pytest.approx(DEADLINE, abs=10)
 
 
+@pytest.mark.slow
 def test_nothing_is_kept_for_channels_without_the_keys(world: VirtualWorld) -> None:
     change_keys(world, 'receipt_deadline = "10m"\n', "")
     lived(world, nothing, 15 * MINUTE)
@@ -428,6 +447,7 @@ def test_nothing_is_kept_for_channels_without_the_keys(world: VirtualWorld) -> N
 # A failure that is reported
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("key", "events"),
     [
@@ -463,6 +483,7 @@ def test_a_late_failure_without_a_later_channel_is_an_error(world: VirtualWorld)
 # A provider that reports nothing
 
 
+@pytest.mark.slow
 def test_deadlines_of_a_provider_that_reports_nothing_stand_still_until_it_reports(
     world: VirtualWorld,
 ) -> None:
@@ -485,6 +506,7 @@ def test_deadlines_of_a_provider_that_reports_nothing_stand_still_until_it_repor
     assert events == ["receipt.silent", "receipt.reporting", "receipt.unconfirmed"]
 
 
+@pytest.mark.slow
 def test_of_a_silent_provider_a_hundred_go_on_one_by_one_and_no_more(world: VirtualWorld) -> None:
     """The count outlives a restart."""
 
@@ -503,6 +525,7 @@ def test_of_a_silent_provider_a_hundred_go_on_one_by_one_and_no_more(world: Virt
 # Overdue
 
 
+@pytest.mark.slow
 def test_what_is_never_confirmed_is_counted_once_and_listed(world: VirtualWorld) -> None:
     change_keys(world, 'receipt_deadline = "10m"', 'receipt_overdue = "1h"')
     enqueue(world, 2, 3)
@@ -524,6 +547,7 @@ def test_what_is_never_confirmed_is_counted_once_and_listed(world: VirtualWorld)
 # A reload
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("others", [RECEIPT, ""])
 def test_a_reload_that_removes_a_provider_drops_its_deadlines(world: VirtualWorld, others: str) -> None:
     """As a start does, whether another one reports or not: what was sent, or is just being sent, stays so."""

@@ -370,6 +370,7 @@ def sns_table() -> dict[str, Any]:
     }  # fmt: skip
 
 
+@pytest.mark.slow
 async def test_requests_that_anybody_sends_provoke_few_fetches(
     tmp_path: Path, amazon: tuple[rsa.RSAPrivateKey, bytes]
 ) -> None:

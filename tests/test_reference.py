@@ -33,6 +33,7 @@ def test_a_generated_page_is_what_the_generator_writes(name: str) -> None:
     assert (DOCS / "reference" / name).read_text(encoding="utf-8") == GENERATOR["page"](name)
 
 
+@pytest.mark.slow
 def test_every_key_and_option_has_a_meaning() -> None:
     """No row of a generated table ends with an empty cell."""
     for name in GENERATOR["PAGES"]:

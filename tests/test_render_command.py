@@ -348,6 +348,7 @@ def several(tmp_path: Path) -> Iterator[World]:
         yield world
 
 
+@pytest.mark.slow
 def test_the_message_id_decides_between_providers_by_their_weights(several: World) -> None:
     """As it does in the worker: the same ID leads to the same provider."""
     chosen = []

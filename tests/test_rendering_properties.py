@@ -95,6 +95,7 @@ def test_text_without_braces_is_unchanged(text: str, variables: dict[str, str]) 
     assert render({"text": text}, variables, "messenger") == Rendered("messenger", "en", {"text": text})
 
 
+@pytest.mark.slow
 @given(value=st.text())
 def test_html_shows_values_as_they_are(value: str) -> None:
     """What a reader of HTML sees for a value is the value, and no tag of it is left."""

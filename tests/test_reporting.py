@@ -571,6 +571,7 @@ def _many_answers() -> list[ServiceError]:
     ]
 
 
+@pytest.mark.slow
 @in_virtual_time
 @pytest.mark.parametrize("failure", _many_answers(), ids=str)
 async def test_an_event_that_the_service_fails_at_holds_up_no_other(
@@ -631,6 +632,7 @@ async def test_a_single_batch_with_an_event_that_the_service_fails_at(tmp_path: 
         await station.service.accepts(BATCH - 1, 60)
 
 
+@pytest.mark.slow
 @in_virtual_time
 async def test_every_third_event_fails_and_all_others_are_accepted(tmp_path: Path) -> None:
     """Within minutes, and those of one message stay in order."""
@@ -805,6 +807,7 @@ async def test_messages_with_failing_events_take_no_places(tmp_path: Path) -> No
         assert {entry.id for entry in station.recorder.take_ready()} == {*bad, *good}
 
 
+@pytest.mark.slow
 @in_virtual_time
 async def test_an_outage_in_which_everything_fails_costs_a_post_a_pause(
     tmp_path: Path, lines: Callable[[], list[dict[str, Any]]]
@@ -832,6 +835,7 @@ async def test_an_outage_in_which_everything_fails_costs_a_post_a_pause(
     assert [line["event"] for line in lines()].count("events.recovered") == 1
 
 
+@pytest.mark.slow
 @in_virtual_time
 async def test_a_reload_counts_while_some_events_are_always_refused(tmp_path: Path) -> None:
     """Posts of new events have the new size from then on."""
@@ -864,6 +868,7 @@ class CountingJournal:
         return rows
 
 
+@pytest.mark.slow
 @in_virtual_time
 async def test_many_refused_events_are_read_about_once(tmp_path: Path) -> None:
     """2,000 of 10,000 are refused at 5 ms a post: what is unsettled isn't read again and again."""

@@ -47,6 +47,7 @@ def sent(config: Path, name: str, to: dict[str, str], *more: str) -> Answered:
     )  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PLAYED)
 def test_an_accepted_message_is_shown_with_request_and_answer(config: Path, name: str) -> None:
     answered = sent(config, name, GOOD)
@@ -57,6 +58,7 @@ def test_an_accepted_message_is_shown_with_request_and_answer(config: Path, name
     assert answered.out.startswith(("request\n  POST http://127.0.0.1:", "request\n  GET http://127.0.0.1:"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in PLAYED if name != "webhook"])  # it has no recipient
 def test_a_refused_message_is_shown_and_fails(config: Path, name: str) -> None:
     answered = sent(config, name, BAD, "--json")
@@ -65,6 +67,7 @@ def test_a_refused_message_is_shown_and_fails(config: Path, name: str) -> None:
     assert "of answers" in answered.data["decided_by"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["twilio", "whatsapp", "infobip", "telegram"])
 def test_an_opt_out_is_told_from_a_refusal(config: Path, name: str) -> None:
     answered = sent(config, name, OPTED_OUT, "--json")
@@ -78,6 +81,7 @@ def test_an_empty_text_is_not_sent(config: Path) -> None:
     assert (answered.status, "must not be empty" in answered.err) == (2, True)
 
 
+@pytest.mark.slow
 def test_a_provider_may_be_named_by_its_identity_alone(config: Path) -> None:
     common = ("--to", "+447700900123", "--text", "Hi", "--json")
     found = command("send-test", "--config", config, "--channel", "sms/twilio", *common)
@@ -88,6 +92,7 @@ def test_a_provider_may_be_named_by_its_identity_alone(config: Path) -> None:
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_without_an_answer_the_message_may_have_been_sent_or_not(config: Path, tmp_path: Path) -> None:
     text = config.read_text(encoding="utf-8")
     address = next(line for line in text.splitlines() if line.endswith('/twilio"'))
@@ -99,6 +104,7 @@ def test_without_an_answer_the_message_may_have_been_sent_or_not(config: Path, t
     )
 
 
+@pytest.mark.slow
 def test_a_number_that_cannot_be_read_is_not_sent(config: Path) -> None:
     answered = command(
         "send-test",

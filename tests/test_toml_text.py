@@ -19,6 +19,7 @@ VALUES: st.SearchStrategy[Any] = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(st.dictionaries(TEXTS, VALUES, max_size=5))
 def test_what_is_written_is_read_back(table: dict[str, Any]) -> None:
     assert tomllib.loads("\n".join(toml_lines(table))) == table

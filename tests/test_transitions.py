@@ -237,6 +237,7 @@ def test_a_message_that_was_sent_before_stays_so_unless_a_later_channel_failed()
 # Who makes steps
 
 
+@pytest.mark.slow
 def test_steps_are_made_in_one_module() -> None:
     """Only it calls the constructors of Transition and ReceiptStep."""
     makers = {

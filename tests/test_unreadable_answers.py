@@ -63,6 +63,7 @@ def test_one_unreadable_answer_does_not_hold_a_message(world: VirtualWorld) -> N
     assert world.service.statuses(1) == ["dequeued", "sent"]
 
 
+@pytest.mark.slow
 def test_a_provider_with_unreadable_answers_stops_after_a_few(world: VirtualWorld) -> None:
     """They count as failures: its breaker opens, and a hundred messages don't all go out in doubt."""
     world.add("concurrency = 2\n")

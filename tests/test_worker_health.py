@@ -166,6 +166,7 @@ def test_settings_that_a_provider_refuses_are_named_and_cost_no_readiness(world:
     scene(world, play)
 
 
+@pytest.mark.slow
 def test_too_many_waiting_messages_are_a_reason_not_to_be_ready(world: VirtualWorld) -> None:
     """The sentence names the key that an operator would turn."""
     world.add("[queue]\nmax_waiting = 3\n")

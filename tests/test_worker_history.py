@@ -93,6 +93,7 @@ def test_a_delay_beyond_the_last_bound_is_told_as_that() -> None:
     play(scene)
 
 
+@pytest.mark.slow
 def test_what_is_kept_is_bounded_and_the_same_until_it_grows() -> None:
     """Ten minutes by the second, an hour by ten seconds, however long the worker runs."""
 

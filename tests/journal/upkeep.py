@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import pytest
+
 from deliveryd.journal.base import Counts, Doubtful, Open, OutboxRow
 from deliveryd.model import Malformed, Outcome, Transition
 from deliveryd.runtime import waits
@@ -196,6 +198,7 @@ class UpkeepCases:
             await journal.prune(NOW + 5, 3)
             assert (await journal.counts()).receipts_unmatched == 5
 
+    @pytest.mark.slow
     async def test_twenty_thousand_messages_at_once(self, open_journal: OpenJournal) -> None:
         ids = range(1, 20_001)
         entries = [attempt_on(id_) for id_ in ids]

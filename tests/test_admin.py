@@ -33,6 +33,7 @@ from deliveryd.metrics import Metrics
 from deliveryd.telemetry.overview import Failure, as_json
 from support.overviews import IDLE, Worker, provider
 from support.patience import PATIENCE
+from support.plain_http import NO_TLS
 
 
 @pytest.fixture(params=[False, True], ids=["asyncio", "uvloop"])
@@ -61,7 +62,10 @@ def metrics() -> Metrics:
 @pytest.mark.anyio
 async def test_the_pages_of_a_healthy_worker() -> None:
     """Each answers 200 in its own form, and may not be cached or framed."""
-    async with serving(admin_app(Worker(), metrics())) as url, httpx.AsyncClient(base_url=url) as client:
+    async with (
+        serving(admin_app(Worker(), metrics())) as url,
+        httpx.AsyncClient(verify=NO_TLS, base_url=url) as client,
+    ):
         index = await client.get("/")
         assert index.headers["content-type"] == "text/html; charset=utf-8"
         livez = await client.get("/livez")
@@ -85,7 +89,7 @@ async def test_a_reason_that_is_no_unicode_keeps_no_page_from_being_shown() -> N
     """Adapters of other packages give reasons."""
     failed = provider("sms", last_failure=Failure("try_again", "no \ud800", IDLE.at))
     app = admin_app(Worker(shown=dataclasses.replace(IDLE, providers=[failed])), metrics())
-    async with serving(app) as url, httpx.AsyncClient(base_url=url) as client:
+    async with serving(app) as url, httpx.AsyncClient(verify=NO_TLS, base_url=url) as client:
         assert "no \\ud800" in (await client.get("/")).text
         assert (await client.get("/status")).json()["providers"][0]["last_failure"]["reason"] == "no \ud800"
 
@@ -94,7 +98,10 @@ async def test_a_reason_that_is_no_unicode_keeps_no_page_from_being_shown() -> N
 async def test_a_stuck_or_unready_worker_answers_503() -> None:
     """Each check fails on its own and says why."""
     worker = Worker(is_alive=False, is_ready=False)
-    async with serving(admin_app(worker, metrics())) as url, httpx.AsyncClient(base_url=url) as client:
+    async with (
+        serving(admin_app(worker, metrics())) as url,
+        httpx.AsyncClient(verify=NO_TLS, base_url=url) as client,
+    ):
         livez, readyz = await client.get("/livez"), await client.get("/readyz")
         assert (livez.status_code, livez.text.splitlines()[0]) == (503, "stuck")
         assert (readyz.status_code, readyz.text) == (503, "not ready\nthe outbox is full\n")
@@ -104,7 +111,10 @@ async def test_a_stuck_or_unready_worker_answers_503() -> None:
 @pytest.mark.anyio
 async def test_the_pages_only_read() -> None:
     """Nothing can be posted, and there is nothing beside the pages."""
-    async with serving(admin_app(Worker(), metrics())) as url, httpx.AsyncClient(base_url=url) as client:
+    async with (
+        serving(admin_app(Worker(), metrics())) as url,
+        httpx.AsyncClient(verify=NO_TLS, base_url=url) as client,
+    ):
         assert (await client.post("/status", content=b"x" * 1_000_000)).status_code == 405
         assert (await client.get("/docs")).status_code == 404
         head = await client.head("/livez")
@@ -122,7 +132,10 @@ async def test_the_pages_only_read() -> None:
 async def test_the_pages_are_shown_to_who_asks_by_address_or_a_name_that_is_allowed(host: str) -> None:
     """Probes and scrapers come by address; a name is what the operator says it is."""
     app = admin_app(Worker(), metrics(), ["worker.internal"])
-    async with serving(app) as url, httpx.AsyncClient(base_url=url, headers={"Host": host}) as client:
+    async with (
+        serving(app) as url,
+        httpx.AsyncClient(verify=NO_TLS, base_url=url, headers={"Host": host}) as client,
+    ):
         assert (await client.get("/status")).status_code == 200
 
 
@@ -145,7 +158,10 @@ async def test_the_pages_are_shown_to_who_asks_by_address_or_a_name_that_is_allo
 async def test_a_web_page_whose_name_leads_here_reads_nothing(host: str) -> None:
     """Its name is the Host of its requests (DNS rebinding); the answer names the key for those who may."""
     app = admin_app(Worker(), metrics(), ["worker.internal"])
-    async with serving(app) as url, httpx.AsyncClient(base_url=url, headers={"Host": host}) as client:
+    async with (
+        serving(app) as url,
+        httpx.AsyncClient(verify=NO_TLS, base_url=url, headers={"Host": host}) as client,
+    ):
         for path in ("/", "/livez", "/readyz", "/metrics", "/status", "/none"):
             answer = await client.get(path)
             assert answer.status_code == 421
@@ -158,7 +174,10 @@ async def test_a_web_page_whose_name_leads_here_reads_nothing(host: str) -> None
 async def test_a_web_page_of_another_site_cannot_take_the_places_of_viewers(site: str) -> None:
     """It couldn't read a stream, but hold it open; a link to the page works."""
     foreign = {"Sec-Fetch-Site": site, "Sec-Fetch-Dest": "iframe"}
-    async with serving(admin_app(Worker(), metrics())) as url, httpx.AsyncClient(base_url=url) as client:
+    async with (
+        serving(admin_app(Worker(), metrics())) as url,
+        httpx.AsyncClient(verify=NO_TLS, base_url=url) as client,
+    ):
         for path in ("/page/stream", "/status/stream", "/tail", "/metrics", "/"):
             assert (await client.get(path, headers=foreign)).status_code == 403
         link = {"Sec-Fetch-Site": site, "Sec-Fetch-Dest": "document"}
@@ -260,7 +279,10 @@ def test_addresses_are_read() -> None:
 @pytest.mark.anyio
 async def test_stopping_is_quick_even_with_open_connections() -> None:
     """A client that keeps its connection, and one that never finishes its request, don't hold up the end."""
-    async with serving(admin_app(Worker(), metrics())) as url, httpx.AsyncClient(base_url=url) as client:
+    async with (
+        serving(admin_app(Worker(), metrics())) as url,
+        httpx.AsyncClient(verify=NO_TLS, base_url=url) as client,
+    ):
         assert (await client.get("/livez")).status_code == 200
         host, port = parse_listen(url.removeprefix("http://"))
         with socket.create_connection((host, port)) as slow:
@@ -298,7 +320,7 @@ async def test_cancelling_closes_the_socket() -> None:
     listen = url_of(bound).removeprefix("http://")
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(server.serve, admin_app(Worker(), metrics()), bound, anyio.Event())
-        async with httpx.AsyncClient() as client:
+        async with httpx.AsyncClient(verify=NO_TLS) as client:
             assert (await client.get(f"http://{listen}/livez")).status_code == 200
         tasks.cancel_scope.cancel()
     bind("admin.listen", listen).close()
@@ -308,7 +330,10 @@ async def test_cancelling_closes_the_socket() -> None:
 async def test_signals_stay_with_the_supervisor() -> None:
     """Serving leaves the handlers of the process as they are."""
     before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
-    async with serving(admin_app(Worker(), metrics())) as url, httpx.AsyncClient(base_url=url) as client:
+    async with (
+        serving(admin_app(Worker(), metrics())) as url,
+        httpx.AsyncClient(verify=NO_TLS, base_url=url) as client,
+    ):
         assert (await client.get("/livez")).status_code == 200
         assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)) == before
 
@@ -443,7 +468,7 @@ async def test_the_longest_silent_connection_gives_way_to_a_new_one(monkeypatch:
     async with serving(admin_app(Worker(), metrics())) as url:
         host, port = parse_listen(url.removeprefix("http://"))
         idle = [await anyio.connect_tcp(host, port) for _ in range(3)]
-        async with httpx.AsyncClient(base_url=url) as client:
+        async with httpx.AsyncClient(verify=NO_TLS, base_url=url) as client:
             assert (await client.get("/livez")).status_code == 200
         with pytest.raises((anyio.EndOfStream, anyio.BrokenResourceError)):
             await idle[0].receive()
@@ -463,7 +488,7 @@ async def test_a_stream_that_is_read_goes_on_beyond_the_limit_of_a_request(
     monkeypatch.setattr(server, "_REQUEST_TIMEOUT", 0.5)
     async with (
         serving(admin_app(Worker(), metrics())) as url,
-        httpx.AsyncClient(base_url=url) as client,
+        httpx.AsyncClient(verify=NO_TLS, base_url=url) as client,
         client.stream("GET", path) as answer,
     ):
         assert answer.headers["content-type"] == "text/event-stream"
@@ -473,7 +498,10 @@ async def test_a_stream_that_is_read_goes_on_beyond_the_limit_of_a_request(
 
 @pytest.mark.anyio
 async def test_a_viewer_who_left_frees_a_place() -> None:
-    async with serving(admin_app(Worker(), metrics())) as url, httpx.AsyncClient(base_url=url) as client:
+    async with (
+        serving(admin_app(Worker(), metrics())) as url,
+        httpx.AsyncClient(verify=NO_TLS, base_url=url) as client,
+    ):
         for _ in range(MOST_VIEWERS + 1):  # one after the other
             async with client.stream("GET", "/page/stream") as answer:
                 assert answer.status_code == 200
@@ -483,7 +511,10 @@ async def test_a_viewer_who_left_frees_a_place() -> None:
 async def test_a_viewer_who_left_frees_a_place_whatever_else_it_requested() -> None:
     """Requests behind a stream, which never get their turn, don't hide that the connection is lost."""
     stream = b"GET /page/stream HTTP/1.1\r\nHost: localhost\r\n\r\n"
-    async with serving(admin_app(Worker(), metrics())) as url, httpx.AsyncClient(base_url=url) as client:
+    async with (
+        serving(admin_app(Worker(), metrics())) as url,
+        httpx.AsyncClient(verify=NO_TLS, base_url=url) as client,
+    ):
         for _ in range(MOST_VIEWERS):
             viewer = await anyio.connect_tcp(*parse_listen(url.removeprefix("http://")))
             await viewer.send(stream + stream)
@@ -501,7 +532,7 @@ async def test_a_viewer_who_left_frees_a_place_whatever_else_it_requested() -> N
 @pytest.mark.anyio
 async def test_stopping_ends_streams_at_once(caplog: pytest.LogCaptureFixture) -> None:
     """They would go on for ever; their end is no error for the log."""
-    async with httpx.AsyncClient() as client:
+    async with httpx.AsyncClient(verify=NO_TLS) as client:
         async with serving(admin_app(Worker(), metrics())) as url:
             answer = await client.send(client.build_request("GET", f"{url}/page/stream"), stream=True)
             await anext(answer.aiter_lines())

@@ -16,6 +16,7 @@ from deliveryd.http.addresses import bind, url_of
 from deliveryd.metrics import Metrics
 from deliveryd.model import Entry
 from support.overviews import Worker
+from support.plain_http import NO_TLS
 
 
 @pytest.fixture
@@ -30,7 +31,7 @@ async def client_of(worker: Worker) -> AsyncIterator[httpx.AsyncClient]:
     bound, stop = bind("admin.listen", "127.0.0.1:0"), anyio.Event()
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(server.serve, admin_app(worker, Metrics(["sms"], "1")), bound, stop)
-        async with httpx.AsyncClient(base_url=url_of(bound)) as client:
+        async with httpx.AsyncClient(verify=NO_TLS, base_url=url_of(bound)) as client:
             yield client
         stop.set()
 

@@ -14,6 +14,7 @@ import pytest
 from playwright.sync_api import BrowserContext, Page, expect, sync_playwright
 
 from deliveryd.sandbox.thread import SandboxThread
+from support.plain_http import NO_TLS
 
 CHROMIUM = shutil.which("chromium")
 FLAGS = [
@@ -70,7 +71,7 @@ def page(browser: BrowserContext, sandbox: SandboxThread) -> Iterator[Page]:
 
 
 def post(sandbox: SandboxThread, path: str, body: Any) -> None:
-    answer = httpx.post(sandbox.base_url + path, json=body, trust_env=False)
+    answer = httpx.post(sandbox.base_url + path, json=body, trust_env=False, verify=NO_TLS)
     answer.raise_for_status()
 
 

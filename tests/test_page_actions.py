@@ -17,6 +17,7 @@ from deliveryd.http.addresses import bind, url_of
 from deliveryd.http.wrong_tries import MOST_WRONG
 from deliveryd.metrics import Metrics
 from support.overviews import TOKEN, Operator, Worker
+from support.plain_http import NO_TLS
 
 pytestmark = pytest.mark.anyio
 
@@ -40,7 +41,7 @@ async def serving(operator: Operator | None) -> AsyncIterator[httpx.AsyncClient]
     bound, stop = bind("admin.listen", "127.0.0.1:0"), anyio.Event()
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(server.serve, app, bound, stop)
-        async with httpx.AsyncClient(base_url=url_of(bound)) as client:
+        async with httpx.AsyncClient(verify=NO_TLS, base_url=url_of(bound)) as client:
             yield client
         stop.set()
 

@@ -24,6 +24,7 @@ from deliveryd.runtime import renewal
 from deliveryd.sandbox.faults import ApplyThenDelay
 from support.messages import message, sms_settings
 from support.patience import PATIENCE
+from support.plain_http import NO_TLS
 from support.world import World, open_world
 
 pytestmark = pytest.mark.slow
@@ -61,7 +62,7 @@ def start(world: World) -> tuple[Popen[bytes], str]:
 def report(url: str, provider_id: str, status: str = "delivered", secret: str = SECRET) -> httpx.Response:
     body = json.dumps({"id": provider_id, "status": status, "at": "2026-01-02T03:04:05.000006Z"}).encode()
     signature = hmac.new(secret.encode(), body, hashlib.sha256).hexdigest()
-    return httpx.post(url, content=body, headers={"X-Signature": signature}, trust_env=False)
+    return httpx.post(url, content=body, headers={"X-Signature": signature}, trust_env=False, verify=NO_TLS)
 
 
 def sent_message(world: World, id_: int = 1) -> str:
@@ -85,7 +86,9 @@ def test_a_forged_receipt_is_refused_and_changes_nothing(world: World) -> None:
     worker, url = start(world)
     provider_id = sent_message(world)
     assert report(url, provider_id, secret="wrong").status_code == 401
-    unsigned = httpx.post(url, json={"id": provider_id, "status": "delivered"}, trust_env=False)
+    unsigned = httpx.post(
+        url, json={"id": provider_id, "status": "delivered"}, trust_env=False, verify=NO_TLS
+    )
     assert unsigned.status_code == 401
     worker.terminate()
     assert worker.wait(PATIENCE) == 0
@@ -139,10 +142,12 @@ def test_a_failure_after_sent_ends_in_an_error_and_nothing_follows_a_delivery(wo
 
 def test_an_oversized_or_unreadable_report_is_refused_and_the_worker_goes_on(world: World) -> None:
     _, url = start(world)
-    assert httpx.post(url, content=b"x" * 100_000, trust_env=False).status_code == 413
+    assert httpx.post(url, content=b"x" * 100_000, trust_env=False, verify=NO_TLS).status_code == 413
     body = b"not json"
     signature = hmac.new(SECRET.encode(), body, hashlib.sha256).hexdigest()
-    refused = httpx.post(url, content=body, headers={"X-Signature": signature}, trust_env=False)
+    refused = httpx.post(
+        url, content=body, headers={"X-Signature": signature}, trust_env=False, verify=NO_TLS
+    )
     assert refused.status_code == 400
     assert "JSON" in refused.text
     assert report(url, sent_message(world)).status_code == 200
@@ -151,11 +156,11 @@ def test_an_oversized_or_unreadable_report_is_refused_and_the_worker_goes_on(wor
 def test_only_posts_and_gets_of_channels_are_reports(world: World) -> None:
     """Other methods and paths have answers of their own, and a report that breaks off leaves no line."""
     worker, url = start(world)
-    assert httpx.put(url, trust_env=False).status_code == 405
-    assert httpx.get(url, trust_env=False).status_code == 401
-    assert httpx.post(f"{url}/more", trust_env=False).status_code == 404
-    assert httpx.post(f"{url}/", trust_env=False).status_code == 401
-    assert httpx.post(url.replace("/sms", "/%73ms"), trust_env=False).status_code == 401
+    assert httpx.put(url, trust_env=False, verify=NO_TLS).status_code == 405
+    assert httpx.get(url, trust_env=False, verify=NO_TLS).status_code == 401
+    assert httpx.post(f"{url}/more", trust_env=False, verify=NO_TLS).status_code == 404
+    assert httpx.post(f"{url}/", trust_env=False, verify=NO_TLS).status_code == 401
+    assert httpx.post(url.replace("/sms", "/%73ms"), trust_env=False, verify=NO_TLS).status_code == 401
     with socket.create_connection((httpx.URL(url).host, httpx.URL(url).port or 0)) as line:
         line.sendall(b"POST /receipts/sms HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\nhalf")
     assert report(f"{url}/", sent_message(world)).status_code == 200
@@ -183,7 +188,7 @@ def test_requests_that_are_no_reports_are_logged_seldom_and_counted(world: World
     world.sandbox.wait_for(lambda state: state.requests["queue"] >= 1, PATIENCE)
     admin, receipts = re.findall(r'"listen": "(http://[^"]+)"', world.log())
     url = f"{receipts}/receipts/sms"
-    with httpx.Client(trust_env=False) as client:
+    with httpx.Client(verify=NO_TLS, trust_env=False) as client:
         assert {client.post(f"{receipts}/receipts/smms{n}").status_code for n in range(5)} == {404}
         assert {client.put(url).status_code for _ in range(4)} == {405}
         assert (

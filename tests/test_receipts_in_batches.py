@@ -19,6 +19,7 @@ import httpx
 import pytest
 
 from support.patience import PATIENCE
+from support.plain_http import NO_TLS
 from support.world import World, open_world
 
 pytestmark = pytest.mark.slow
@@ -125,7 +126,7 @@ class Sender(threading.Thread):
         self.over = threading.Event()
 
     def run(self) -> None:
-        with httpx.Client(trust_env=False, timeout=PATIENCE) as client:
+        with httpx.Client(verify=NO_TLS, trust_env=False, timeout=PATIENCE) as client:
             for number, body in enumerate(self._bodies):
                 if number % 5 == 0:
                     self._cut(body)
@@ -192,7 +193,7 @@ def test_while_a_secret_rotates_under_load_not_one_receipt_is_refused(world: Wor
 
     def report(first: int) -> None:
         number = first
-        with httpx.Client(trust_env=False, timeout=PATIENCE) as client:
+        with httpx.Client(verify=NO_TLS, trust_env=False, timeout=PATIENCE) as client:
             while not over.is_set():
                 body = json.dumps({"id": f"p{number}", "status": "delivered"}).encode()
                 signature = hmac.new(signing[0].encode(), body, hashlib.sha256).hexdigest()

@@ -37,6 +37,7 @@ from deliveryd.sandbox.state import CUSTOMER_GROUPS, SandboxState
 from deliveryd.sandbox.thread import SandboxThread
 from support.messages import message
 from support.patience import PATIENCE
+from support.plain_http import NO_TLS
 
 AT = "2026-01-31T12:00:00.000001Z"
 
@@ -55,7 +56,7 @@ def sandbox(now: list[float]) -> Iterator[SandboxThread]:
 
 @pytest.fixture
 def client(sandbox: SandboxThread) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=sandbox.base_url, trust_env=False, timeout=PATIENCE) as opened:
+    with httpx.Client(verify=NO_TLS, base_url=sandbox.base_url, trust_env=False, timeout=PATIENCE) as opened:
         yield opened
 
 
@@ -309,7 +310,7 @@ def test_closing_takes_less_than_a_second_even_when_clients_hang(endpoint: Stand
     ended: queue.Queue[Exception] = queue.Queue()
 
     def wait_for_ever(base_url: str) -> None:
-        with httpx.Client(base_url=base_url, trust_env=False, timeout=30.0) as client:
+        with httpx.Client(verify=NO_TLS, base_url=base_url, trust_env=False, timeout=30.0) as client:
             try:
                 client.get(path)
             except httpx.HTTPError as error:
@@ -453,7 +454,10 @@ def test_the_story_can_be_loaded_and_taken(sandbox: SandboxThread, client: httpx
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_sandbox_runs_in_an_asyncio_loop_and_leaves_signals_alone(anyio_backend: str) -> None:
     handlers = [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)]
-    async with Sandbox() as sandbox, httpx.AsyncClient(base_url=sandbox.base_url, trust_env=False) as client:
+    async with (
+        Sandbox() as sandbox,
+        httpx.AsyncClient(verify=NO_TLS, base_url=sandbox.base_url, trust_env=False) as client,
+    ):
         assert [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)] == handlers
         async with anyio.create_task_group() as group:
             group.start_soon(sandbox.wait_for, lambda state: state.statuses(1) == ["dequeued"])

@@ -25,6 +25,7 @@ from deliveryd.sandbox.signing import SigningForm, body_values
 from deliveryd.sandbox.thread import SandboxThread
 from support.messages import message
 from support.patience import PATIENCE
+from support.plain_http import NO_TLS
 from support.ports import free_port
 from support.terminal import command
 
@@ -160,7 +161,7 @@ def test_a_report_with_another_secret_is_refused(sandbox: SandboxThread) -> None
 
 def test_another_address_of_a_provider_is_refused(tmp_path: Path) -> None:
     for sandbox in sandbox_as("twilio", tmp_path):
-        found = httpx.post(f"{sandbox.base_url}/twilio/2010-04-01/Other.json", trust_env=False)
+        found = httpx.post(f"{sandbox.base_url}/twilio/2010-04-01/Other.json", trust_env=False, verify=NO_TLS)
         assert found.status_code == 404
         assert "twilio has no address 2010-04-01/Other.json" in found.text
 
@@ -172,7 +173,7 @@ def test_a_message_can_be_looked_up_where_its_provider_can_be_asked(tmp_path: Pa
             address, json={"to": ["447700900123"], "client_reference": "m-1"}, trust_env=False
         ).json()
         known, unknown = (
-            httpx.get(address, params={"client_reference": each}, trust_env=False).json()
+            httpx.get(address, params={"client_reference": each}, trust_env=False, verify=NO_TLS).json()
             for each in ("m-1", "m-2")
         )
         assert known["batches"] == [{"id": sent["id"], "client_reference": "m-1"}]
@@ -184,7 +185,9 @@ def test_a_repeat_is_rejected_where_the_provider_rejects_repeats(tmp_path: Path)
     for sandbox in sandbox_as("infobip", tmp_path):
         request = {"messages": [{"destinations": [{"to": "447700900123", "messageId": "m-1"}]}]}
         answers = [
-            httpx.post(f"{sandbox.base_url}/infobip/sms/3/messages", json=request, trust_env=False).json()
+            httpx.post(
+                f"{sandbox.base_url}/infobip/sms/3/messages", json=request, trust_env=False, verify=NO_TLS
+            ).json()
             for _ in range(2)
         ]
         assert [each["messages"][0]["status"]["id"] for each in answers] == [26, 23]

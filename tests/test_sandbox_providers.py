@@ -19,6 +19,7 @@ import trustme
 from deliveryd.sandbox.state import SandboxState
 from deliveryd.sandbox.thread import SandboxThread
 from support.patience import PATIENCE
+from support.plain_http import NO_TLS
 
 
 @pytest.fixture
@@ -35,7 +36,7 @@ def sandbox(now: list[float]) -> Iterator[SandboxThread]:
 
 @pytest.fixture
 def client(sandbox: SandboxThread) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=sandbox.base_url, trust_env=False, timeout=PATIENCE) as opened:
+    with httpx.Client(verify=NO_TLS, base_url=sandbox.base_url, trust_env=False, timeout=PATIENCE) as opened:
         yield opened
 
 

@@ -13,6 +13,7 @@ import httpx
 
 from hostile.inputs import deep
 from hostile.stage import Case, Stage, signature
+from support.plain_http import NO_TLS
 
 FLOOD = 500
 SILENT = 600
@@ -43,7 +44,7 @@ def delivered(stage: Stage) -> tuple[int, bytes]:
 def flood(stage: Stage, bodies: Iterator[tuple[bytes, str | None]], *statuses: int) -> str:
     """Many reports over one connection; a genuine one among them counts."""
     id_, genuine = delivered(stage)
-    with httpx.Client(trust_env=False) as client:
+    with httpx.Client(verify=NO_TLS, trust_env=False) as client:
         answers = [post(stage, client, body, signed).status_code for body, signed in bodies]
         assert set(answers) == set(statuses)
         assert post(stage, client, genuine).status_code == 200
@@ -66,7 +67,7 @@ def of_nobody(stage: Stage) -> str:
 def replayed(stage: Stage) -> str:
     """The same genuine report, again and again."""
     _, genuine = delivered(stage)
-    with httpx.Client(trust_env=False) as client:
+    with httpx.Client(verify=NO_TLS, trust_env=False) as client:
         assert post(stage, client, genuine).status_code == 200
     return flood(stage, ((genuine, None) for _ in range(FLOOD)), 200)
 
@@ -101,7 +102,7 @@ def silent(stage: Stage) -> str:
             if number % 2:
                 line.sendall(b"POST /receipts/sms HTTP/1.1\r\nhost: x\r\nx-half:")
         id_, genuine = delivered(stage)
-        with httpx.Client(trust_env=False, timeout=5.0) as client:
+        with httpx.Client(verify=NO_TLS, trust_env=False, timeout=5.0) as client:
             assert post(stage, client, genuine).status_code == 200
         open_files = stage.worker.open_files
         assert open_files < 300

@@ -20,6 +20,7 @@ from deliveryd.sandbox.thread import SandboxThread
 from support.configurations import FILES, SMS_GATEWAY
 from support.forked import start_forked
 from support.patience import PATIENCE
+from support.plain_http import NO_TLS
 
 PAGE_TOKEN = "0123456789abcdef0123456789abcdef"
 PROGRAM = ("-m", "deliveryd")
@@ -185,4 +186,4 @@ def open_world(folder: Path) -> Iterator[World]:
 
 def get(url: str) -> httpx.Response:
     """Get a page of a worker's server."""
-    return httpx.get(url, trust_env=False, timeout=PATIENCE)
+    return httpx.get(url, trust_env=False, verify=NO_TLS, timeout=PATIENCE)

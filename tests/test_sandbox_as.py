@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,6 +21,7 @@ from deliveryd.sandbox.impersonation import values_of
 from deliveryd.sandbox.scenario import demo_scenario
 from deliveryd.sandbox.signing import SigningForm, body_values
 from deliveryd.sandbox.thread import SandboxThread
+from support.forked import start_deliveryd
 from support.messages import message
 from support.patience import PATIENCE
 from support.plain_http import NO_TLS
@@ -87,10 +86,8 @@ def sandbox(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[SandboxT
 def worker(sandbox: SandboxThread, tmp_path: Path) -> Iterator[None]:
     """A worker with the configuration that the sandbox wrote."""
     environ = {**os.environ, "DELIVERYD_ADMIN__LISTEN": "", "DELIVERYD_LOG__LEVEL": "warning"}
-    started = subprocess.Popen(
-        [sys.executable, "-m", "deliveryd", "run", "--config", str(tmp_path / "config.toml")], env=environ
-    )
-    with started as process:
+    words = ["run", "--config", str(tmp_path / "config.toml")]
+    with start_deliveryd(words, output=2, environ=environ) as process:
         yield
         process.terminate()
         assert process.wait(PATIENCE) == 0

@@ -55,13 +55,14 @@ class Forked(subprocess.Popen[bytes]):
         return self.returncode
 
 
-def start_forked(
+def start_deliveryd(
     words: Sequence[str], *, output: int, environ: Mapping[str, str]
-) -> subprocess.Popen[bytes] | None:
-    """Start `deliveryd` with these words; None: something in it counts only at an interpreter's start."""
+) -> subprocess.Popen[bytes]:
+    """Start `deliveryd` with these words, in a new interpreter if the environment is meant for that."""
     other = {name for name in {*environ, *os.environ} if environ.get(name) != _environ().get(name)}
     if any(name.startswith(("PYTHON", "LC_", "LANG", "LD_", "TZ")) for name in other):
-        return None
+        program = [sys.executable, "-m", "deliveryd", *words]
+        return subprocess.Popen(program, env=environ, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
     sys.audit("subprocess.Popen", sys.executable, words, None, environ)  # the quick tier starts none
     order = {"words": ["deliveryd", *words], "folder": str(Path.cwd()), "environ": dict(environ)}
     ours, theirs = socket.socketpair()

@@ -18,7 +18,7 @@ import psycopg
 from deliveryd.sandbox.state import SandboxState
 from deliveryd.sandbox.thread import SandboxThread
 from support.configurations import FILES, SMS_GATEWAY
-from support.forked import start_forked
+from support.forked import start_deliveryd
 from support.patience import PATIENCE
 from support.plain_http import NO_TLS
 
@@ -121,8 +121,9 @@ class World:
         env = {**os.environ, "DELIVERYD_LOG__LEVEL": log, "DELIVERYD_LOG__FORMAT": "json", **environ}
         with self.folder.joinpath("worker.log").open("ab") as log_file:
             to = log_file.fileno() if output is None else output
-            worker = None if program is not None or to < 0 else start_forked(words, output=to, environ=env)
-            if worker is None:
+            if program is None and to >= 0:
+                worker = start_deliveryd(words, output=to, environ=env)
+            else:
                 worker = subprocess.Popen(
                     [sys.executable, *(program or PROGRAM), *words],
                     env=env, stdin=subprocess.DEVNULL, stdout=to, stderr=to,

@@ -12,6 +12,7 @@ from deliveryd import transitions
 from deliveryd.channels import http_verdicts
 from deliveryd.channels.base import Attempted, Dispatch
 from deliveryd.delivery import attempts, dispatch_queue, dispatcher, preparation, request_slots, settings
+from deliveryd.delivery.in_flight import InFlightLimit
 from deliveryd.delivery.lane import Kit
 from deliveryd.delivery.recorder import Recorder
 from deliveryd.delivery.request_slots import RequestSlots
@@ -58,6 +59,11 @@ def lost_batch_untold(patch: Patch) -> None:
 def nameless_elements_in_the_way(patch: Patch) -> None:
     """No more is asked for, though elements that can't be reported come again and again."""
     patch.setattr(Batch, "nameless", 0)
+
+
+def taken_without_a_place(patch: Patch) -> None:
+    """More is asked for while the line has as many messages as it may."""
+    patch.setattr(InFlightLimit, "free_to_take", property(lambda self: self.most))
 
 
 def malformed_without_dequeued(patch: Patch) -> None:

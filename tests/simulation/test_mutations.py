@@ -16,6 +16,7 @@ MOST_PLANS = 300
 SEEN = {
     "part_of_a_batch_thrown_away": 47,
     "nameless_elements_in_the_way": 99,
+    "taken_without_a_place": 9,
     "repeats_sent_again": 25,
     "taken_with_a_full_disk": 272,
     "content_rendered_anew_on_a_repeat": 52,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -267,6 +268,9 @@ class Worker(Supervisor):
             return
         # A take that is under way may meet what came due meanwhile, and what operators have begin anew.
         most = tuning.in_flight + min(tuning.take, tuning.in_flight)
+        # Past elements without an id so many more are asked for, and messages may come in their place.
+        nameless = Counter(handed.request for handed in self._world.ledger.handed if handed.id is None)
+        most += max(nameless.values(), default=0)
         ordered = self._world.ledger.ordered
         most += len({id_ for order in ordered if order.verb is Action.RETRY for id_ in order.message_ids})
         if self._world.kept.is_shared:  # what the dead had is counted as well, and comes on top when adopted

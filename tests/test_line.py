@@ -131,7 +131,10 @@ def test_what_was_whole_of_a_batch_that_breaks_off_is_sent_and_the_rest_is_told(
 
 
 def test_malformed_messages_do_not_keep_those_behind_them_in_the_queue(world: World) -> None:
-    """A queue that offers each message until its `dequeued` hears that of malformed ones too, once."""
+    """A queue that offers each message until its `dequeued` hears that of malformed ones, too.
+
+    It offers some again before it hears it, where all is slow.
+    """
     fill(world, 0)
     world.change("[queue]", "[queue]\nbatch_size = 10")
     world.state.redeliver_after = 0.05
@@ -139,9 +142,9 @@ def test_malformed_messages_do_not_keep_those_behind_them_in_the_queue(world: Wo
     world.state.enqueue(*malformed, *(message(id_, 1, 1) for id_ in range(101, 121)))
     world.run_until_idle()
     for id_ in range(1, 11):
-        assert world.state.statuses(id_)[:2] == ["dequeued", "error"]
+        assert list(dict.fromkeys(world.state.statuses(id_)))[:2] == ["dequeued", "error"]
     for id_ in range(101, 121):
-        assert world.state.statuses(id_)[:2] == ["dequeued", "sent"]
+        assert list(dict.fromkeys(world.state.statuses(id_)))[:2] == ["dequeued", "sent"]
 
 
 def test_one_event_refused_is_set_aside_and_the_others_are_accepted(world: World) -> None:

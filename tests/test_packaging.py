@@ -234,7 +234,7 @@ def test_an_old_python_is_refused_with_a_way_out(tmp_path: Path) -> None:
 
 
 def copy_rules(folder: Path) -> None:
-    """Have tests in this folder follow the rules of ours."""
+    """Put the configuration of these tests into a folder with others."""
     folder.joinpath("support").mkdir()
     for name in ("conftest.py", "support/memory.py"):
         shutil.copy2(ROOT / "tests" / name, folder / name)

@@ -26,19 +26,10 @@ from crashes.failpoints import Failpoint, Watch, install
 from deliveryd.commands.app import main as deliveryd
 from deliveryd.delivery import availability, deadlines
 from deliveryd.runtime.threads import Blocking, in_thread
+from support.fork_server import LOADED_LATER
 
 OFTEN = 0.1
 """Seconds between two looks for what passes unnoticed otherwise."""
-
-LOADED_LATER = (
-    "anyio._backends._asyncio",
-    "deliveryd.channels.http",
-    "deliveryd.channels.smtp",
-    "deliveryd.commands.run.run",
-    "uvicorn.protocols.http.httptools_impl",
-    "uvloop",
-)
-"""What a worker would import after its start."""
 
 
 def main() -> None:

@@ -18,7 +18,7 @@ _WORDS = re.compile(
 )
 _JOINED = re.compile(r"CROSS JOIN (\w+)\s+WHERE (.*?)(?= LIMIT|$)", re.DOTALL)
 _LATERAL = r"CROSS JOIN LATERAL (SELECT \1.* FROM \1 WHERE \2 OFFSET 0) AS \1"
-"""SQLite joins in the order that is written; PostgreSQL would begin with a table that is small by now."""
+"""SQLite joins in the order that is written. PostgreSQL begins with a table that is small when it plans."""
 
 _SEVERAL = re.compile(r"(INSERT INTO \w+ \([^)]*\) VALUES )(\([^)]*\))(, \2)+")
 _INSERT = re.compile(
@@ -65,11 +65,9 @@ def prepared(sql: str) -> Prepared:
         places.append((int(number) - 1 if number else len(places), numbers["one"] is None))
         if numbers["ids"] is not None:
             return "= ANY (%s::bigint[])"
-        return (
-            "%s"
-            if numbers["one"] is not None
-            else f"unnest(%s::text[]){found['alias'] or ' AS given'}(value)"
-        )
+        if numbers["set"] is not None:
+            return f"unnest(%s::text[]){found['alias'] or ' AS given'}(value)"
+        return "%s"
 
     return Prepared(_WORDS.sub(replaced, _JOINED.sub(_LATERAL, sql)), places)
 

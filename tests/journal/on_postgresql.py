@@ -1,7 +1,7 @@
 """The embedded journal on PostgreSQL: its tables and statements, in a database with four functions more.
 
-Nobody runs this. It shows that the statements are written in the SQL that both databases understand, for a
-journal in a database to use them as they are.
+No worker runs this. It shows that the statements are written in SQL that both databases understand, so that a
+journal in a database can use them as they are.
 """
 
 from __future__ import annotations
@@ -53,8 +53,7 @@ _IN_POSTGRESQL = {
     r"\bBLOB\b": "bytea",
     r" WITHOUT ROWID": "",
 }
-_OWN = "INSERT INTO meta VALUES ('namespace', 'abcdef'), ('stop_key', '0123456789abcdef')"
-
+_KEYS = "INSERT INTO meta VALUES ('namespace', 'abcdef'), ('stop_key', '0123456789abcdef')"
 
 _OF_LOG = frozenset({"message", "unaccepted", "event", "post", "tombstone", "beginning", "log"})
 """The tables whose rows belong to a log."""
@@ -145,7 +144,7 @@ def _connect(url: str) -> sqlite3.Connection:
     )
     connection.execute("SET deliveryd.log = '1'")
     if connection.execute("SELECT to_regclass('message')").fetchone() == (None,):
-        for script in (FUNCTIONS, _schema(), _OWN):
+        for script in (FUNCTIONS, _schema(), _KEYS):
             connection.execute(script.encode(), prepare=False)
     return cast("sqlite3.Connection", Database(connection))
 

@@ -41,7 +41,7 @@ def become_a_worker(orders: socket.socket) -> bool:
             orders.close()
             *streams, answer = descriptors
             _see_end(answer, streams)
-            _furnish(json.loads(order), answer, streams)
+            _set_up(json.loads(order), answer, streams)
             return True
         for each in descriptors:
             os.close(each)
@@ -63,7 +63,7 @@ def _see_end(answer: int, streams: list[int]) -> None:
     os._exit(0)
 
 
-def _furnish(order: dict[str, object], answer: int, streams: list[int]) -> None:
+def _set_up(order: dict[str, object], answer: int, streams: list[int]) -> None:
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
     for each in (answer, *streams):

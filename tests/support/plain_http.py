@@ -5,4 +5,4 @@ from __future__ import annotations
 import ssl
 
 NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-"""Trusts nobody. A client without it reads all authorities when it is made, which takes 30 ms."""
+"""It has no authorities. A client without it reads all of the system when it is made, which takes 30 ms."""

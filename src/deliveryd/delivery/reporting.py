@@ -60,7 +60,7 @@ class Reporting:
         self._batch_size = batch_size
         self._flush_interval = flush_interval
         self._unsettled = Unsettled()
-        self._settling = anyio.Lock(fast_acquire=True)  # a turn of the loop may be long
+        self._settling = anyio.Lock(fast_acquire=True)  # without a turn of the loop, which may be long
         self._turns = anyio.CapacityLimiter(MOST_POSTS)
         self._held: dict[int, _Held] = {}  # by message
         self._more = True  # whether the outbox may have events that weren't read
@@ -187,7 +187,7 @@ class Reporting:
             if not self._posting.down:
                 await self._post(posts, part)
                 if self._more:
-                    self._signals.expect_now(0)
+                    self._signals.expect_now(0)  # now there is room to read it
                 return
         self._unsettled.take_back(part)
         self._signals.expect_now(0)

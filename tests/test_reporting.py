@@ -757,6 +757,30 @@ async def test_more_failing_events_than_are_kept_in_memory(
 
 @pytest.mark.slow
 @in_virtual_time
+async def test_failing_events_are_repeated_one_by_one_behind_an_outage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The pauses of all are over by then, and they have more events than may be in memory."""
+    monkeypatch.setattr("deliveryd.delivery.reporting.MOST_UNSETTLED", 1)
+    failing = range(1000, 1000 + 2 * BATCH)
+    async with running(tmp_path) as station:
+        station.service.fails_at = set(failing)
+        await station.journal.take([], [Malformed(f"{{{id_}}}", "x", id_) for id_ in failing], 1)
+        station.signals.expect_now(2 * len(failing))
+        for id_ in range(100):
+            await station.put(id_)
+            await anyio.sleep(60)
+        assert station.reporting.failing == len(failing)
+        station.service.script += [ServiceUnavailable("down")] * 600
+        began = anyio.current_time()
+        await anyio.sleep(4 * 3600)
+        assert not station.service.script
+        posts = Counter(int(at) for at in station.service.times if at > began)
+        assert max(posts.values()) <= 2
+
+
+@pytest.mark.slow
+@in_virtual_time
 async def test_failing_events_take_no_turn_of_the_search_for_refused_ones(tmp_path: Path) -> None:
     """200 without an answer are due at once, and a new batch is refused: its others don't wait."""
     async with running(tmp_path) as station:

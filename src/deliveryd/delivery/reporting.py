@@ -110,7 +110,7 @@ class Reporting:
                 return
             answer = await self._post(posts, rows)
             is_limited = answer is PostAnswer.UNAVAILABLE or self._posting.is_limited
-            is_full = is_limited or self._more or len(rows) >= self._batch_size
+            is_full = is_limited or self._may_read_on(answer) or len(rows) >= self._batch_size
 
     async def _next(self) -> Sequence[OutboxRow]:
         """Read new events, and return those that may be posted now, a batch at most."""
@@ -130,6 +130,10 @@ class Reporting:
             rows = self._posting.fitting(found)
             self._unsettled.post(rows)
             return rows
+
+    def _may_read_on(self, answer: PostAnswer) -> bool:
+        """Whether there may be events that weren't read, and the answer may have made room for them."""
+        return self._more and answer is not PostAnswer.AT_FAULT
 
     async def _read(self) -> bool:
         """Read a batch of the outbox, if there may be new events; return whether there may be more."""
@@ -185,9 +189,9 @@ class Reporting:
     async def _post_in_turn(self, posts: TaskGroup, part: Sequence[OutboxRow]) -> None:
         async with self._turns:
             if not self._posting.down:
-                await self._post(posts, part)
-                if self._more:
-                    self._signals.expect_now(0)  # now there is room to read it
+                answer = await self._post(posts, part)
+                if self._may_read_on(answer):
+                    self._signals.expect_now(0)
                 return
         self._unsettled.take_back(part)
         self._signals.expect_now(0)

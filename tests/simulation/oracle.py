@@ -43,6 +43,9 @@ UNANSWERED = BROKEN_OFF | {
 }
 """Troubles after which nobody can know whether a batch was in the part of the answer that never came."""
 
+IN_ONE_INSTANT = 0.001
+"""Seconds between an answer that a hang held back and the time-out that it meets: either may be first."""
+
 TAKE_UNDER_WAY = 12.0
 """Seconds that a request for messages may go on trying after it was begun."""
 
@@ -110,8 +113,11 @@ def _losses_said(history: History) -> Iterator[str]:
     ledger = history.ledger
     survived = [each for each in ledger.polled if each.life not in ledger.crashed | ledger.only_said]
     least = sum(polled.trouble in UNANSWERED for polled in survived)
+    held_until = [each.at + each.seconds for each in history.plan.hangs]
     most = sum(
-        polled.request not in ledger.answered or polled.trouble is Trouble.GARBAGE_AFTER
+        polled.request not in ledger.answered
+        or polled.trouble is Trouble.GARBAGE_AFTER
+        or any(abs(polled.at - until) < IN_ONE_INSTANT for until in held_until)
         for polled in ledger.polled
     )
     if not least <= ledger.batches_lost <= most:

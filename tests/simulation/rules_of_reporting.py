@@ -168,6 +168,8 @@ def _receipts_told(case: Case) -> Iterator[str]:
     if delivered and case.state != DELIVERED:
         yield f"a report of delivered was noted, and it ended in state {case.state}"
     latest = case.asked[-1].key if case.asked else None
+    if case.asked and case.history.rows[case.message.id].provider not in {None, case.asked[-1].provider}:
+        latest = None  # it is with another provider, which its request didn't reach
     failed = [
         report for report in known if report.status == "failed" and case.acceptance_of(report).key == latest
     ]

@@ -38,7 +38,7 @@ class DoubtPolicy:
         answer that can't be read there is one repeat at most: the next answer may be the same each time.
         """
         is_held = not self._policy.resend_in_doubt
-        if is_unreadable and entry.doubt and not is_held:
+        if is_unreadable and entry.doubt:  # whatever the policy says by the next start
             is_held, reason = True, reason + transitions.UNREADABLE_TWICE
         outcome = Outcome("in_doubt", provider_id, reason, words)
         log(

@@ -1,0 +1,37 @@
+"""What becomes of tries whose outcome is unknown."""
+
+from __future__ import annotations
+
+from deliveryd.delivery.doubt import DoubtPolicy
+from deliveryd.delivery.policy import DispatchPolicy, RetryPolicy
+from deliveryd.model import Entry
+from deliveryd.runtime.breaker import BreakerPolicy
+from deliveryd.states import State
+
+RESENDING = DispatchPolicy(
+    1, None, RetryPolicy(9, 1.0, 10.0), BreakerPolicy(3, 1.0, 60.0), resend_in_doubt=True
+)
+HOLDING = RESENDING._replace(resend_in_doubt=False)
+UNREADABLE = "an answer that can't be read"
+REPEATED = Entry(7, 1, 1, {}, provider="sms", tries=2, number=2, doubt=True)
+
+
+def test_an_unreadable_repeat_stays_held_when_repeats_are_allowed_later() -> None:
+    """It was held by the policy as well; the next start has another one, and might send it for ever."""
+    held = DoubtPolicy("sms", HOLDING)
+    step = held.after_try(REPEATED, UNREADABLE, 0, is_unreadable=True)
+    assert (step.after, step.outcome is not None) == (State.IN_DOUBT, True)
+    reason = step.outcome.reason if step.outcome is not None else ""
+    resending = DoubtPolicy("sms", RESENDING)
+    assert resending.after_hold(REPEATED, reason or "", 1) is None
+
+
+def test_a_first_unreadable_answer_is_repeated_when_repeats_are_allowed_later() -> None:
+    """Nobody tried yet whether its repeat brings the same."""
+    held = DoubtPolicy("sms", HOLDING)
+    step = held.after_try(REPEATED._replace(doubt=False), UNREADABLE, 0, is_unreadable=True)
+    reason = step.outcome.reason if step.outcome is not None else ""
+    resending = DoubtPolicy("sms", RESENDING)
+    again = resending.after_hold(REPEATED, reason or "", 1)
+    assert again is not None
+    assert again.after is State.WAITING

@@ -114,6 +114,13 @@ class Case:
         is_first = at in firsts.values()
         return any((at.order < stood or is_first) and stood < until.order for stood in self.stood)
 
+    def made_late(self, at: At) -> bool:
+        """Whether a request may have been made when the worker that goes on has given it up in doubt.
+
+        What it was about to write when it stood still is written as its time runs out.
+        """
+        return any(stood < at.order for stood in self.stood)
+
 
 class Account(NamedTuple):
     """What came of a stage."""
@@ -250,7 +257,7 @@ def _sent_with_leave(case: Case) -> Iterator[str]:
     for at, asked in case.asked:
         if leave is None or at.order < leave:
             yield "was sent before its dequeued was accepted"
-        if not asked.intents:
+        if not asked.intents and not case.made_late(at):
             yield f"was sent over {asked.channel} without an intent in the journal"
 
 

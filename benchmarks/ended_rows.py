@@ -6,7 +6,7 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
-from deliveryd.journal.sqlite import open_journal_file
+from deliveryd.journal.sqlite.journal import open_journal_file
 
 NOW = 1_767_225_600_000_000
 """The instant at which every benchmark begins, in microseconds."""

@@ -17,17 +17,18 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 import anyio
 from ended_rows import NOW, STRIDE, with_ended
 
-from deliveryd.journal.base import Journal
-from deliveryd.journal.reader import read_found
+from deliveryd.journal.journal import Journal
+from deliveryd.journal.reader import Reader, read_found
 from deliveryd.journal.selection import Page, Selection
-from deliveryd.journal.sqlite import open_journal_file
-from deliveryd.journal.sqlite_reader import SqliteReader
+from deliveryd.journal.sqlite.journal import open_journal_file
+from deliveryd.journal.sqlite.read_transaction import read
 from deliveryd.model import Entry, Outcome, QueuedMessage, StatusEvent, Transition
 from deliveryd.states import State
 
@@ -37,11 +38,11 @@ EVERYWHERE = 7
 """The customer that is sought."""
 
 
-class TimedReader(SqliteReader):
+class TimedReader(Reader):
     """Notes how long each transaction of a find was, the opening of the file included."""
 
     def __init__(self, path: Path) -> None:
-        super().__init__(path)
+        super().__init__(partial(read, path))
         self.seconds: list[float] = []
         self.cpu: list[float] = []
 

@@ -26,8 +26,8 @@ from typing import NamedTuple
 import anyio
 from ended_rows import BYTES_PER_MESSAGE, NOW, STRIDE, with_ended, with_waiting
 
-from deliveryd.journal.base import Journal
-from deliveryd.journal.sqlite import SqliteJournal, open_journal_file
+from deliveryd.journal.journal import Journal
+from deliveryd.journal.sqlite.journal import SqliteJournal, open_journal_file
 from deliveryd.model import Entry, Outcome, QueuedMessage, Receipt, StatusEvent, Transition
 from deliveryd.states import State
 

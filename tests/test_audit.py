@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from deliveryd.journal.audit import CHECKS
-from deliveryd.journal.audit import audit_journal as reconcile
+from deliveryd.journal.reader import file_reader
 from deliveryd.journal.reconciliation import SHOWN
+from deliveryd.journal.sql.audit import CHECKS
 from deliveryd.sandbox.faults import ApplyThenHangUp, FaultAnswer
 from support.messages import message, sms_settings
 from support.patience import PATIENCE
@@ -204,14 +204,14 @@ def test_each_check_finds_its_violation(world: World, tmp_path: Path) -> None:
     assert set(BREAKS) == set(CHECKS)
     do_everything(world)
     sound = world.folder / "journal.db"
-    assert reconcile(sound).is_balanced
+    assert file_reader(sound).audit().is_balanced
     for check, script in BREAKS.items():
         broken = tmp_path / "broken.db"
         shutil.copy(sound, broken)
         db = sqlite3.connect(broken)
         db.executescript(script)
         db.close()
-        result = reconcile(broken)
+        result = file_reader(broken).audit()
         assert check in {finding.check for finding in result.findings}, check
         assert not result.is_balanced
 

@@ -7,17 +7,15 @@ from collections.abc import AsyncIterator
 import psycopg
 import pytest
 
-from deliveryd.journal.attention import LeftBehind
-from deliveryd.journal.audit import CHECKS as FILE_CHECKS
-from deliveryd.journal.base import Journal
+from deliveryd.journal.journal import Journal
 from deliveryd.journal.place import JournalDatabase
-from deliveryd.journal.postgresql.checks import CHECKS
-from deliveryd.journal.postgresql.connection import Db
+from deliveryd.journal.postgresql.connection import Connected
 from deliveryd.journal.postgresql.opening import open_shared_journal
-from deliveryd.journal.postgresql.reader import PostgresqlReader
-from deliveryd.journal.postgresql.sharing import SHARING_CHECKS
-from deliveryd.journal.postgresql.snapshots import Snapshots
+from deliveryd.journal.postgresql.reading import CHECKS as CHECKS_OF_LOGS
+from deliveryd.journal.postgresql.reading import database_reader
+from deliveryd.journal.reader import Reader
 from deliveryd.journal.selection import Selection
+from deliveryd.journal.sql.audit import CHECKS
 from deliveryd.model import Confirmation
 from journal.reading import fail_on
 from journal.samples import (
@@ -45,11 +43,9 @@ pytestmark = [pytest.mark.slow, pytest.mark.anyio]
 BREAKS = {
     "every state is known": "UPDATE message SET state = 12 WHERE id = 2",
     "only an ended message has an end time": "UPDATE message SET ended_at = NULL WHERE id = 2",
-    "only a waiting message has a due time": "DELETE FROM waiting",
+    "only a waiting message has a due time": "UPDATE message SET due_at = 5 WHERE id = 2",
     "a message that was handed to a provider names it": "UPDATE message SET provider = '' WHERE id = 2",
-    "a message in doubt may have arrived": (
-        "UPDATE message SET doubt = false, content = NULL WHERE state = 5"
-    ),
+    "a message in doubt may have arrived": ("UPDATE message SET doubt = 0, content = NULL WHERE state = 5"),
     "an attempt in doubt has the message's present key": "UPDATE message SET key = 2 WHERE state = 5",
     "content is stored only while it may be repeated": "UPDATE message SET content = '[]' WHERE id = 2",
     "dequeued is the first event": "DELETE FROM event WHERE message_id = 2 AND status = 'dequeued'",
@@ -83,7 +79,7 @@ BREAKS = {
     "a message that wasn't confirmed in time has its accepted attempt": (
         "UPDATE message SET sent_by = 'sms' WHERE id = 2"
     ),
-    "only a sent message has a receipt deadline": "UPDATE awaited SET id = 3",
+    "only a sent message has a receipt deadline": "UPDATE message SET confirm_by = 5 WHERE state = 5",
     "tries are numbered without a gap": "UPDATE message SET number = 7 WHERE id = 2",
     "keys are numbered without a gap": "UPDATE message SET key = 7 WHERE id = 2",
     "a message being sent has one attempt without an outcome": (
@@ -95,34 +91,19 @@ BREAKS = {
     "a refused event is settled": "UPDATE event SET refused_at = NULL",
     "a settled event was refused, or accepted in a post": "DELETE FROM post",
     "a matched receipt belongs to a message": (
-        "INSERT INTO receipt (seq, day, message_id, reported_at, received_at, delivered, provider,"
-        " provider_id, status) SELECT 1, day, 999, 1, 1, true, 'sms', 'p', 'ok' FROM message LIMIT 1"
+        "INSERT INTO receipt (message_id, reported_at, received_at, delivered, provider, provider_id, status)"
+        " VALUES (999, 1, 1, 1, 'sms', 'p', 'ok')"
     ),
     "no beginning is used again": "INSERT INTO beginning (id, count) VALUES (2, 1)",
-    "no message has a tombstone": "INSERT INTO tombstone (id) VALUES (2)",
-    "only what is taken, ready or being sent belongs to a worker": (
-        "UPDATE message SET owner = NULL WHERE state = 1"
-    ),
-    "only what is held in doubt is marked as nobody's": "UPDATE message SET owner = NULL WHERE state = 5",
-    "the worker that a message belongs to has it, or has ended": "UPDATE worker SET holder = NULL",
-    "a message is in the partition that its id leads to": "DELETE FROM seen WHERE id = 2",
-    "an event is in the partition of its message": (
-        "CREATE TABLE event_other PARTITION OF event FOR VALUES IN (99999);"
-        "UPDATE event SET day = 99999 WHERE message_id = 2"
-    ),
-    "what waits is a message that waits, at the same provider": "UPDATE waiting SET provider = 'other'",
-    "what a receipt is awaited of is a sent message": "UPDATE awaited SET provider = 'other'",
-    "all events of a message that wait are in one log": (
-        "INSERT INTO inbox (log, message_id, status, body) VALUES (0, 8, 'sent', '{}')"
-    ),
+    "no message has a tombstone": "INSERT INTO tombstone (id, log) SELECT id, log FROM message WHERE id = 2",
+    "a message is in a log that is there": "UPDATE message SET log = 77 WHERE id = 2",
+    "an event is in the log of its message": "UPDATE message SET log = 77 WHERE id = 2",
+    "an attempt is in the log of its message": "UPDATE unaccepted SET log = 77",
+    "the watermark of a log is within it": "UPDATE log SET settled = (number + 1) << 40",
     "an inbox belongs to a log that is there": (
-        "INSERT INTO inbox (log, message_id, status, body) VALUES (77, 2, 'sent', '{}')"
+        "INSERT INTO inbox (log, kind, body) VALUES (77, 'repeats', '[2]')"
     ),
-    "what is in an inbox belongs to a message or a tombstone": (
-        "INSERT INTO inbox (log, message_id, status, body) VALUES (0, 999, 'sent', '{}')"
-    ),
-    "the watermark of a log is within it": "UPDATE worker SET settled = (id + 1) << 40",
-    "somebody reports the events that wait": "UPDATE worker SET holder = NULL",
+    "what is open is in a log that a worker has or may take over": "UPDATE log SET holder = 77",
 }
 
 
@@ -159,8 +140,9 @@ async def journal(database: JournalDatabase) -> AsyncIterator[Journal]:
         yield journal
 
 
-def broken(db: Db, reader: PostgresqlReader, script: str) -> set[str]:
+def broken(db: Connected, reader: Reader, script: str) -> set[str]:
     """The rules that a journal breaks after a change."""
+    db.execute("SET search_path = main")
     db.execute(script)
     found = reader.audit()
     assert not found.is_balanced
@@ -172,51 +154,68 @@ async def test_each_rule_finds_what_breaks_it(
     journal: Journal, database: JournalDatabase, check: str
 ) -> None:
     """In a journal that was sound before."""
-    reader = PostgresqlReader(database)
+    reader = database_reader(database)
     assert reader.audit().is_balanced
     with psycopg.connect(database.url, autocommit=True) as db:
         assert check in broken(db, reader, BREAKS[check])
 
 
-def test_the_rules_are_those_of_a_file_and_some_of_sharing() -> None:
+def test_the_rules_are_those_of_a_file_and_some_of_logs() -> None:
     """Whoever knows a rule of one journal knows it of the other."""
-    assert set(CHECKS) == set(FILE_CHECKS)
-    assert set(BREAKS) == {*CHECKS, *SHARING_CHECKS}
-    assert not CHECKS.keys() & SHARING_CHECKS.keys()
+    assert set(BREAKS) == {*CHECKS, *CHECKS_OF_LOGS}
+    assert not CHECKS.keys() & CHECKS_OF_LOGS.keys()
+
+
+async def test_a_sound_journal_of_several_workers_breaks_no_rule(database: JournalDatabase) -> None:
+    """With messages in the logs of two, a log that nobody has, and one that was given back."""
+    async with open_shared_journal(database) as one, open_shared_journal(database) as two:
+        async with open_shared_journal(database) as ended:
+            await deliver_to_sent(ended, 1)
+            await bring_in_doubt(ended, 2)
+        await bring_in_doubt(two, 3)
+        await one.follow(NOW, ["sms"])
+        await one.take([sample_message(4)], [], NOW)
+        await deliver_to_sent(two, 5, "p5")
+        await one.receive([sample_receipt("p5")])
+        audit = database_reader(database).audit()
+        assert (audit.findings, audit.is_balanced) == ((), True)
+        assert (audit.account.taken, audit.events_waiting) == (5, 1)
 
 
 async def test_a_worker_writes_and_forgets_while_the_journal_is_read(
     journal: Journal, database: JournalDatabase
 ) -> None:
-    """What is read stays one snapshot: the day that is over is dropped when nobody reads it any more."""
-    snapshots = Snapshots(database)
+    """What is read stays one snapshot, and neither waits for the other."""
 
-    def count(db: Db) -> int:
-        return len(db.execute("SELECT id FROM message").fetchall())
+    def count(db: Connected) -> int:
+        return len(db.execute("SELECT id FROM main.message").fetchall())
 
     with psycopg.connect(database.url, autocommit=True) as other:
         other.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
         with other.transaction():
-            other.execute("LOCK TABLE receipt, event, unaccepted, message IN ACCESS SHARE MODE")
             before = count(other)
             await journal.take([sample_message(9)], [], DAYS_LATER)
             await journal.prune(DAYS_LATER + ONE_SECOND, 100)
             assert count(other) == before
-        assert snapshots.read(count) > 0
+        assert 0 < count(other) < before
     while await journal.prune(DAYS_LATER + ONE_SECOND, 100):
         pass
-    assert PostgresqlReader(database).audit().is_balanced
+    assert database_reader(database).audit().is_balanced
 
 
 @pytest.mark.parametrize("delivered", [True, False])
-async def test_an_event_that_another_worker_will_report_is_read_like_one_in_its_log(
+async def test_a_receipt_that_another_worker_got_is_read_once_its_worker_has_it(
     database: JournalDatabase, delivered: bool
 ) -> None:
-    """A receipt comes to one worker while `sent` still waits in the log of the other."""
+    """Until then it is in an inbox, and the journal is as sound as before."""
     async with open_shared_journal(database) as taker, open_shared_journal(database) as receiver:
+        await receiver.recover(NOW, ["sms"])
         await hand_over(taker, 1)
         await receiver.receive([sample_receipt("p1", delivered=delivered)])
-        reader = PostgresqlReader(database)
+        reader = database_reader(database)
+        assert [event.status for event in reader.lives([1])[0].events] == ["dequeued", "sent"]
+        assert reader.audit().is_balanced
+        await taker.follow(NOW, ["sms"])
         [life] = reader.lives([1])
         last = "delivered" if delivered else "error"
         assert [event.status for event in life.events] == ["dequeued", "sent", last]
@@ -227,21 +226,11 @@ async def test_an_event_that_another_worker_will_report_is_read_like_one_in_its_
         assert (audit.events_waiting, audit.findings, audit.is_balanced) == (2, (), True)
 
 
-async def test_what_a_running_worker_has_isnt_left_behind(database: JournalDatabase) -> None:
-    """Though the configuration of the one who asks lacks it."""
-    async with open_shared_journal(database) as journal:
-        await bring_to_wait(journal, 1, NOW + ONE_SECOND, "email")
-        assert PostgresqlReader(database).left_behind(["sms"]) == [LeftBehind("email", waiting=1)]
-        await journal.recover(NOW, ["email"])
-        assert PostgresqlReader(database).left_behind(["sms"]) == []
-    assert PostgresqlReader(database).left_behind(["sms"]) == [LeftBehind("email", waiting=1)]
-
-
 async def test_a_reader_goes_on_after_its_connection_was_lost(
     journal: Journal, database: JournalDatabase
 ) -> None:
     """As after a restart of the database: the next read connects anew."""
-    reader = PostgresqlReader(JournalDatabase(f"{database.url}&application_name=looker"))
+    reader = database_reader(JournalDatabase(f"{database.url}&application_name=looker"))
     assert reader.known([1], []).messages == {1}
     with psycopg.connect(database.url, autocommit=True) as db:
         ended = db.execute(

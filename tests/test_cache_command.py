@@ -11,7 +11,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from deliveryd.journal.lock import Lock
+from deliveryd.journal.sqlite.lock import Lock
 from deliveryd.runtime.disk_cache import DiskCache
 from support.messages import message, sms_settings
 from support.patience import PATIENCE

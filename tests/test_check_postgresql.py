@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import anyio
+import anyio.to_thread
 import psycopg
 import pytest
 
@@ -14,6 +15,7 @@ from deliveryd.commands.check import check_journal
 from deliveryd.errors import JournalUnusable
 from deliveryd.journal.place import JournalDatabase
 from deliveryd.journal.postgresql.opening import open_shared_journal
+from journal.samples import NOW, ONE_SECOND, bring_to_wait
 from support.check_command import check, line
 from support.messages import message, sms_settings
 from support.postgres import new_database
@@ -67,7 +69,7 @@ def test_an_empty_database_and_a_journal_are_good(world: World) -> None:
     assert good.startswith("ok ")
     assert good.endswith("is empty: the journal will be created")
     assert "fsync = off" in warning
-    assert world.rows("SELECT to_regclass('meta')") == [(None,)]
+    assert world.rows("SELECT to_regclass('main.meta')") == [(None,)]
     assert f"{world.folder} can be used" in line(check(world), "control.socket")
     world.state.enqueue(message(1))
     world.run_until_idle()
@@ -137,11 +139,11 @@ def test_another_encoding_is_told(world: World, database: str) -> None:
 
 def test_a_newer_format_and_foreign_tables_are_told(world: World, database: str) -> None:
     world.run_until_idle()
-    execute(database, "UPDATE meta SET value = '99' WHERE key IN ('format', 'written_since')")
+    execute(database, "UPDATE main.meta SET value = '99' WHERE key IN ('format', 'written_since')")
     (told,) = of_journal(world)
     assert told.startswith("error ")
     assert "run a newer one" in told
-    execute(database, "DELETE FROM meta")
+    execute(database, "DELETE FROM main.meta")
     assert "no journal of deliveryd: name an empty one" in of_journal(world)[0]
 
 
@@ -150,22 +152,38 @@ def test_a_database_that_lost_commits_is_told_until_that_is_accepted(world: Worl
     world.run_until_idle()
     execute(
         database,
-        "INSERT INTO loss (noticed_at, worker, name, acknowledged, found) VALUES (1, 1, 'two/17', 9, 7)",
+        "INSERT INTO main.loss (noticed_at, worker, name, acknowledged, found) VALUES (1, 1, 'two/17', 9, 7)",
     )
     (told,) = of_journal(world)
     assert told.startswith("failed ")  # as the worker says: no other configuration helps
     assert "as the worker two/17 noticed" in told
     assert told.endswith("run deliveryd accept-loss")
-    execute(database, "UPDATE loss SET accepted_at = 2")
+    execute(database, "UPDATE main.loss SET accepted_at = 2")
     assert of_journal(world)[0].startswith("ok ")
 
 
-@pytest.mark.parametrize("table", ["message (subject text)", "meta (name text)", "mine (name text)"])
+@pytest.mark.parametrize(
+    "table",
+    [
+        "TABLE message (subject text)",
+        "TABLE meta (name text)",
+        "TABLE mine (name text)",
+        "TABLE main.mine (name text)",
+        "TABLE mine (name text) PARTITION BY LIST (name)",
+        "FOREIGN TABLE mine (name text) SERVER elsewhere",
+    ],
+)
 def test_tables_of_somebody_else_keep_deliveryd_from_the_database(
     world: World, database: str, table: str
 ) -> None:
     """Check says so before the first start, and the start says the same."""
-    execute(database, f"CREATE TABLE {table}")
+    execute(
+        database,
+        "CREATE SCHEMA main",
+        "CREATE FOREIGN DATA WRAPPER of_nobody",
+        "CREATE SERVER elsewhere FOREIGN DATA WRAPPER of_nobody",
+        f"CREATE {table}",
+    )
     advice = "holds tables that aren't deliveryd's, as m"
     (told,) = of_journal(world)
     assert told.startswith("error ")
@@ -178,21 +196,61 @@ def test_a_start_that_may_not_create_tables_says_what_to_grant(database: str) ->
     execute(database, "DROP ROLE IF EXISTS novice", "CREATE ROLE novice LOGIN")
     with pytest.raises(JournalUnusable) as raised:
         anyio.run(opened, database.replace("postgresql://postgres@", "postgresql://novice@"))
+    (name,) = re.findall(r"journal\d+", database)
     assert str(raised.value) == (
-        "the journal's database can't be used: permission denied for schema public;"
-        " let the user that connects own the database, or GRANT CREATE ON SCHEMA public TO it"
+        f"the journal's database can't be used: permission denied for database {name};"
+        " let the user that connects own the database, or GRANT CREATE ON DATABASE TO it"
     )
+
+
+def test_a_start_on_the_journal_of_another_user_says_what_to_grant(database: str) -> None:
+    anyio.run(opened, database)
+    execute(database, "DROP ROLE IF EXISTS stranger", "CREATE ROLE stranger LOGIN")
+    with pytest.raises(JournalUnusable) as raised:
+        anyio.run(opened, database.replace("postgresql://postgres@", "postgresql://stranger@"))
+    assert str(raised.value) == (
+        "the journal's database can't be used: permission denied for schema main;"
+        " GRANT the owner of its tables TO the user that connects"
+    )
+    execute(database, "GRANT postgres TO stranger")
+    anyio.run(opened, database.replace("postgresql://postgres@", "postgresql://stranger@"))
+
+
+def test_what_a_running_worker_has_isnt_left_behind(world: World, database: str) -> None:
+    """Though the configuration that is checked lacks its provider."""
+    told: list[str] = []
+
+    async def look() -> None:
+        told.append((await anyio.to_thread.run_sync(check, world)).out)
+
+    async def work() -> None:
+        async with open_shared_journal(JournalDatabase(database)) as journal:
+            await bring_to_wait(journal, 1, NOW + ONE_SECOND, "email")
+            await look()
+            await journal.recover(NOW, ["email"])
+            await look()
+        await look()
+
+    anyio.run(work)
+    assert ["messages of email, which isn't configured: 1 waiting" in each for each in told] == [
+        True, False, True,
+    ]  # fmt: skip
 
 
 def test_a_user_who_may_not_write_is_told_what_is_missing(world: World, database: str) -> None:
     """Before the first start, and where another one owns the journal."""
     execute(database, "DROP ROLE IF EXISTS clerk", "CREATE ROLE clerk LOGIN")
     world.change(database, database.replace("postgresql://postgres@", "postgresql://clerk@"))
-    assert "clerk may not create tables" in of_journal(world)[0]
+    assert "clerk may not create schemas" in of_journal(world)[0]
     world.change("postgresql://clerk@", "postgresql://postgres@")
     world.run_until_idle()
-    execute(database, "GRANT ALL ON ALL TABLES IN SCHEMA public TO clerk")
     world.change("postgresql://postgres@", "postgresql://clerk@")
+    assert "GRANT the owner of its tables TO the user that connects" in of_journal(world)[0]
+    execute(
+        database,
+        "GRANT USAGE ON SCHEMA main, own TO clerk",
+        "GRANT ALL ON ALL TABLES IN SCHEMA main, own TO clerk",
+    )
     assert "its tables belong to postgres" in of_journal(world)[0]
 
 

@@ -13,9 +13,9 @@ import trio
 
 from deliveryd.channels.base import Accepted, Dispatch, TryAgain, Verdict
 from deliveryd.delivery.clock_steps import StepWatch
-from deliveryd.journal.audit import audit_journal
-from deliveryd.journal.base import Journal
-from deliveryd.journal.sqlite import open_journal_file
+from deliveryd.journal.journal import Journal
+from deliveryd.journal.reader import file_reader
+from deliveryd.journal.sqlite.journal import open_journal_file
 from deliveryd.model import Entry, QueuedMessage, StatusEvent, Transition, format_instant, parse_instant
 from deliveryd.runtime.threads import inline
 from deliveryd.states import State
@@ -110,7 +110,7 @@ def test_a_retry_comes_due_in_its_time_though_the_clock_was_an_hour_ahead(
     assert waited < 26
     stepped = [line for line in lines() if line["event"] == "clock.stepped"]
     assert [line["seconds"] for line in stepped][:1] == [pytest.approx(-3600, abs=6)]
-    assert audit_journal(world.folder / "journal.db").is_balanced
+    assert file_reader(world.folder / "journal.db").audit().is_balanced
 
 
 def test_a_message_that_is_valid_for_half_an_hour_more_is_sent_after_the_clock_was_put_back(

@@ -123,11 +123,11 @@ def test_explain_shows_the_life_of_a_message(filled: Path) -> None:
 def test_explain_names_the_worker_that_recorded_an_event_and_the_one_that_has_the_message(
     filled: Path,
 ) -> None:
-    """Its log is on its machine."""
+    """What it logged is on its machine."""
     name = f"{socket.gethostname()}/{os.getpid()} (1)"
     sent, taken = (shown(filled, "explain", id_, "--json").data for id_ in (1, 7))
     assert [event["worker"] for event in sent["events"]] == [name, name]
-    assert (sent["message"]["worker"], taken["message"]["worker"]) == (None, name)
+    assert (sent["message"]["worker"], taken["message"]["worker"]) == (name, name)
     assert f"worker: {name}\n" in shown(filled, "explain", 1).out
     assert f"  worker     {name}\n" in shown(filled, "explain", 7).out
 
@@ -281,8 +281,8 @@ def test_a_journal_of_another_format_is_said_to_be_one(
     url = new_url()
     anyio.run(fill, JournalDatabase(url))
     with psycopg.connect(url, autocommit=True) as db:
-        db.execute("UPDATE meta SET value = %s WHERE key = 'format'", (str(form),))
-        db.execute("UPDATE meta SET value = %s WHERE key = 'written_since'", (str(since),))
+        db.execute("UPDATE main.meta SET value = %s WHERE key = 'format'", (str(form),))
+        db.execute("UPDATE main.meta SET value = %s WHERE key = 'written_since'", (str(since),))
     answered = command("find", "--config", write_config(tmp_path, url))
     assert answered.status == 78
     assert f"the journal has format {form}" in answered.err
@@ -298,10 +298,12 @@ def test_a_user_who_may_not_read_the_tables_is_told_what_to_grant(tmp_path: Path
     config = write_config(tmp_path, url.replace("postgres@", "looker@"))
     answered = command("audit", "--config", config)
     assert answered.status == 78
-    assert "grant SELECT" in answered.err
+    assert "GRANT USAGE ON SCHEMA main, own and SELECT ON ALL TABLES IN SCHEMA main, own" in answered.err
     with psycopg.connect(url, autocommit=True) as db:
-        db.execute("GRANT SELECT ON ALL TABLES IN SCHEMA public TO looker")
+        db.execute("GRANT USAGE ON SCHEMA main, own TO looker")
+        db.execute("GRANT SELECT ON ALL TABLES IN SCHEMA main, own TO looker")
     assert shown(config, "audit").out.endswith("the journal is balanced\n")
+    assert "dequeued" in shown(config, "explain", 1).out
 
 
 def test_what_is_found_is_erased_and_leaves_a_balanced_journal(tmp_path: Path) -> None:

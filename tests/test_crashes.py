@@ -27,8 +27,8 @@ from crashes.oracle import judge
 from crashes.scenario import Fate, many, one_of_each
 from crashes.stage import Crew, Untraceable, open_crew, open_stage
 from crashes.tearing import TEARS
-from deliveryd.journal.audit import audit_journal
-from deliveryd.journal.base import Journal
+from deliveryd.journal.journal import Journal
+from deliveryd.journal.reader import file_reader
 
 pytestmark = pytest.mark.slow
 
@@ -188,7 +188,7 @@ def test_of_a_batch_that_breaks_off_what_was_whole_is_taken_and_the_rest_is_coun
     assert not account.violations
     torn = [record for record in read_ledger(tmp_path / "ledger.jsonl") if isinstance(record, Torn)]
     assert 1 <= len(torn) <= 4
-    assert audit_journal(tmp_path / "journal.db").lost.batches == len(torn)
+    assert file_reader(tmp_path / "journal.db").audit().lost.batches == len(torn)
 
 
 def test_every_fate_of_a_message_is_in_the_scenario() -> None:

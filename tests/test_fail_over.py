@@ -11,7 +11,7 @@ from deliveryd.journal.place import JournalDatabase
 from deliveryd.journal.postgresql.connection import connect_to_write
 from deliveryd.journal.postgresql.halt import CommitsLost, JournalHalted
 from deliveryd.journal.postgresql.opening import open_shared_journal
-from deliveryd.journal.postgresql.reader import PostgresqlReader
+from deliveryd.journal.postgresql.reading import database_reader
 from deliveryd.journal.postgresql.workers import By, Workers
 from deliveryd.journal.reader import DecisionSelection
 from deliveryd.states import State
@@ -68,8 +68,8 @@ async def test_commits_that_a_standby_does_not_have_stop_all_workers_until_they_
     assert workers.accept_losses(NOW, By("root", "somebody", "the disk is gone")) == 1
     assert workers.losses() == []
     async with open_shared_journal(place, lease=5.0) as journal:
-        assert await state_counts(journal) == {State.READY: 1}
-    (decision,) = PostgresqlReader(place).decisions(DecisionSelection(verb="accept loss"), 0, 9)
+        assert (await journal.account()).states == {State.READY: 1}
+    (decision,) = database_reader(place).decisions(DecisionSelection(verb="accept loss"), 0, 9)
     assert (decision.kind, decision.key, decision.user, decision.caller, decision.reason) == (
         "worker", loss.name, "root", "somebody", "the disk is gone",
     )  # fmt: skip
@@ -95,7 +95,7 @@ async def test_one_worker_that_notices_stops_those_that_lost_nothing_themselves(
     assert [each.ended for each in workers.list()] == ["halted", "halted"]
     workers.accept_losses(NOW, By("root", None, None))
     async with open_shared_journal(place) as journal:
-        assert await state_counts(journal) == {State.READY: 2}
+        assert (await journal.account()).states == {State.READY: 2}
 
 
 async def test_a_standby_that_has_all_commits_takes_over_without_a_word(cluster: PostgresCluster) -> None:
@@ -124,7 +124,7 @@ async def test_a_worker_whose_answer_was_lost_too_learns_that_the_commits_before
         await begin_attempts(journal, attempt_on(1))
         other = connect_to_write(JournalDatabase(cluster.primary.url), 60)
         other.execute("BEGIN")
-        other.execute("LOCK TABLE seen")  # the commit waits, and the primary dies
+        other.execute("LOCK TABLE message")  # the commit waits, and the primary dies
         async with anyio.create_task_group() as tasks:
 
             async def take() -> None:

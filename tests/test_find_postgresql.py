@@ -10,8 +10,7 @@ import pytest
 
 from deliveryd.journal.place import JournalDatabase
 from deliveryd.journal.postgresql.opening import open_shared_journal
-from deliveryd.journal.postgresql.reader import PostgresqlReader
-from deliveryd.journal.postgresql.schema import make_day
+from deliveryd.journal.postgresql.reading import database_reader
 from deliveryd.journal.selection import Selection
 from deliveryd.states import State
 from support.patience import PATIENCE
@@ -19,20 +18,18 @@ from support.postgres import new_database
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
-ENDED, PORTION, FIRST_DAY, DAYS = 6000, 50, 20_000, 3
+ENDED, PORTION, LOGS = 6000, 50, 3
 _FILL = (
-    "INSERT INTO seen SELECT i, %(day)s + i %% %(days)s FROM generate_series(1, %(ended)s) i",
     """
-    INSERT INTO message (id, day, settings_id, customer_id, taken_at, ended_at, state)
-    SELECT i, %(day)s + i %% %(days)s, i, i, 1, 1 + i * 7919 %% %(ended)s, %(state)s
+    INSERT INTO main.message (id, log, settings_id, customer_id, taken_at, ended_at, state)
+    SELECT i, 1 + i %% %(logs)s, i, i, 1, 1 + i * 7919 %% %(ended)s, %(state)s
     FROM generate_series(1, %(ended)s) i
     """,
-    "ANALYZE message",
+    "ANALYZE main.message",
 )
-_FILLED = {"day": FIRST_DAY, "days": DAYS, "ended": ENDED, "state": int(State.FAILED)}
+_FILLED = {"logs": LOGS, "ended": ENDED, "state": int(State.FAILED)}
 _READ = (
-    "SELECT sum(seq_tup_read + coalesce(idx_tup_fetch, 0)) FROM pg_stat_user_tables"
-    " WHERE relname LIKE 'message\\_%'"
+    "SELECT sum(seq_tup_read + coalesce(idx_tup_fetch, 0)) FROM pg_stat_user_tables WHERE relname = 'message'"
 )
 _OTHERS = "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
 
@@ -61,12 +58,10 @@ async def test_a_walk_in_portions_reads_each_message_a_few_times(states: tuple[S
     async with open_shared_journal(JournalDatabase(url)):
         pass
     with psycopg.connect(url, autocommit=True) as db:
-        for day in range(FIRST_DAY, FIRST_DAY + DAYS):
-            make_day(db, day)
         for statement in _FILL:
             db.execute(statement.encode(), _FILLED if "%" in statement else None)
         before = rows_read(db)
-        reader = PostgresqlReader(JournalDatabase(url))
+        reader = database_reader(JournalDatabase(url))
         found, after, pages = 0, None, 0
         while pages == 0 or after is not None:
             page = reader.find(Selection(states=states, settings=40), after, PORTION)

@@ -10,10 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from deliveryd.journal import account, outbox, sqlite_file, upkeep
-from deliveryd.journal.base import Journal, OutboxRow
-from deliveryd.journal.history import read_life
-from deliveryd.journal.sqlite import SqliteJournal, open_journal_file
+from deliveryd.journal.base import OutboxRow
+from deliveryd.journal.journal import Journal
+from deliveryd.journal.reader import file_reader
+from deliveryd.journal.sql import account, outbox, upkeep
+from deliveryd.journal.sqlite import opening as sqlite_file
+from deliveryd.journal.sqlite.journal import SqliteJournal, open_journal_file
 from deliveryd.model import Entry, Malformed, Receipt, StatusEvent, Transition
 from deliveryd.states import State
 from support.journal_walk import plans_of, walk_through_everything
@@ -201,7 +203,7 @@ async def test_a_post_stays_as_long_as_one_of_its_events_does(path: Path) -> Non
             pass
         assert await journal.prune(NOW + 1000, 30) == 0
         assert posts_of(journal) == 1
-        assert [event.settled_at for event in read_life(path, 200).events] == [NOW + 200]
+        assert [event.settled_at for event in file_reader(path).lives([200])[0].events] == [NOW + 200]
 
 
 @pytest.mark.parametrize(
@@ -230,7 +232,7 @@ async def test_a_forgotten_malformed_message_keeps_its_two_events(path: Path) ->
         await report(journal, [dequeued, error])
         assert await journal.prune(NOW + 1, 9) == 2  # the message, and the element that it was made of
         assert await words(journal, 1) == [dequeued.body, error.body]
-    assert read_life(path, 1).tombstone == (dequeued.body, error.body)
+    assert file_reader(path).lives([1])[0].tombstone == (dequeued.body, error.body)
 
 
 async def test_a_flood_of_unmatched_receipts_is_deleted_completely(path: Path) -> None:

@@ -12,11 +12,12 @@ from pathlib import Path
 import pytest
 
 from deliveryd.errors import JournalError
-from deliveryd.journal.history import read_life, without_values
-from deliveryd.journal.lock_owner import lock_owner
-from deliveryd.journal.read_transaction import JournalAbsent
+from deliveryd.journal.reader import file_reader
 from deliveryd.journal.service_adoption import read_service
-from deliveryd.journal.sqlite import SqliteJournal, open_journal_file
+from deliveryd.journal.sql.history import without_values
+from deliveryd.journal.sqlite.journal import SqliteJournal, open_journal_file
+from deliveryd.journal.sqlite.lock_owner import lock_owner
+from deliveryd.journal.sqlite.read_transaction import JournalAbsent
 from deliveryd.model import (
     Entry,
     Malformed,
@@ -60,11 +61,11 @@ async def test_a_message_is_read_beside_a_working_worker(path: Path) -> None:
     """Each commit is visible at once, and neither process blocks the other."""
     async with open_journal_file(path) as journal:
         await take(journal)
-        life = read_life(path, 5)
+        life = file_reader(path).lives([5])[0]
         assert life.message is not None
         assert (life.message.state, life.message.settings_id) == (State.READY, 7)
         await send(journal)
-        life = read_life(path, 5)
+        life = file_reader(path).lives([5])[0]
         assert life.message is not None
         assert life.message.state is State.SENT
         [attempt] = life.attempts
@@ -74,7 +75,7 @@ async def test_a_message_is_read_beside_a_working_worker(path: Path) -> None:
             ("sent", None),
         ]
         await journal.receive([Receipt("sms", "p-1", True, "DELIVRD", NOW, NOW + 9)])
-    life = read_life(path, 5)
+    life = file_reader(path).lives([5])[0]
     assert life.message is not None
     assert life.message.state is State.DELIVERED
     assert [receipt.status for receipt in life.receipts] == ["DELIVRD"]
@@ -85,7 +86,7 @@ async def test_reading_a_closed_journal_creates_no_files(path: Path) -> None:
     async with open_journal_file(path) as journal:
         await take(journal)
     before = {file.name: file.read_bytes() for file in path.parent.iterdir()}
-    assert read_life(path, 5).is_known
+    assert file_reader(path).lives([5])[0].is_known
     assert {file.name: file.read_bytes() for file in path.parent.iterdir()} == before
 
 
@@ -101,7 +102,7 @@ async def test_a_journal_that_a_killed_worker_left_is_read_without_changing_it(
             shutil.copy(f"{path}{suffix}", left)
     log = (left / "journal.db-wal").read_bytes()
     assert log
-    life = read_life(left / "journal.db", 5)
+    life = file_reader(left / "journal.db").lives([5])[0]
     assert life.message is not None
     assert life.message.state is State.READY
     assert (left / "journal.db-wal").read_bytes() == log
@@ -123,7 +124,7 @@ async def test_a_forgotten_message_is_known_by_its_tombstone(path: Path) -> None
         await send(journal)
         await journal.accept(await journal.outbox(0, 10), NOW + 4)
         assert await journal.prune(NOW + 1000, 10) == 1
-    life = read_life(path, 5)
+    life = file_reader(path).lives([5])[0]
     assert life.is_known
     assert life.message is None
     assert life.tombstone is not None
@@ -134,7 +135,7 @@ async def test_a_forgotten_message_is_known_by_its_tombstone(path: Path) -> None
 async def test_malformed_elements_are_part_of_the_record_of_their_id(path: Path) -> None:
     async with open_journal_file(path) as journal:
         await journal.take([], [Malformed('{"id": 6, "variables": "who"}', "no settingsId", 6)], NOW)
-    life = read_life(path, 6)
+    life = file_reader(path).lives([6])[0]
     assert [(bad.reason, bad.raw) for bad in life.malformed] == [
         ("no settingsId", '{"id": 6, "variables": "who"}')
     ]
@@ -146,7 +147,7 @@ async def test_malformed_elements_are_part_of_the_record_of_their_id(path: Path)
 async def test_without_values_the_names_of_variables_remain(path: Path) -> None:
     async with open_journal_file(path) as journal:
         await take(journal)
-    life = read_life(path, 5)
+    life = file_reader(path).lives([5])[0]
     assert life.message is not None
     assert life.message.variables == {"word": "secret word"}
     assert "secret word" not in repr(without_values(life))
@@ -156,12 +157,12 @@ async def test_without_values_the_names_of_variables_remain(path: Path) -> None:
 async def test_an_id_that_was_never_taken_is_unknown(path: Path) -> None:
     async with open_journal_file(path) as journal:
         await take(journal)
-    assert not read_life(path, 99).is_known
+    assert not file_reader(path).lives([99])[0].is_known
 
 
 def test_reading_creates_no_journal(path: Path) -> None:
     with pytest.raises(JournalAbsent, match="deliveryd hasn't run with it yet"):
-        read_life(path, 5)
+        file_reader(path).lives([5])[0]
     assert list(path.parent.iterdir()) == []
 
 
@@ -182,13 +183,13 @@ def test_a_foreign_database_is_refused(path: Path) -> None:
 def test_a_file_that_is_no_database_is_refused_with_its_path(path: Path) -> None:
     path.write_bytes(b"Dear diary, " * 1000)
     with pytest.raises(JournalError, match=r"journal\.db can't be read as a journal"):
-        read_life(path, 5)
+        file_reader(path).lives([5])[0]
 
 
 def test_a_journal_below_a_file_is_absent(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(JournalError, match="Not a directory"):
-        read_life(tmp_path / "file" / "journal.db", 5)
+        file_reader(tmp_path / "file" / "journal.db").lives([5])[0]
 
 
 @pytest.fixture
@@ -223,7 +224,7 @@ def _problem_as_nobody(path: Path) -> str:
             if os.geteuid() == 0:
                 os.setgroups([])
                 os.setuid(65534)
-            read_life(path, 5)
+            file_reader(path).lives([5])[0]
         except JournalError as error:
             os.write(writing, str(error).encode())
         finally:

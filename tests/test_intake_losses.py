@@ -16,7 +16,7 @@ from deliveryd.delivery.intake import CALM, TakeSize
 from deliveryd.errors import (
     ServiceUnavailable,
 )
-from deliveryd.journal.audit import audit_journal
+from deliveryd.journal.reader import file_reader
 from deliveryd.model import Malformed
 from deliveryd.service.batch import Batch
 from support.intake_station import (
@@ -63,8 +63,8 @@ async def test_a_batch_that_breaks_off_is_kept_and_its_loss_is_told(
     ]  # fmt: skip
     assert {line["reason"] for line in told} == {"cut off"}
     assert station.counted("queue_batches_lost_total") == 2
-    assert audit_journal(station.path).lost.batches == 2
-    assert audit_journal(station.path).is_balanced
+    assert file_reader(station.path).audit().lost.batches == 2
+    assert file_reader(station.path).audit().is_balanced
 
 
 @in_virtual_time

@@ -15,9 +15,9 @@ from subprocess import Popen
 import pytest
 
 from deliveryd.errors import JournalError, JournalLocked
-from deliveryd.journal.audit import audit_journal
-from deliveryd.journal.lock import lock_of
-from deliveryd.journal.sqlite import open_journal_file
+from deliveryd.journal.reader import file_reader
+from deliveryd.journal.sqlite.journal import open_journal_file
+from deliveryd.journal.sqlite.lock import lock_of
 from deliveryd.sandbox.faults import ApplyThenDelay
 from support.messages import message, sms_settings
 from support.patience import PATIENCE
@@ -208,7 +208,7 @@ def test_a_journal_that_is_moved_back_is_used_again(world: World) -> None:
     wait_until_logged(worker, world, "journal.in_place")
     worker.terminate()
     assert worker.wait(PATIENCE) == 0
-    assert audit_journal(world.folder / "journal.db").is_balanced
+    assert file_reader(world.folder / "journal.db").audit().is_balanced
 
 
 def test_a_deleted_journal_can_be_restored_from_the_paths_in_the_log(world: World) -> None:
@@ -228,7 +228,7 @@ def test_a_deleted_journal_can_be_restored_from_the_paths_in_the_log(world: Worl
         rescue.rename(world.folder / rescue.name.replace("rescued", "journal.db"))
     world.state.enqueue(*(message(id_) for id_ in range(1, 52)))
     world.run_until_idle()
-    assert audit_journal(world.folder / "journal.db").is_balanced
+    assert file_reader(world.folder / "journal.db").audit().is_balanced
     assert Counter(received.message_id for received in world.state.received) == dict.fromkeys(range(1, 52), 1)
 
 

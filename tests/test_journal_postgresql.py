@@ -1,4 +1,4 @@
-"""The journal in PostgreSQL, beyond the table of journals: leases, lost connections, days, addresses."""
+"""The journal in PostgreSQL, beyond the table of journals: leases, lost connections, logs, addresses."""
 
 from __future__ import annotations
 
@@ -27,11 +27,12 @@ from deliveryd.errors import (
     OutOfOrder,
 )
 from deliveryd.journal import group_commit
-from deliveryd.journal.base import Journal
+from deliveryd.journal.journal import Journal
 from deliveryd.journal.orders import Action, ItemKind
 from deliveryd.journal.place import JournalDatabase
 from deliveryd.journal.postgresql import commits
 from deliveryd.journal.postgresql.connection import connect_to_read, connect_to_write, conninfo
+from deliveryd.journal.postgresql.database import Database
 from deliveryd.journal.postgresql.halt import CommitsLost
 from deliveryd.journal.postgresql.lease import (
     Fenced,
@@ -41,8 +42,8 @@ from deliveryd.journal.postgresql.lease import (
     live_workers,
 )
 from deliveryd.journal.postgresql.opening import open_shared_journal
-from deliveryd.journal.postgresql.reader import PostgresqlReader
-from deliveryd.journal.postgresql.schema import FORMAT, PARTITIONED, days_there, drop_partition, make_day
+from deliveryd.journal.postgresql.reading import database_reader
+from deliveryd.journal.postgresql.schema import FORMAT
 from deliveryd.model import Outcome, Transition
 from deliveryd.states import State
 from journal.samples import (
@@ -57,7 +58,6 @@ from journal.samples import (
     deliver_to_sent,
     make_ready,
     receive_all,
-    sample_entry,
     sample_message,
     sample_receipt,
     state_counts,
@@ -122,7 +122,7 @@ async def test_a_database_that_lost_acknowledged_commits_ends_the_journal(source
     async with open_shared_journal(source) as journal:
         await make_ready(journal, 1)
         with psycopg.connect(source.url, autocommit=True) as admin:
-            admin.execute("UPDATE worker SET commits = commits - 1 WHERE ended IS NULL")
+            admin.execute("UPDATE main.worker SET commits = commits - 1 WHERE ended IS NULL")
         with pytest.raises(CommitsLost):
             await begin_attempts(journal, attempt_on(1))
 
@@ -153,14 +153,14 @@ async def test_a_number_that_was_given_again_after_a_loss_is_another_workers(sou
         await old.recover(NOW, ["sms"])
         await make_ready(old, 1)
         with psycopg.connect(source.url, autocommit=True) as admin:
-            (commits,) = admin.execute("SELECT commits FROM worker WHERE id > 0").fetchone() or (0,)
-            admin.execute("DELETE FROM worker WHERE id > 0")
-            admin.execute("TRUNCATE message, event, seen")
-            admin.execute("ALTER TABLE worker ALTER id RESTART WITH 1")
+            (commits,) = admin.execute("SELECT commits FROM main.worker WHERE id > 0").fetchone() or (0,)
+            admin.execute("DELETE FROM main.worker WHERE id > 0")
+            admin.execute("TRUNCATE main.message, main.event")
+            admin.execute("ALTER TABLE main.worker ALTER id RESTART WITH 1")
         async with open_shared_journal(source) as new:
             await new.recover(NOW, ["sms"])
             with psycopg.connect(source.url, autocommit=True) as admin:
-                admin.execute("UPDATE worker SET commits = %s WHERE id > 0", (commits,))
+                admin.execute("UPDATE main.worker SET commits = %s WHERE id > 0", (commits,))
             with pytest.raises(CommitsLost):
                 await make_ready(old, 2)
             with pytest.raises(JournalError):
@@ -173,7 +173,7 @@ async def test_a_number_that_was_given_again_after_a_loss_is_another_workers(sou
 def counter(source: JournalDatabase) -> int:
     """How often the one live worker committed."""
     with psycopg.connect(source.url) as db:
-        (commits,) = db.execute("SELECT commits FROM worker WHERE ended IS NULL").fetchone() or (0,)
+        (commits,) = db.execute("SELECT commits FROM main.worker WHERE ended IS NULL").fetchone() or (0,)
         return int(commits)
 
 
@@ -207,7 +207,8 @@ async def test_the_first_look_over_a_new_connection_finds_out_that_commits_are_l
         await make_ready(journal, 1)
         assert await waiting_events(journal) == []
         with psycopg.connect(source.url, autocommit=True) as admin:
-            admin.execute("UPDATE worker SET commits = commits - 1, settled = id << 40 WHERE ended IS NULL")
+            admin.execute("UPDATE main.worker SET commits = commits - 1 WHERE ended IS NULL")
+            admin.execute("UPDATE main.log SET settled = number << 40")
             admin.execute(
                 "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
                 " WHERE application_name = 'deliveryd' AND datname = current_database()"
@@ -221,13 +222,13 @@ async def test_a_look_at_the_outbox_finds_out_that_the_lease_was_ended(source: J
     async with open_shared_journal(source) as journal:
         await journal.take([sample_message(1)], [], NOW)
         with psycopg.connect(source.url, autocommit=True) as admin:
-            admin.execute("UPDATE worker SET ended = 'ordered' WHERE ended IS NULL")
+            admin.execute("UPDATE main.worker SET ended = 'ordered' WHERE ended IS NULL")
         with pytest.raises(Fenced):
             await waiting_events(journal)
 
 
-async def test_events_of_several_days_are_read_and_settled_in_their_order(source: JournalDatabase) -> None:
-    """Those of yesterday's messages are in another partition than those of today's."""
+async def test_events_are_read_and_settled_in_their_order(source: JournalDatabase) -> None:
+    """Whichever messages they are of, and however old these are."""
     async with open_shared_journal(source) as journal:
         await journal.recover(NOW, ["sms"])
         await make_ready(journal, 1, 2)
@@ -249,8 +250,8 @@ async def test_events_of_several_days_are_read_and_settled_in_their_order(source
         assert await waiting_events(journal) == []
 
 
-async def test_what_waits_in_an_adopted_log_is_read_whatever_its_day(source: JournalDatabase) -> None:
-    """And before what the worker has to report itself."""
+async def test_what_waits_in_a_log_that_was_taken_over_is_read_first(source: JournalDatabase) -> None:
+    """Before what the worker has to report itself: it waits for longer."""
     async with open_shared_journal(source) as journal:
         await journal.recover(NOW, ["sms"])
         async with open_shared_journal(source) as other:
@@ -266,10 +267,10 @@ async def test_numbers_of_a_commit_that_failed_are_left_out(source: JournalDatab
     async with open_shared_journal(source) as journal:
         await make_ready(journal, 1)
         with psycopg.connect(source.url, autocommit=True) as admin:
-            admin.execute("ALTER TABLE event ADD CONSTRAINT no_two CHECK (message_id <> 2) NOT VALID")
+            admin.execute("ALTER TABLE main.event ADD CONSTRAINT no_two CHECK (message_id <> 2) NOT VALID")
             with pytest.raises(psycopg.IntegrityError):
                 await journal.take([sample_message(2)], [], NOW)
-            admin.execute("ALTER TABLE event DROP CONSTRAINT no_two")
+            admin.execute("ALTER TABLE main.event DROP CONSTRAINT no_two")
         await journal.take([sample_message(3)], [], NOW)
         assert await waiting_events(journal) == [(3, "dequeued")]
         await accept_all(journal)
@@ -374,7 +375,7 @@ async def test_a_database_that_takes_too_long_counts_as_one_that_is_gone(
     monkeypatch.setattr(commits, "STALLED", 0.1)
     async with open_shared_journal(source) as journal:
         with psycopg.connect(source.url) as admin, anyio.fail_after(PATIENCE):
-            admin.execute("LOCK TABLE worker IN EXCLUSIVE MODE")
+            admin.execute("LOCK TABLE main.worker IN EXCLUSIVE MODE")
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(make_ready, journal, 1)
                 while not journal.full:
@@ -450,7 +451,7 @@ async def test_a_commit_that_goes_on_when_its_connection_is_cut_ends_no_worker(
         assert [row.message_id for row in await accept_all(journal)] == list(taken)
 
 
-@pytest.mark.parametrize("table", ["worker", "event"])
+@pytest.mark.parametrize("table", ["main.worker", "main.event"])
 async def test_a_session_that_is_ended_while_the_journal_opens_is_told_in_one_line(
     source: JournalDatabase, table: str
 ) -> None:
@@ -486,7 +487,7 @@ async def test_a_server_that_takes_no_writes_for_now_is_waited_for(
         ):
             try:
                 if "lock" in setting:
-                    busy.execute("LOCK TABLE message IN EXCLUSIVE MODE")
+                    busy.execute("LOCK TABLE main.message IN EXCLUSIVE MODE")
                 admin.execute(f"ALTER SYSTEM SET {setting}")
                 admin.execute("SELECT pg_reload_conf()")
                 async with anyio.create_task_group() as tasks:
@@ -543,7 +544,7 @@ async def test_nothing_is_lost_or_told_twice_while_connections_break_at_random(
     async with open_shared_journal(source) as journal:
         account = await journal.account()
         assert (account.taken, account.ends, account.gap) == (80, {State.DELIVERED: 80}, 0)
-        for life in PostgresqlReader(source).lives(range(1, 81)):
+        for life in database_reader(source).lives(range(1, 81)):
             assert [event.status for event in life.events] == ["dequeued", "sent", "delivered"]
 
 
@@ -567,6 +568,21 @@ async def _live(journal: Journal, numbers: Iterable[int]) -> None:
                     ["repeated"],
                 )
                 break
+
+
+async def test_a_connection_that_is_lost_before_a_statement_for_many_rows_is_told_as_lost(
+    source: JournalDatabase,
+) -> None:
+    """Its parameters' types are asked for first, and that waits for the server like everything else."""
+    async with open_shared_journal(source):
+        pass
+    with psycopg.connect(source.url, autocommit=True) as admin, connect_to_write(source, 9) as lost:
+        statement = "UPDATE meta SET value = ? WHERE key = ? AND key <> 'of this test'"
+        rows = [("a", "one"), ("b", "two")]
+        assert Database(lost).executemany(statement, rows).rowcount == 0
+        admin.execute("SELECT pg_terminate_backend(%s, 60000)", (lost.info.backend_pid,))
+        with pytest.raises(psycopg.OperationalError):
+            Database(lost).executemany(f"{statement} AND TRUE", rows)
 
 
 @pytest.mark.parametrize(
@@ -701,7 +717,7 @@ async def test_a_row_that_somebody_locks_for_long_is_told_in_the_log(source: Jou
         async with open_shared_journal(source) as journal:
             connected = psycopg.connect(source.url, application_name="psql")
             with connected as operator, anyio.fail_after(PATIENCE):
-                operator.execute("SELECT 1 FROM worker FOR UPDATE")
+                operator.execute("SELECT 1 FROM main.worker FOR UPDATE")
                 async with anyio.create_task_group() as tasks:
                     tasks.start_soon(journal.take, [sample_message(1)], [], NOW)
                     told = await logged("journal.unreachable")
@@ -718,89 +734,22 @@ async def test_a_database_of_something_else_and_a_newer_format_are_left_alone(
         pass
     with psycopg.connect(source.url, autocommit=True) as admin:
         admin.execute(
-            "UPDATE meta SET value = %s WHERE key IN ('format', 'written_since')", [str(FORMAT + 1)]
+            "UPDATE main.meta SET value = %s WHERE key IN ('format', 'written_since')", [str(FORMAT + 1)]
         )
         with pytest.raises(JournalUnusable, match="run a newer one"):
             async with open_shared_journal(source):
                 pass
-        admin.execute("DELETE FROM meta WHERE key = 'format'")
+        admin.execute("DELETE FROM main.meta WHERE key = 'format'")
         with pytest.raises(JournalUnusable, match="no journal"):
             async with open_shared_journal(source):
                 pass
 
 
-# days
-
-
-async def test_what_has_to_stay_moves_on_before_its_day_is_dropped(source: JournalDatabase) -> None:
-    """It waits, is sent and is confirmed as if nothing had happened; of the others the ids are kept."""
-    async with open_shared_journal(source) as journal:
-        await deliver_to_sent(journal, 1, "p1")
-        await bring_to_wait(journal, 2, DAYS_LATER, "sms")
-        await make_ready(journal, 3)
-        step_to = sample_entry(3)
-        assert await journal.prune(DAYS_LATER, 100) == 1
-        with psycopg.connect(source.url) as admin:
-            first = days_there(admin)
-            assert len(first) == 1
-        await journal.take([sample_message(5), sample_message(1)], [], DAYS_LATER)
-        assert await waiting_events(journal) == [(5, "dequeued"), (1, "dequeued"), (1, "sent")]
-        await accept_all(journal, DAYS_LATER)
-        (entry,) = (await journal.due(DAYS_LATER, {"sms": 9})).entries
-        assert entry.id == 2
-        await begin_attempts(
-            journal, entry.begun("sms", b"12345678", DAYS_LATER), step_to.begun("sms", b"1", NOW)
-        )
-        assert await state_counts(journal) == {State.SENDING: 2, State.READY: 1}
-        assert await receive_all(journal, [sample_receipt("p1")]) == ["unmatched"]
-        assert (await journal.account()).gap == 0
-
-
-async def test_a_day_is_dropped_in_portions_and_never_holds_up_a_reader(source: JournalDatabase) -> None:
-    """While somebody reads, the partitions stay; the messages are forgotten all the same."""
-    async with open_shared_journal(source) as journal:
-        for number in range(1, 6):
-            await deliver_to_sent(journal, number, f"p{number}")
-        with psycopg.connect(source.url) as reader:
-            assert reader.execute("SELECT count(*) FROM message").fetchone() == (5,)
-            assert [await journal.prune(DAYS_LATER, 2) for _ in range(4)] == [2, 2, 1, 0]
-            assert len(days_there(reader)) == 2
-        assert await journal.prune(DAYS_LATER, 2) == 0
-        account = await journal.account()
-        assert (account.ended, account.pruned, account.gap) == (0, 5, 0)
-
-
-async def test_a_day_may_be_made_by_several_at_once(source: JournalDatabase) -> None:
-    async with open_shared_journal(source):
-        with connect_to_write(source, 9) as one, connect_to_write(source, 9) as two:
-            await anyio.to_thread.run_sync(make_day, one, 30_000)
-            make_day(two, 30_000)
-            assert days_there(two) == [30_000]
-
-
-async def test_a_day_that_is_dropped_meanwhile_is_no_day(source: JournalDatabase) -> None:
-    """Who lists the days sees a partition in the catalogue that is gone when its day is read."""
-    async with open_shared_journal(source):
-        pass
-    is_over = False
-
-    def make_and_drop() -> None:
-        with psycopg.connect(source.url, autocommit=True) as db:
-            while not is_over:
-                make_day(db, 20_000)
-                for table in PARTITIONED:
-                    drop_partition(db, table, 20_000)
-
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(anyio.to_thread.run_sync, make_and_drop)
-        with psycopg.connect(source.url, autocommit=True) as db:
-            found = {day for _ in range(500) for day in await anyio.to_thread.run_sync(days_there, db)}
-        is_over = True
-    assert found <= {20_000}
+# what is recorded
 
 
 async def test_an_event_of_a_pruned_message_is_retried_after_a_restart(source: JournalDatabase) -> None:
-    """Its day is dropped, and nothing was taken since the restart."""
+    """Only its tombstone is left, and nothing was taken since the restart."""
     async with open_shared_journal(source) as journal:
         await deliver_to_sent(journal, 1, "p1")
         assert await journal.prune(DAYS_LATER, 9) == 1
@@ -818,7 +767,7 @@ async def test_a_value_that_the_tables_refuse_fails_alone(source: JournalDatabas
     async with open_shared_journal(source) as journal:
         await make_ready(journal, 1, 2)
         with pytest.raises(psycopg.DataError):
-            await begin_attempts(journal, attempt_on(1, "a\0"))
+            await begin_attempts(journal, attempt_on(1, number=1 << 40))
         await begin_attempts(journal, attempt_on(2))
         assert await state_counts(journal) == {State.READY: 1, State.SENDING: 1}
 

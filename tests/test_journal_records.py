@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from deliveryd.journal.audit import audit_journal
-from deliveryd.journal.history import read_life
-from deliveryd.journal.outbox import written
-from deliveryd.journal.sqlite import open_journal_file
+from deliveryd.journal.reader import file_reader
+from deliveryd.journal.sql.outbox import written
+from deliveryd.journal.sqlite.journal import open_journal_file
 from deliveryd.model import (
     Malformed,
     Outcome,
@@ -39,15 +38,17 @@ async def test_tries_under_one_key_have_numbers_and_outcomes_of_their_own(path: 
         key = message_key(journal.namespace, 1, "sms", 1)
         await make_ready(journal, 1)
         await journal.change([Transition(entry(1), State.READY, State.SENDING, NOW)])
-        assert read_life(path, 1).attempts == ((key, 1, 1, "sms", NOW, None, None, None, None, None),)
+        assert file_reader(path).lives([1])[0].attempts == (
+            (key, 1, 1, "sms", NOW, None, None, None, None, None),
+        )
         doubtful, unknown = entry(1, doubt=True), Outcome("in_doubt", None, "no answer", "Temporary failure")
         await journal.change([Transition(doubtful, State.SENDING, State.WAITING, NOW + 5, NOW, unknown)])
         first = (key, 1, 1, "sms", NOW, NOW + 5, "in_doubt", None, "no answer", "Temporary failure")
-        assert read_life(path, 1).attempts == (first,)
+        assert file_reader(path).lives([1])[0].attempts == (first,)
         (due,) = (await journal.due(NOW, {"sms": 1})).entries
         again = due.begun("sms", b"12345678", NOW + 7)
         await journal.change([Transition(again, State.READY, State.SENDING, NOW + 7)])
-        assert read_life(path, 1).attempts == (
+        assert file_reader(path).lives([1])[0].attempts == (
             first,
             (key, 1, 2, "sms", NOW + 7, None, None, None, None, None),
         )
@@ -55,7 +56,7 @@ async def test_tries_under_one_key_have_numbers_and_outcomes_of_their_own(path: 
         await journal.change([Transition(again, State.SENDING, State.SENT, NOW + 9, None, accepted)])
     second = (key, 1, 2, "sms", NOW + 7, NOW + 9, "accepted", "p1", None, None)
     emptied = (*first[:-1], None)  # the words with the variables, once the message is sent
-    assert read_life(path, 1).attempts == (emptied, second)
+    assert file_reader(path).lives([1])[0].attempts == (emptied, second)
 
 
 async def test_a_repeat_knows_when_the_first_try_under_its_key_began(path: Path) -> None:
@@ -87,7 +88,7 @@ async def test_attempts_that_failed_stay_recorded_beside_the_one_that_was_accept
         await journal.receive([Receipt("email", "p2", True, "ok", NOW, NOW, "1")])  # not yet: it is under way
         outcome = Outcome("accepted", "p2")
         await journal.change([Transition(second, State.SENDING, State.SENT, NOW + 3, None, outcome)])
-    life = read_life(path, 1)
+    life = file_reader(path).lives([1])[0]
     assert [each[1:] for each in life.attempts] == [
         (1, 1, "sms", NOW, NOW + 1, "refused", None, "no such number", None),
         (2, 1, "email", NOW + 2, NOW + 3, "accepted", "p2", None, None),
@@ -100,7 +101,7 @@ async def test_the_same_malformed_element_is_one_record_with_a_count(path: Path)
     async with open_journal_file(path) as journal:
         for at in (NOW, NOW + 7):
             await journal.take([], [Malformed('{"id":1}', "why", 1), Malformed("[]", "why", None)], at)
-    (record,) = read_life(path, 1).malformed
+    (record,) = file_reader(path).lives([1])[0].malformed
     assert (record.raw, record.times, record.first_at, record.last_at) == ('{"id":1}', 2, NOW, NOW + 7)
 
 
@@ -117,8 +118,8 @@ async def test_a_malformed_message_is_dequeued_and_then_failed_once(path: Path) 
         again = await journal.outbox(0, 10)
         assert [row.body for row in again] == [row.body for row in first]
         await journal.accept(again, NOW)
-    assert audit_journal(path).is_balanced
-    life = read_life(path, 1)
+    assert file_reader(path).audit().is_balanced
+    life = file_reader(path).lives([1])[0]
     assert life.message is not None
     assert life.message.state is State.FAILED
 
@@ -126,11 +127,11 @@ async def test_a_malformed_message_is_dequeued_and_then_failed_once(path: Path) 
 async def test_batches_that_may_be_lost_are_counted_with_what_came_of_them(path: Path) -> None:
     """The count is in the transaction of the messages that came, or in one of its own."""
     async with open_journal_file(path) as journal:
-        assert audit_journal(path).lost == (0, None)
+        assert file_reader(path).audit().lost == (0, None)
         await journal.take([message(1)], [], NOW, lost=1)
         await journal.take([], [], NOW + 5, lost=1)
         await journal.take([message(2)], [], NOW + 9)
-    assert audit_journal(path).lost == (2, NOW + 5)
+    assert file_reader(path).audit().lost == (2, NOW + 5)
 
 
 async def test_repeats_of_forgotten_messages_do_not_gather(path: Path) -> None:
@@ -143,7 +144,7 @@ async def test_repeats_of_forgotten_messages_do_not_gather(path: Path) -> None:
         for _ in range(20):
             await journal.take([message(1)], [], NOW)
             await journal.accept(await journal.outbox(0, 10), NOW)
-    assert [event.status for event in read_life(path, 1).events] == ["dequeued", "error"]
+    assert [event.status for event in file_reader(path).lives([1])[0].events] == ["dequeued", "error"]
 
 
 async def test_no_statement_of_the_line_reads_a_whole_table(path: Path) -> None:

@@ -20,9 +20,10 @@ import pytest
 from anyio.lowlevel import checkpoint
 
 from deliveryd.errors import IllegalTransition, JournalError, JournalFull, JournalLocked
-from deliveryd.journal.base import Journal
-from deliveryd.journal.history import read_life
-from deliveryd.journal.sqlite import open_journal_file
+from deliveryd.journal.journal import Journal
+from deliveryd.journal.reader import file_reader
+from deliveryd.journal.sql.db import Db
+from deliveryd.journal.sqlite.journal import open_journal_file
 from deliveryd.model import (
     Receipt,
     StatusEvent,
@@ -43,7 +44,7 @@ from collections.abc import Iterable
 from pathlib import Path
 import anyio
 from deliveryd.errors import JournalError
-from deliveryd.journal.sqlite import open_journal_file
+from deliveryd.journal.sqlite.journal import open_journal_file
 
 async def main():
     try:
@@ -60,7 +61,7 @@ COMMITTING_PROCESS = """
 import itertools, sys
 from pathlib import Path
 import anyio
-from deliveryd.journal.sqlite import open_journal_file
+from deliveryd.journal.sqlite.journal import open_journal_file
 from deliveryd.model import QueuedMessage
 
 async def main():
@@ -206,7 +207,7 @@ async def test_an_operation_that_fails_takes_back_its_own_and_nothing_of_its_com
         rows = await journal.outbox(0, 10)
         assert sorted((row.message_id, row.status) for row in rows) == [(7, "dequeued"), (8, "dequeued")]
         await journal.change([good])
-    assert [attempt.number for attempt in read_life(path, 1).attempts] == [1]
+    assert [attempt.number for attempt in file_reader(path).lives([1])[0].attempts] == [1]
 
 
 async def test_what_no_column_can_hold_fails_for_its_caller_only(path: Path) -> None:
@@ -268,7 +269,7 @@ async def test_a_full_disk_loses_nothing_and_work_goes_on_when_there_is_room_aga
         assert not journal.full
 
 
-def fail_to_sync(_db: sqlite3.Connection) -> None:
+def fail_to_sync(_db: Db) -> None:
     """What SQLite says when the disk failed."""
     error = sqlite3.OperationalError("disk I/O error")
     error.sqlite_errorcode = sqlite3.SQLITE_IOERR_FSYNC
@@ -291,7 +292,7 @@ async def test_what_waits_while_the_disk_fails_is_not_asked_of_it_any_more(path:
     """Nothing is acknowledged behind a commit that failed, though it had been asked for before."""
     begun, go_on = threading.Event(), threading.Event()
 
-    def fail_late(db: sqlite3.Connection) -> None:
+    def fail_late(db: Db) -> None:
         begun.set()
         go_on.wait()
         fail_to_sync(db)
@@ -315,7 +316,7 @@ async def test_what_waits_while_the_disk_fails_is_not_asked_of_it_any_more(path:
 async def test_behind_a_failure_of_the_disk_nothing_else_of_a_shared_commit_is_tried(path: Path) -> None:
     """An operation that fails has the others tried one by one, until the disk fails."""
 
-    def fail_alone(_db: sqlite3.Connection) -> None:
+    def fail_alone(_db: Db) -> None:
         raise ValueError("mine alone")
 
     async def fails(expected: type[Exception], commit: Awaitable[object]) -> None:

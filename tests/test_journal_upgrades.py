@@ -16,11 +16,10 @@ import anyio
 import pytest
 
 from deliveryd.errors import JournalError
-from deliveryd.journal.audit import audit_journal
-from deliveryd.journal.history import read_life
-from deliveryd.journal.schema import check_header, check_latest, check_supported, prepare_schema
-from deliveryd.journal.sqlite import open_journal_file
-from deliveryd.journal.upgrades import UPGRADES, latest_format
+from deliveryd.journal.reader import file_reader
+from deliveryd.journal.sqlite.format import check_header, check_latest, check_supported, prepare_schema
+from deliveryd.journal.sqlite.journal import open_journal_file
+from deliveryd.journal.sqlite.upgrades import UPGRADES, latest_format
 from deliveryd.model import QueuedMessage
 
 pytestmark = pytest.mark.anyio
@@ -36,8 +35,8 @@ FILLED = f"{PRIORITY}; CREATE TABLE filler AS SELECT zeroblob(8000000)"
 
 CRASHING_PROCESS = """
 import os, signal, sqlite3, sys
-from deliveryd.journal.schema import prepare_schema
-from deliveryd.journal.upgrades import UPGRADES
+from deliveryd.journal.sqlite.format import prepare_schema
+from deliveryd.journal.sqlite.upgrades import UPGRADES
 
 db = sqlite3.connect(sys.argv[1], isolation_level=None)
 db.create_function("crash", 0, lambda: os.kill(os.getpid(), signal.SIGKILL))
@@ -125,12 +124,12 @@ async def test_a_crash_in_an_upgrade_leaves_the_earlier_format_usable(path: Path
 
 async def assert_untouched(path: Path) -> None:
     """The journal has the format from before the upgrade, and takes another message."""
-    assert read_life(path, 7).is_known
+    assert file_reader(path).lives([7])[0].is_known
     async with open_journal_file(path) as journal:
         assert set(await journal.take([QueuedMessage(7, 1, 1, {}), QueuedMessage(8, 1, 1, {})], [], NOW)) == {
             8
         }
-    assert audit_journal(path).is_balanced
+    assert file_reader(path).audit().is_balanced
     assert version_of(path) == LATEST
     assert "priority" not in {
         name for (name,) in query(path, "SELECT name FROM pragma_table_info('message')")
@@ -153,7 +152,7 @@ async def test_an_unknown_format_is_refused_and_left_untouched(path: Path, versi
         async with open_journal_file(path):
             pass
     with pytest.raises(JournalError, match=expected):
-        read_life(path, 7)
+        file_reader(path).lives([7])[0]
     assert read(path) == before
 
 

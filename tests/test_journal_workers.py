@@ -1,8 +1,7 @@
-"""Several workers of one journal in PostgreSQL: adoption, order of events, receipts, shared work."""
+"""Several workers of one journal in PostgreSQL: whose log is whose, what they share, and all at once."""
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import signal
@@ -10,7 +9,7 @@ import subprocess
 import sys
 import threading
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from itertools import count
 from pathlib import Path
@@ -18,37 +17,30 @@ from typing import Any
 
 import anyio
 import anyio.lowlevel
+import anyio.to_thread
 import psycopg
 import pytest
 
 from deliveryd import transitions
 from deliveryd.errors import IllegalTransition
-from deliveryd.journal.base import Account, Doubtful, FromOthers, Journal, PassedDeadlines
-from deliveryd.journal.orders import Action, ItemKind, Order
+from deliveryd.journal.base import Account, Doubtful, FromOthers
+from deliveryd.journal.journal import Journal
+from deliveryd.journal.orders import Action, ItemKind
 from deliveryd.journal.place import JournalDatabase
-from deliveryd.journal.postgresql import deadlines
-from deliveryd.journal.postgresql.asking_anew import ask_anew
-from deliveryd.journal.postgresql.commits import ChangedMeanwhile
-from deliveryd.journal.postgresql.connection import Db, connect_to_read, connect_to_write
+from deliveryd.journal.postgresql.connection import connect_to_read
 from deliveryd.journal.postgresql.following import Counting
 from deliveryd.journal.postgresql.halt import own_name
 from deliveryd.journal.postgresql.journal import PostgresqlJournal
-from deliveryd.journal.postgresql.lease import Fenced, boot_time, fence, live_workers
+from deliveryd.journal.postgresql.lease import Fenced, boot_time
 from deliveryd.journal.postgresql.opening import open_shared_journal
-from deliveryd.journal.postgresql.reader import PostgresqlReader
-from deliveryd.model import (
-    Confirmation,
-    Entry,
-    Outcome,
-    ProgressReport,
-    StatusEvent,
-    StopChange,
-    Transition,
-    message_key,
-)
+from deliveryd.journal.postgresql.reading import database_reader
+from deliveryd.journal.postgresql.workers import By, Workers
+from deliveryd.journal.sql.db import Db
+from deliveryd.model import Confirmation, Outcome, StopChange, Transition
 from deliveryd.runtime import waits
 from deliveryd.states import State
 from journal.samples import (
+    DAYS_LATER,
     NOW,
     ONE_SECOND,
     accept_all,
@@ -69,26 +61,25 @@ from journal.samples import (
     state_counts,
     waiting_events,
 )
-from memory_postgres import new_database as new_model
-from memory_postgres import standing_in
 from support.directories import NoPostgres, open_postgres
 from support.patience import PATIENCE
-from support.postgres import new_database, pass_time
+from support.several_workers import (
+    SMS,
+    BootClock,
+    adopted_by,
+    empty_database,
+    end_worker,
+    ordered,
+    query,
+    sound,
+    told,
+    two_workers,
+    worker,
+)
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
-SMS = ["sms"]
 TESTS = Path(__file__).parent
-
-
-class BootClock:
-    """Seconds that go on when a test says so."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @pytest.fixture
@@ -96,56 +87,9 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Each case runs on a real server and on the one in memory; `real_server`: only on the real one."""
-    if "source" in metafunc.fixturenames:
-        is_real = metafunc.definition.get_closest_marker("real_server") is not None
-        metafunc.parametrize("source", ["postgresql"] if is_real else ["postgresql", "memory"], indirect=True)
-
-
 @pytest.fixture
-def source(request: pytest.FixtureRequest) -> Iterator[JournalDatabase]:
-    """An empty database."""
-    if request.param == "memory":
-        with standing_in():
-            yield JournalDatabase(new_model())
-        return
-    url = new_database()
-    if url is None:
-        pytest.skip("there is no PostgreSQL here")
-    yield JournalDatabase(url)
-
-
-@asynccontextmanager
-async def worker(
-    source: JournalDatabase, providers: Sequence[str] = SMS, clock: Callable[[], float] = boot_time
-) -> AsyncIterator[PostgresqlJournal]:
-    """A worker that has started."""
-    async with open_shared_journal(source, lease=20.0, boot_time=clock) as journal:
-        await journal.recover(NOW, providers)
-        yield journal
-
-
-@asynccontextmanager
-async def two_workers(source: JournalDatabase) -> AsyncIterator[tuple[PostgresqlJournal, PostgresqlJournal]]:
-    async with worker(source) as one, worker(source) as other:
-        yield one, other
-
-
-def end_worker(source: JournalDatabase, index: int = 0) -> None:
-    """Fence a worker, by its place among those that are there."""
-    with connect_to_write(source, 9) as db:
-        assert fence(db, live_workers(db)[index])
-
-
-async def told(source: JournalDatabase, id_: int) -> list[str]:
-    """The statuses of a message, in the order in which they happened."""
-    (life,) = await anyio.to_thread.run_sync(PostgresqlReader(source).lives, [id_])
-    return [event.status for event in life.events]
-
-
-async def balanced(journal: Journal) -> None:
-    assert (await journal.account()).gap == 0
+def source() -> JournalDatabase:
+    return empty_database()
 
 
 # adoption
@@ -178,15 +122,6 @@ except BaseException as error:
 """
 
 
-async def adopted_by(journal: Journal, providers: Sequence[str] = SMS) -> FromOthers:
-    """Follow the others until something of theirs is adopted, as the line does."""
-    while True:
-        found = await journal.follow(NOW + 2, providers)
-        if found.adopted is not None:
-            return found
-        await anyio.sleep(0.1)
-
-
 @asynccontextmanager
 async def another_process(source: JournalDatabase) -> AsyncIterator[subprocess.Popen[str]]:
     """A worker in a process of its own, with a message in each of the line's states."""
@@ -205,7 +140,6 @@ async def another_process(source: JournalDatabase) -> AsyncIterator[subprocess.P
             process.kill()
 
 
-@pytest.mark.real_server
 async def test_what_a_killed_worker_left_goes_on_with_another_one(source: JournalDatabase) -> None:
     """What was taken is reported, what was ready waits, and the intent without an outcome is in doubt."""
     async with worker(source) as journal, another_process(source) as process:
@@ -222,10 +156,9 @@ async def test_what_a_killed_worker_left_goes_on_with_another_one(source: Journa
         assert await waiting_events(journal) == [(3, "dequeued"), (4, "dequeued")]
         await accept_all(journal)
         await journal.change([accepted_step(attempt_on(2), "p2")])
-        await balanced(journal)
+        await sound(source)
 
 
-@pytest.mark.real_server
 async def test_a_worker_that_stood_still_for_a_lease_writes_nothing_when_it_goes_on(
     source: JournalDatabase,
 ) -> None:
@@ -239,29 +172,7 @@ async def test_a_worker_that_stood_still_for_a_lease_writes_nothing_when_it_goes
         os.kill(process.pid, signal.SIGCONT)
         assert process.stdout.readline() == "fenced True\n"
         assert (await state_counts(journal))[State.SENDING] == 1
-        await balanced(journal)
-
-
-async def test_the_name_of_a_worker_of_whom_nothing_is_left_is_kept_as_long_as_its_messages(
-    source: JournalDatabase,
-) -> None:
-    """An operator wants to know where its log is."""
-    async with worker(source) as other:
-        async with worker(source) as journal:
-            await deliver_to_sent(journal, 1, "p1")
-            await accept_all(journal)
-        for _ in range(2):  # its row goes with the second look at the latest
-            await other.follow(NOW, SMS)
-        reader = PostgresqlReader(source)
-        with connect_to_write(source, 9) as db:
-            assert db.execute("SELECT count(*) FROM worker WHERE id > 0").fetchone() == (1,)
-        (life,) = await anyio.to_thread.run_sync(reader.lives, [1])
-        assert [event.worker for event in life.events] == [f"{own_name()} (2)"] * 2
-        await other.prune(NOW + 1, 9)
-        with connect_to_write(source, 9) as db:
-            assert db.execute("SELECT count(*) FROM former").fetchone() == (0,)
-        (life,) = await anyio.to_thread.run_sync(reader.lives, [1])
-        assert [event.worker for event in life.events] == [None] * 2
+        await sound(source)
 
 
 async def test_a_lease_is_over_by_the_clock_of_who_watches_and_only_while_that_one_can_renew(
@@ -328,21 +239,6 @@ async def test_what_waits_for_an_answer_to_a_worker_that_ended_is_asked_for_anew
         assert [each.id for each in (await other.due(NOW, {"": 9, "sms": 9})).entries] == [1]
 
 
-@pytest.mark.real_server
-async def test_a_worker_is_ended_though_another_one_stands_still_while_it_asks_anew(
-    source: JournalDatabase,
-) -> None:
-    """It holds the row of an earlier end: whoever ends a worker would wait for it in its only line."""
-    async with two_workers(source):
-        with connect_to_write(source, 9) as stopped, connect_to_write(source, 9) as other:
-            stopped.execute("BEGIN")
-            ask_anew(stopped)
-            other.execute("BEGIN")
-            other.execute("SET LOCAL lock_timeout = '5s'")
-            ask_anew(other)
-
-
-@pytest.mark.real_server
 async def test_what_a_worker_that_stands_still_has_locked_costs_no_other_one_its_lease(
     source: JournalDatabase,
 ) -> None:
@@ -351,7 +247,7 @@ async def test_what_a_worker_that_stands_still_has_locked_costs_no_other_one_its
     has_locked, goes_on = threading.Event(), threading.Event()
 
     def stand_still(db: Db) -> None:
-        db.execute("SELECT 1 FROM worker FOR UPDATE")
+        db.execute("SELECT 1 FROM main.worker FOR UPDATE")
         has_locked.set()
         goes_on.wait()
 
@@ -369,23 +265,31 @@ async def test_what_a_worker_that_stands_still_has_locked_costs_no_other_one_its
     assert took < 0.8 * lease  # it may have renewed some while before
 
 
-@pytest.mark.real_server
-async def test_of_two_adopters_one_adopts_and_what_it_had_adopted_goes_on_with_the_other(
+async def test_the_name_of_the_worker_that_has_a_log_or_had_it_last_is_told_with_its_messages(
     source: JournalDatabase,
 ) -> None:
-    async with open_shared_journal(source) as first:
-        await make_ready(first, 1)
-        await begin_attempts(first, attempt_on(1))
+    """An operator wants to know where its log is."""
+    async with worker(source) as other:
+        async with worker(source) as ended:
+            await deliver_to_sent(ended, 1, "p1")
+        await other.follow(NOW, SMS)
+        (life,) = await anyio.to_thread.run_sync(database_reader(source).lives, [1])
+        assert [event.worker for event in life.events] == [own_name()] * 2
+
+
+async def test_of_two_that_take_over_a_log_one_has_it_and_after_its_end_the_other(
+    source: JournalDatabase,
+) -> None:
     async with two_workers(source) as (one, other):
-        async with open_shared_journal(source) as command:
-            await hand_over(command, 2)
+        async with open_shared_journal(source) as ended:
+            await hand_over(ended, 2)
         found: list[FromOthers] = []
 
         async def follow(journal: Journal) -> None:
             found.append(await journal.follow(NOW, SMS))
 
         with psycopg.connect(source.url) as admin, psycopg.connect(source.url, autocommit=True) as look:
-            admin.execute("SELECT 1 FROM worker WHERE ended IS NOT NULL FOR UPDATE")
+            admin.execute("SELECT 1 FROM main.log FOR UPDATE")
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(follow, one)
                 tasks.start_soon(follow, other)
@@ -394,122 +298,233 @@ async def test_of_two_adopters_one_adopts_and_what_it_had_adopted_goes_on_with_t
                 admin.rollback()
         adopted = [each.adopted for each in found if each.adopted is not None]
         assert [each.reporting for each in adopted] == [[2]]
-        end_worker(source)
-        left = (await other.follow(NOW, SMS)).adopted
+        is_first = len(one._logs) == 2
+        end_worker(source, 0 if is_first else 1)
+        left = (await (other if is_first else one).follow(NOW, SMS)).adopted
         assert left is not None
-        assert left.doubtful == [Doubtful(attempt_on(1), State.SENDING)]
-        assert await waiting_events(other) == [(2, "sent")]
-        await balanced(other)
+        assert left.reporting == [2]
+        await sound(source)
 
 
-async def test_what_is_bound_to_a_provider_is_left_to_who_has_it(source: JournalDatabase) -> None:
-    """A doubt at sms goes to the worker that has sms, whoever looks first."""
-    async with worker(source, ["email"]) as mail, worker(source, SMS) as text:
-        async with worker(source, SMS) as ended:
-            await make_ready(ended, 1, 2, 3)
-            await begin_attempts(ended, attempt_on(1), attempt_on(2, "email"))
-        found = (await mail.follow(NOW, ["email"])).adopted
-        assert found is not None
-        assert [(each.entry.id, each.state) for each in found.doubtful] == [(2, State.SENDING)]
-        found = (await text.follow(NOW, SMS)).adopted
-        assert found is not None
-        assert [(each.entry.id, each.state) for each in found.doubtful] == [(1, State.SENDING)]
-        await text.change([accepted_step(attempt_on(1), "p1")])
-        await mail.change([accepted_step(attempt_on(2, "email"), "p2")])
-        await balanced(mail)
-
-
-@pytest.mark.real_server
-async def test_a_start_leaves_alone_what_waits_at_a_provider_that_another_worker_has(
-    source: JournalDatabase,
-) -> None:
-    """It is unbound, and what is in doubt there held, when nobody has had the provider for ten minutes."""
-    async with worker(source, SMS) as text:
-        await bring_to_wait(text, 1, NOW + ONE_SECOND, "sms")
-        await bring_in_doubt(text, 2, State.WAITING)
-        async with worker(source, ["email"]) as mail:
-            assert (await state_counts(mail)) == {State.WAITING: 2}
-            assert not (await mail.due(NOW + ONE_SECOND, {"": 9, "email": 9})).entries
-            assert (await mail.leave(["sms"], NOW, 9)) == (0, 0)
-    async with worker(source, ["email"]) as mail:
-        assert (await state_counts(mail)) == {State.WAITING: 2}
-    pass_time(source.url, 601)
-    async with worker(source, ["email"]) as mail:
-        assert (await state_counts(mail)) == {State.WAITING: 1, State.IN_DOUBT: 1}
-        assert [each.id for each in (await mail.due(NOW + ONE_SECOND, {"": 9})).entries] == [1]
-
-
-async def test_a_table_of_workers_stays_small_and_the_account_balanced(source: JournalDatabase) -> None:
-    async with worker(source) as journal:
-        for number in range(1, 6):
-            async with open_shared_journal(source) as command:
-                await hand_over(command, number)
-            await journal.follow(NOW, SMS)
-            await accept_all(journal)
-        await journal.follow(NOW, SMS)
-        with psycopg.connect(source.url) as admin:
-            assert admin.execute("SELECT count(*), sum(taken) FROM worker").fetchone() == (2, 5)
-        account = await journal.account()
-        assert (account.taken, account.gap) == (5, 0)
-        assert [each.status for each in PostgresqlReader(source).lives([3])[0].events] == ["dequeued", "sent"]
-
-
-# shared work
-
-
-async def test_due_and_overdue_messages_are_taken_once(source: JournalDatabase) -> None:
-    async with two_workers(source) as (one, other):
-        await make_ready(one, *range(1, 61))
-        steps = [
-            Transition(
-                sample_entry(id_),
-                State.READY,
-                State.WAITING,
-                NOW,
-                NOW,
-                waits_for=None if id_ % 2 else "settings 1",
+async def test_taking_over_a_log_is_a_restart_with_it(source: JournalDatabase) -> None:
+    """What is in doubt, waits, is paused, awaits a receipt, or has an event that isn't accepted."""
+    async with worker(source) as other:
+        async with worker(source) as ended:
+            await bring_in_doubt(ended, 1)
+            await make_ready(ended, 2)
+            await begin_attempts(ended, attempt_on(2))
+            await bring_to_wait(ended, 3, NOW + 60 * ONE_SECOND, "sms")
+            await make_ready(ended, 4, 5, 6)
+            await decide_on(ended, Action.PAUSE, ItemKind.CHANNEL, "sms")
+            (pause,) = await ended.end_pauses(NOW)
+            paused = transitions.deferred(
+                sample_entry(4), NOW, NOW + 3600 * ONE_SECOND, waits.end_of_pause(pause.kind, pause.key)
             )
-            for id_ in range(1, 61)
-        ]
-        await one.change(steps)
-        taken: list[int] = []
-
-        async def fetch(journal: Journal) -> None:
-            for _ in range(10):
-                due = await journal.due(NOW, {"": 4})
-                overdue = await journal.overdue(NOW, 4)
-                taken.extend(entry.id for entry in (*due.entries, *overdue.entries))
-
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(fetch, one)
-            tasks.start_soon(fetch, other)
-        assert sorted(taken) == list(range(1, 61))
-
-
-async def test_a_message_is_taken_by_one_of_two_workers_that_get_it(source: JournalDatabase) -> None:
-    async with two_workers(source) as (one, other):
-        new: list[int] = []
-
-        async def take(journal: Journal) -> None:
-            new.extend(await journal.take([sample_message(id_) for id_ in range(1, 101)], [], NOW))
-
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(take, one)
-            tasks.start_soon(take, other)
-        assert sorted(new) == list(range(1, 101))
-        assert (await one.account()).taken == 100
+            await ended.change([paused])
+            await begin_attempts(ended, attempt_on(5))
+            awaited = Confirmation(4 * ONE_SECOND, 4 * ONE_SECOND, failed_next=False)
+            await ended.change([accepted_step(attempt_on(5), "p5")._replace(confirmation=awaited)])
+            await ended.take([sample_message(7)], [], NOW)
+        found = (await other.follow(NOW + 2, SMS)).adopted
+        assert found is not None
+        assert [entry.id for entry in found.taken] == [7]
+        assert {(each.entry.id, each.state) for each in found.doubtful} == {
+            (1, State.IN_DOUBT),
+            (2, State.SENDING),
+        }
+        assert (found.waiting, sum(found.paused.values())) == (2, 1)
+        assert (found.reporting, [each.in_order for each in found.ended]) == ([5], [True])
+        assert [entry.id for entry in (await other.due(NOW + 2, {"": 9, "sms": 9})).entries] == [6]
+        assert await waiting_events(other) == [(5, "sent"), (7, "dequeued")]
+        await accept_all(other)
+        passed = [await other.pass_deadlines(2 * ONE_SECOND, NOW, SMS, 9) for _ in range(3)]
+        assert [dict(each.passed) for each in passed] == [{}, {}, {"sms": 1}]
+        await sound(source)
 
 
-async def test_a_step_of_a_message_that_nobody_owns_and_another_worker_took_is_no_error(
+async def test_a_provider_that_the_new_worker_lacks_is_treated_as_removed(source: JournalDatabase) -> None:
+    """What waits there goes on to any other, and what is in doubt there is held, as after a restart."""
+    async with worker(source, ["email"]) as mail:
+        async with worker(source, SMS) as text:
+            await bring_to_wait(text, 1, NOW + ONE_SECOND, "sms")
+            await bring_in_doubt(text, 2, State.WAITING)
+            assert (await mail.follow(NOW, ["email"])).adopted is None
+            assert await state_counts(text) == {State.WAITING: 2}
+        await mail.follow(NOW, ["email"])
+        assert await state_counts(mail) == {State.WAITING: 1, State.IN_DOUBT: 1}
+        assert [each.id for each in (await mail.due(NOW + ONE_SECOND, {"": 9})).entries] == [1]
+        await sound(source)
+
+
+async def test_a_log_is_given_back_when_nothing_is_open_in_it_and_taken_by_the_next_start(
     source: JournalDatabase,
 ) -> None:
+    """So there are as many logs as workers ever ran at once."""
+    without_holder = "SELECT holder IS NULL FROM main.log ORDER BY number"
+    async with worker(source) as other:
+        for number in range(1, 6):
+            async with worker(source) as journal:
+                assert await other.follow(NOW, SMS)
+                await hand_over(journal, number)
+            assert (await other.follow(NOW, SMS)).adopted is not None
+            assert query(source, without_holder) == [(False,), (False,)]
+            await accept_all(other)
+            await other.follow(NOW, SMS)
+            assert query(source, without_holder) == [(False,), (True,)]
+        account = await other.account()
+        assert (account.taken, account.gap) == (5, 0)
+        assert await told(source, 3) == ["dequeued", "sent"]
+        await other.prune(2 * NOW, 9)  # their rows have real instants
+        assert query(source, "SELECT count(*) FROM main.worker WHERE id > 0") == [(1,)]
+        await sound(source)
+
+
+async def test_a_start_goes_on_in_the_log_of_an_ended_worker(
+    source: JournalDatabase,
+) -> None:
+    """Also while another one, which has begun before, could take it over."""
+    async with worker(source) as other:
+        async with worker(source) as ended:
+            await hand_over(ended, 1)
+        async with open_shared_journal(source) as journal:
+            found = await journal.recover(NOW, SMS)
+            assert found.reporting == [1]
+            assert (await other.follow(NOW, SMS)).adopted is None
+            await hand_over_more(journal)
+            assert await waiting_events(journal) == [(2, "sent")]
+            await receive_all(journal, [sample_receipt("p1")])
+            assert await waiting_events(journal) == [(2, "sent"), (1, "delivered")]
+            assert query(source, "SELECT count(*) FROM main.log") == [(2,)]
+    await sound(source)
+
+
+async def hand_over_more(journal: Journal) -> None:
+    """Send message 2, with what waits accepted before."""
+    await accept_all(journal)
+    await hand_over(journal, 2, "p2")
+
+
+async def test_no_number_of_an_event_is_given_twice_in_a_log_that_was_taken_over(
+    source: JournalDatabase,
+) -> None:
+    """What is posted now would be taken for the answer to another event, which nobody would report."""
     async with two_workers(source) as (one, other):
-        entry = await bring_in_doubt(one, 1)
-        repeat = Transition(entry, State.IN_DOUBT, State.WAITING, NOW, NOW, Outcome("in_doubt"))
-        assert (await other.change([repeat])).settled == set()
-        assert (await one.change([repeat])).settled == {1}
-        assert await state_counts(one) == {State.WAITING: 1}
-        assert (await decide_on(one, Action.RESEND, ItemKind.MESSAGE, 1)).skipped
+        await hand_over(one, 1, "p1")
+        refused = await refuse_first(one, NOW)
+        await hand_over(one, 2, "p2")
+        await receive_all(one, [sample_receipt("p1")])
+        end_worker(source)
+        await other.follow(NOW, SMS)
+        posted = await other.outbox(0, 9)
+        assert (await decide_on(other, Action.RETRY, ItemKind.EVENT, refused.seq)).done
+        await receive_all(other, [sample_receipt("p2")])
+        await other.accept(posted, NOW)
+        heard = {(row.message_id, row.status) for row in (*posted, *await other.outbox(0, 9))}
+        assert {(1, "sent"), (1, "delivered"), (2, "sent"), (2, "delivered")} <= heard
+        await accept_all(other)
+        await sound(source)
+
+
+async def test_while_attempts_of_a_worker_that_an_operator_ended_may_go_on_nobody_has_its_log(
+    source: JournalDatabase,
+) -> None:
+    """Not even for the deletion of what is old: else another one would try the same message meanwhile."""
+    clock = BootClock()
+    async with worker(source) as ended, worker(source, clock=clock) as other:
+        await deliver_to_sent(ended, 1)
+        await make_ready(ended, 2)
+        await begin_attempts(ended, attempt_on(2))
+        workers = Workers(source)
+        record = workers.list()[0]
+        assert await anyio.to_thread.run_sync(workers.fence, record, NOW, By(None, None, None))
+        await other.prune(DAYS_LATER, 9)
+        assert (await other.account()).pruned == 0
+        assert (await other.follow(NOW, SMS)).adopted is None
+        adopted = []
+        for _ in range(22):
+            clock.now += 1.0
+            adopted.append((await other.follow(NOW, SMS)).adopted)
+        assert [len(each.doubtful) for each in adopted if each is not None] == [1]
+        await other.prune(DAYS_LATER, 9)
+        assert (await other.account()).pruned == 1
+        await sound(source)
+
+
+async def test_old_messages_of_all_logs_that_nobody_has_are_deleted(source: JournalDatabase) -> None:
+    """Whatever has to stay in the first one of them."""
+    async with worker(source) as first, worker(source) as second, worker(source) as other:
+        await hand_over(first, 1)
+        await refuse_first(first, NOW)
+        await deliver_to_sent(second, 2, "p2")
+        for _ in range(2):
+            end_worker(source)
+            await other.follow(NOW, SMS)
+        for _ in range(4):
+            await other.prune(DAYS_LATER, 9)
+        account = await other.account()
+        assert (account.pruned, account.ended, account.gap) == (1, 1, 0)
+
+
+# deadlines of a log that was taken over
+
+
+async def test_deadlines_of_a_log_that_was_taken_over_go_on_where_they_stood(source: JournalDatabase) -> None:
+    """Its listening time differs from that of the worker's own log: new ones there are by the worker's."""
+    within = 4 * ONE_SECOND
+    async with worker(source) as other:
+        own = (await other.pass_deadlines(100 * ONE_SECOND, NOW, SMS, 9)).listened
+        async with worker(source) as ended:
+            await send_to_confirm(ended, 1, (await ended.pass_deadlines(0, NOW, SMS, 9)).listened, within)
+            await ended.pass_deadlines(ONE_SECOND, NOW, SMS, 9)
+            await make_ready(ended, 2)
+        await other.follow(NOW, SMS)
+        (entry,) = (await other.due(NOW, {"": 9})).entries
+        begun = entry.begun("sms", b"12345678", NOW)
+        await begin_attempts(other, begun)
+        confirmation = Confirmation(own + within, within, failed_next=False)
+        await other.change([accepted_step(begun, "p2")._replace(confirmation=confirmation)])
+        await accept_all(other)
+        found = await other.pass_deadlines(0, NOW, SMS, 9)
+        assert (found.listened, found.passed) == (own, {})
+        assert found.next_by is not None
+        assert own < found.next_by <= own + within
+        total = Counter[str]()
+        for _ in range(2):
+            total += Counter((await other.pass_deadlines(within, NOW, SMS, 9)).passed)
+        assert total == {"sms": 2}
+        await sound(source)
+
+
+async def test_no_deadline_is_early_in_a_log_that_was_just_taken_over(source: JournalDatabase) -> None:
+    """The new worker listened for a whole while, most of which was before the message was sent."""
+    tick, within = 5 * ONE_SECOND, 4 * ONE_SECOND
+    async with worker(source) as other:
+        async with worker(source) as ended:
+            time = (await ended.pass_deadlines(tick, NOW, SMS, 9)).listened
+            await send_to_confirm(ended, 1, time, within)
+        await other.follow(NOW, SMS)
+        assert not (await other.pass_deadlines(tick, NOW, SMS, 9)).passed
+        assert not (await other.pass_deadlines(within - 1, NOW, SMS, 9)).passed
+        assert (await other.pass_deadlines(1, NOW, SMS, 9)).passed == {"sms": 1}
+
+
+async def send_to_confirm(journal: Journal, id_: int, now: int, within: int) -> None:
+    """Send a message that has to be confirmed within some of the listening time."""
+    await make_ready(journal, id_)
+    await begin_attempts(journal, attempt_on(id_))
+    confirmation = Confirmation(now + within, within, failed_next=False)
+    await journal.change([accepted_step(attempt_on(id_), f"p{id_}")._replace(confirmation=confirmation)])
+    await accept_all(journal)
+
+
+# a message is one worker's
+
+
+async def test_one_message_cant_be_begun_twice_at_once(source: JournalDatabase) -> None:
+    async with worker(source) as journal:
+        await make_ready(journal, 1)
+        with pytest.raises(IllegalTransition):
+            await begin_attempts(journal, attempt_on(1), attempt_on(1))
 
 
 async def test_a_worker_takes_no_step_of_a_message_that_is_in_another_workers_hands(
@@ -523,66 +538,6 @@ async def test_a_worker_takes_no_step_of_a_message_that_is_in_another_workers_ha
 
 
 # receipts
-
-
-async def test_a_receipt_at_the_other_worker_is_told_behind_what_is_reported_here(
-    source: JournalDatabase,
-) -> None:
-    """While `sent` waits, `delivered` goes to the same log; otherwise who received it reports it."""
-    async with two_workers(source) as (one, other):
-        await hand_over(one, 1, "p1")
-        assert await receive_all(other, [sample_receipt("p1")]) == ["matched"]
-        assert await waiting_events(other) == []
-        assert (await one.follow(NOW, SMS)).events == 1
-        assert await waiting_events(one) == [(1, "sent"), (1, "delivered")]
-        await deliver_to_sent(one, 2, "p2")
-        assert await receive_all(other, [sample_receipt("p2")]) == ["matched"]
-        assert await waiting_events(other) == [(2, "delivered")]
-        assert await told(source, 1) == await told(source, 2) == ["dequeued", "sent", "delivered"]
-        await balanced(one)
-
-
-async def test_a_message_that_a_kept_receipt_ends_frees_its_place_though_another_worker_reports_it(
-    source: JournalDatabase,
-) -> None:
-    """Earlier events of it wait in the log of the worker that had it: this one never hears of the last."""
-    async with two_workers(source) as (one, other):
-        await make_ready(one, 1)
-        await begin_attempts(one, attempt_on(1))
-        doubtful, due = attempt_on(1)._replace(doubt=True), NOW + ONE_SECOND
-        progress = (StatusEvent(1, "sending", NOW),)
-        await one.change(
-            [
-                Transition(
-                    doubtful, State.SENDING, State.WAITING, NOW, due, Outcome("in_doubt"), events=progress
-                )
-            ]
-        )
-        (entry,) = (await other.due(due, {"sms": 9})).entries
-        arrived = sample_receipt()._replace(reference=message_key(other.namespace, 1, "sms", 1))
-        assert await receive_all(other, [arrived]) == ["unmatched"]
-        begun = entry.begun("sms", b"12345678", due)
-        recorded = await other.change([Transition(begun, State.READY, State.SENDING, due)])
-        assert (set(recorded.settled), set(recorded.elsewhere)) == ({1}, {1})
-        await one.follow(NOW, SMS)
-        assert await waiting_events(one) == [(1, "sending"), (1, "sent"), (1, "delivered")]
-        await balanced(one)
-
-
-async def test_an_event_waits_behind_those_in_an_inbox_whatever_is_settled_in_between(
-    source: JournalDatabase,
-) -> None:
-    """Also when it is made by who has the log, before the inbox was looked at."""
-    async with two_workers(source) as (one, other):
-        await hand_over(one, 1, "p1")
-        progress = ProgressReport("sms", "p1", "enroute", NOW + 7)
-        assert [each.result for each in await other.receive([progress])] == ["told"]
-        await accept_all(one)
-        assert await receive_all(one, [sample_receipt("p1", NOW)]) == ["matched"]
-        assert await waiting_events(one) == [(1, "enroute"), (1, "delivered")]
-        times = [json.loads(row.body)["timestamp"] for row in await one.outbox(0, 9)]
-        assert times == sorted(times)
-        assert await told(source, 1) == ["dequeued", "sent", "enroute", "delivered"]
 
 
 @pytest.mark.parametrize("adopter", ["first", "second"])
@@ -605,93 +560,6 @@ async def test_the_outbox_is_read_on_from_an_adopted_log(source: JournalDatabase
         assert found == [1, 2, 3, 4, 5, 6]
 
 
-async def test_an_inbox_goes_on_with_its_log_when_that_is_adopted(source: JournalDatabase) -> None:
-    async with worker(source) as one:
-        async with worker(source) as other:
-            await hand_over(one, 1, "p1")
-            assert await receive_all(other, [sample_receipt("p1")]) == ["matched"]
-            end_worker(source)
-            found = await other.follow(NOW, SMS)
-            assert (found.events, found.adopted.reporting if found.adopted else None) == (1, [1])
-            await other.take([sample_message(2)], [], NOW)
-            rows = await other.outbox(0, 9)
-            assert [(row.message_id, row.status) for row in rows] == [
-                (1, "sent"), (1, "delivered"), (2, "dequeued"),
-            ]  # fmt: skip
-            await other.accept(rows, NOW)
-            assert await waiting_events(other) == []
-            await balanced(other)
-        assert not one.is_broken
-
-
-@pytest.mark.real_server
-async def test_an_outcome_and_its_receipt_that_missed_each_other_are_matched_by_the_sweep(
-    source: JournalDatabase,
-) -> None:
-    """Both transactions are open at the same time, so neither can see what the other writes."""
-    async with two_workers(source) as (one, other):
-        await make_ready(one, 1)
-        await begin_attempts(one, attempt_on(1))
-        with psycopg.connect(source.url) as admin:
-            # The outcome has looked for receipts, and has to wait with its events.
-            admin.execute("LOCK TABLE event IN EXCLUSIVE MODE")
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(one.change, [accepted_step(attempt_on(1), "p1")])
-                blocked = (
-                    "SELECT 1 FROM pg_locks l JOIN pg_inherits i ON i.inhrelid = l.relation"
-                    " WHERE NOT l.granted AND i.inhparent = 'event'::regclass"
-                )
-                with psycopg.connect(source.url, autocommit=True) as look:
-                    while look.execute(blocked).fetchone() is None:
-                        await anyio.lowlevel.checkpoint()
-                assert await receive_all(other, [sample_receipt("p1")]) == ["unmatched"]
-                early = await other.follow(NOW, SMS)
-                assert not early.effects
-                admin.rollback()
-        effects = [*(await other.follow(NOW, SMS)).effects, *(await one.follow(NOW, SMS)).effects]
-        assert [effect.ended for effect in effects] == [(State.DELIVERED,)]
-        await one.follow(NOW, SMS)
-        assert await waiting_events(one) == [(1, "sent"), (1, "delivered")]
-
-
-@pytest.mark.real_server
-async def test_a_receipt_that_fits_nothing_is_looked_at_until_nothing_can_have_missed_it(
-    source: JournalDatabase,
-) -> None:
-    async with worker(source) as journal:
-        assert await receive_all(journal, [sample_receipt("p1")]) == ["unmatched"]
-        with psycopg.connect(source.url, autocommit=True) as admin:
-            admin.execute("CREATE TABLE busy (id int)")
-            swept = "SELECT looks IS NULL FROM unmatched"
-            with psycopg.connect(source.url) as slow:
-                slow.execute("INSERT INTO busy VALUES (1)")
-                for _ in range(3):
-                    await journal.follow(NOW, SMS)
-                assert admin.execute(swept).fetchone() == (False,)
-            with anyio.fail_after(PATIENCE):  # the server's own transactions may be under way
-                while admin.execute(swept).fetchone() != (True,):
-                    await journal.follow(NOW, SMS)
-
-
-async def test_two_receipts_for_one_message_at_two_workers_both_count(source: JournalDatabase) -> None:
-    """A failure and a delivery: the delivery stays, and nothing fails for it."""
-    async with two_workers(source) as (one, other):
-        for id_ in range(1, 21):
-            await deliver_to_sent(one, id_, f"p{id_}")
-        results: list[str] = []
-
-        async def receive(journal: Journal, *, delivered: bool) -> None:
-            receipts = [sample_receipt(f"p{id_}", delivered=delivered) for id_ in range(1, 21)]
-            results.extend(await receive_all(journal, receipts))
-
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(lambda: receive(one, delivered=True))
-            tasks.start_soon(lambda: receive(other, delivered=False))
-        assert set(results) == {"matched"}
-        account = await one.account()
-        assert (account.ends, account.gap) == ({State.DELIVERED: 20}, 0)
-
-
 # what they share
 
 
@@ -709,7 +577,7 @@ async def test_pauses_stops_and_what_is_down_reach_the_other_worker(source: Jour
         assert [(change.channel, change.stopped) for change in found.stops] == [("sms", True)]
         assert found.down_since == {"sms": NOW}
         found = await other.follow(NOW, SMS)
-        assert (found.pauses, found.stops, found.down_since) == (None, (), None)
+        assert (found.pauses, [*found.stops], found.down_since) == (None, [], None)
 
 
 async def test_the_pause_of_a_forgotten_message_ends_at_the_other_worker_as_well(
@@ -754,133 +622,13 @@ async def test_a_process_that_stood_still_while_it_counted_counts_again_in_five_
     counting.close()
 
 
-async def test_listening_time_is_counted_once_and_goes_on_with_another(
-    source: JournalDatabase,
-) -> None:
-    async with worker(source) as other:
-        async with worker(source) as one:
-            assert (await one.pass_deadlines(5, NOW, SMS, 9)).listened == 5
-            assert (await other.pass_deadlines(5, NOW, SMS, 9)).listened == 5
-            assert (await one.pass_deadlines(5, NOW, SMS, 9)).listened == 10
-        assert (await other.pass_deadlines(7, NOW, SMS, 9)).listened == 10  # `one` may have counted it
-        assert (await other.pass_deadlines(7, NOW, SMS, 9)).listened == 17
-    async with worker(source) as last:
-        assert (await last.pass_deadlines(3, NOW, SMS, 9)).listened == 20
-
-
-async def test_no_deadline_is_early_where_the_worker_ends_that_counts_the_time(
-    source: JournalDatabase,
-) -> None:
-    """The one that takes over listened for a whole tick, most of which the other one had counted."""
-    tick, within = 5 * ONE_SECOND, 4 * ONE_SECOND
-    async with worker(source) as other:
-        async with worker(source) as one:
-            await one.pass_deadlines(tick, NOW, SMS, 9)
-            await other.pass_deadlines(tick, NOW, SMS, 9)
-            time = (await one.pass_deadlines(tick - ONE_SECOND // 10, NOW, SMS, 9)).listened
-            await make_ready(one, 1)
-            await begin_attempts(one, attempt_on(1))
-            confirmation = Confirmation(time + within, within, failed_next=False)
-            await one.change([accepted_step(attempt_on(1), "p1")._replace(confirmation=confirmation)])
-        found = await other.pass_deadlines(tick, NOW, SMS, 9)  # a tenth of a second after it was sent
-        assert (found.passed, found.next_by) == ({}, time + within)
-        assert not (await other.pass_deadlines(within - 1, NOW, SMS, 9)).passed
-        assert (await other.pass_deadlines(1, NOW, SMS, 9)).passed == {"sms": 1}
-
-
-async def test_no_deadline_is_early_where_the_worker_that_counts_the_time_stood_still_for_a_while(
-    source: JournalDatabase,
-) -> None:
-    """It counts two ticks at once then, and the other one's time had fallen behind by nearly as much."""
-    tick, tenth = 5 * ONE_SECOND, ONE_SECOND // 10
-    async with two_workers(source) as (one, other):
-        await one.pass_deadlines(0, NOW, SMS, 9)
-        await other.pass_deadlines(tick, NOW, SMS, 9)
-        time = (await other.pass_deadlines(tick, NOW, SMS, 9)).listened
-        await make_ready(other, 1)
-        await begin_attempts(other, attempt_on(1))
-        confirmation = Confirmation(time + tenth + tick, tick, failed_next=False)
-        await other.change([accepted_step(attempt_on(1), "p1")._replace(confirmation=confirmation)])
-        found = await one.pass_deadlines(2 * tick - tenth, NOW, SMS, 9)  # another tenth of a second later
-        assert found.next_by is not None
-        assert found.next_by - found.listened >= tick - tenth
-
-
-async def test_a_worker_that_took_over_the_listening_time_isnt_displaced_before_it_counted(
-    source: JournalDatabase,
-) -> None:
-    """That the time stood still before is nothing that it failed to do."""
-    tick = 5 * ONE_SECOND
-    async with two_workers(source) as (other, third):
-        async with worker(source) as one:
-            await one.pass_deadlines(tick, NOW, SMS, 9)
-            for _ in range(2):
-                assert (await third.pass_deadlines(tick, NOW, SMS, 9)).listened == tick
-        for journal in (other, third):
-            assert (await journal.pass_deadlines(tick, NOW, SMS, 9)).listened == tick
-        assert (await other.pass_deadlines(tick, NOW, SMS, 9)).listened == 2 * tick
-
-
-async def test_what_a_repeated_transaction_listened_counts_once(
-    source: JournalDatabase, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Else the other worker would seem to have listened no more, and be displaced while it counts."""
-    tick = 5 * ONE_SECOND
-    pass_deadlines = deadlines.pass_deadlines
-    repeats = iter([True, True])
-
-    def collide(*values: Any, **options: Any) -> PassedDeadlines:
-        passed = pass_deadlines(*values, **options)
-        if next(repeats, False):
-            raise ChangedMeanwhile
-        return passed
-
-    async with two_workers(source) as (one, other):
-        await one.pass_deadlines(tick, NOW, SMS, 9)
-        monkeypatch.setattr(deadlines, "pass_deadlines", collide)
-        assert (await other.pass_deadlines(tick, NOW, SMS, 9)).listened == tick
-        assert next(repeats, None) is None
-        assert (await one.pass_deadlines(tick, NOW, SMS, 9)).listened == 2 * tick
-
-
 async def test_a_clock_that_is_put_back_at_one_of_two_workers_moves_no_due_times(
     source: JournalDatabase,
 ) -> None:
     async with two_workers(source) as (one, other):
         await bring_to_wait(one, 1, NOW + ONE_SECOND, "sms")
         await other.retime(60 * ONE_SECOND, NOW, 60 * ONE_SECOND)
-        assert (await other.due(NOW, {"sms": 9})) == ([], NOW + ONE_SECOND, 0, 0)
-
-
-async def test_a_worker_whose_clock_is_behind_ends_no_wait_and_no_pause_of_others(
-    source: JournalDatabase,
-) -> None:
-    """It begins a day behind: what waits and what is paused for a time goes by the others' clocks."""
-    async with two_workers(source) as (one, _):
-        await bring_to_wait(one, 1, NOW + 600 * ONE_SECOND, "sms")
-        order = Order(Action.PAUSE, ItemKind.CHANNEL, ("sms",), lasts=7200)
-        await one.decide(order, NOW, SMS)
-        async with worker(source) as behind:
-            yesterday = NOW - 86_400 * ONE_SECOND
-            await behind.retime(0, yesterday, 300 * ONE_SECOND)
-            await behind.retime_pauses(0, yesterday)
-        assert not (await one.due(NOW, {"sms": 9})).entries
-        (pause,) = await one.end_pauses(NOW)
-        assert pause.until == NOW + 7200 * ONE_SECOND
-
-
-async def test_a_worker_whose_clock_is_behind_lifts_a_stop_that_another_one_recorded(
-    source: JournalDatabase,
-) -> None:
-    """The provider's instants decide; by that clock the later report would be of the future."""
-    stop = StopChange("sms", b"1" * 16, NOW, True, "STOP", "receipt", heard_at=NOW)
-    lift = StopChange("sms", b"1" * 16, NOW + 1, False, None, "receipt", heard_at=NOW - 3600 * ONE_SECOND)
-    async with two_workers(source) as (one, other):
-        await one.receive([], [stop])
-        assert await one.stopped() == [("sms", b"1" * 16)]
-        await other.follow(NOW, SMS)
-        assert [each.result for each in await other.receive([], [lift])] == ["matched"]
-        assert await one.stopped() == []
+        assert (await one.due(NOW, {"sms": 9})) == ([], NOW + ONE_SECOND, 0, 0)
 
 
 async def test_a_return_is_heard_of_by_a_worker_that_recorded_another_one_on_top_of_it(
@@ -896,19 +644,6 @@ async def test_a_return_is_heard_of_by_a_worker_that_recorded_another_one_on_top
             assert [each.result for each in await journal.receive([], [lift])] == [result]
         last = (await one.follow(NOW, SMS)).stops[-1]
         assert (last.digest, last.stopped) == (b"1" * 16, False)
-
-
-@pytest.mark.parametrize("stopped", [True, False])
-async def test_of_reports_without_an_instant_the_later_one_counts_whatever_the_workers_clocks_say(
-    source: JournalDatabase, stopped: bool
-) -> None:
-    earlier = StopChange("sms", b"1" * 16, NOW, not stopped, None, "receipt", heard_at=NOW, is_dated=False)
-    behind = NOW - 300 * ONE_SECOND
-    later = StopChange("sms", b"1" * 16, behind, stopped, None, "receipt", heard_at=behind, is_dated=False)
-    async with two_workers(source) as (one, other):
-        await one.receive([], [earlier])
-        assert [each.result for each in await other.receive([], [later])] == ["matched"]
-        assert bool(await one.stopped()) is stopped
 
 
 async def test_the_end_of_another_worker_is_told_once(source: JournalDatabase) -> None:
@@ -1001,7 +736,10 @@ class Crowd:
     async def order(self, journal: Journal) -> None:
         """An operator has the event reported once more that was refused last."""
         if self._refused:
-            await decide_on(journal, Action.RETRY, ItemKind.EVENT, self._refused.pop())
+            seq = self._refused.pop()
+            decided, _ = await ordered(journal, Action.RETRY, ItemKind.EVENT, seq, followed_by=[journal])
+            if not decided.done:  # the worker that has it does anything but look
+                self._refused.append(seq)
 
     async def refuse(self, journal: Journal) -> None:
         rows = await journal.outbox(0, 1)
@@ -1055,41 +793,11 @@ async def test_whatever_workers_do_at_once_each_message_is_told_in_order_and_non
     assert Counter(map(tuple, crowd.heard.values())) == {("dequeued", "sent", "delivered"): crowd.taken}
 
 
-@pytest.mark.parametrize("followed", ["before", "after", "between"])
-async def test_a_message_that_is_retried_elsewhere_while_it_is_handed_out_again_is_known_once(
-    source: JournalDatabase, followed: str
-) -> None:
-    """Its `dequeued` waits here already when the order gives it to this worker."""
-    async with two_workers(source) as (one, other):
-        await one.take([sample_message(1)], [], NOW)
-        await refuse_first(one, NOW)
-        await one.take([sample_message(1)], [], NOW)
-        assert (await decide_on(other, Action.RETRY, ItemKind.MESSAGE, 1)).done
-        known: list[Entry] = []
-
-        async def follow(when: str) -> None:
-            if followed == when:
-                adopted = (await one.follow(NOW, SMS)).adopted
-                known.extend(adopted.taken if adopted is not None else ())
-
-        await follow("before")
-        rows = await one.outbox(0, 1)
-        await follow("between")
-        known += await one.accept(rows, NOW)
-        await follow("after")
-        for _ in range(2):
-            known += await one.accept(await one.outbox(0, 9), NOW)
-            await one.follow(NOW, SMS)
-        assert [each.id for each in known] == [1]
-        assert await state_counts(one) == {State.READY: 1}
-        await balanced(one)
-
-
 @pytest.mark.parametrize("order", [("sent", "delivered"), ("delivered", "sent")])
 async def test_refused_events_go_out_again_as_they_happened_whichever_is_retried_first(
     source: JournalDatabase, order: Sequence[str]
 ) -> None:
-    """Both go to the worker in whose log something of the message waits, before that one takes them in."""
+    """Both orders come to the other worker."""
     async with two_workers(source) as (one, other):
         await hand_over(one, 1)
         await receive_all(one, [sample_receipt("p1")])
@@ -1098,15 +806,16 @@ async def test_refused_events_go_out_again_as_they_happened_whichever_is_retried
         for row in rows:
             await one.refuse(row, "400", NOW)
         await one.take([sample_message(1)], [], NOW)
-        for status in order:
-            assert (await decide_on(other, Action.RETRY, ItemKind.EVENT, refused[status])).done
-        assert (await decide_on(other, Action.RETRY, ItemKind.EVENT, refused["sent"])).skipped
-        await one.follow(NOW, SMS)
+        results = [
+            await ordered(other, Action.RETRY, ItemKind.EVENT, refused[status], followed_by=[one])
+            for status in (*order, "sent")
+        ]
+        assert [bool(decided.done) for decided, _ in results] == [True, True, False]
         told = [row.status for row in await one.outbox(0, 9)]
         assert told[-1] == "delivered"
         assert [status for status in told if status != "dequeued"] == ["sent", "delivered"]
         await accept_all(one)
-        await balanced(one)
+        await sound(source)
 
 
 @pytest.mark.parametrize("more", [("take_again",), ("refuse", "order")])
@@ -1144,8 +853,11 @@ async def test_events_of_one_instant_are_told_again_in_their_order_at_any_worker
         await accept_all(other)
         operator = one if at_first else other
         for status in reversed(refused):
-            assert (await decide_on(operator, Action.RETRY, ItemKind.EVENT, refused[status])).done
-            await accept_all(operator)
+            decided, _ = await ordered(
+                operator, Action.RETRY, ItemKind.EVENT, refused[status], followed_by=[other]
+            )
+            assert decided.done
+            await accept_all(other)
         assert (await told(source, 7))[-1] == "delivered"
-        heard = await anyio.to_thread.run_sync(PostgresqlReader(source).audit)
+        heard = await anyio.to_thread.run_sync(database_reader(source).audit)
         assert not heard.findings

@@ -22,10 +22,10 @@ from deliveryd.directory.none import NoDirectory
 from deliveryd.http.client import HttpClient
 from deliveryd.http.httpx_wire import HttpxWire
 from deliveryd.http.tls import TlsFiles
-from deliveryd.journal.audit import CHECKS
 from deliveryd.journal.opening import open_reader
 from deliveryd.journal.orders import Action, Decided, ItemKind, Order
-from deliveryd.journal.sqlite import open_journal_file
+from deliveryd.journal.sql.audit import CHECKS
+from deliveryd.journal.sqlite.journal import open_journal_file
 from deliveryd.model import Customer
 from deliveryd.runtime.renewal import RenewedValue
 from deliveryd.runtime.threads import inline

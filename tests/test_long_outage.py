@@ -16,7 +16,7 @@ import trio
 
 from deliveryd.channels.base import Accepted, Dispatch, TryAgain, Verdict
 from deliveryd.delivery.intake import TOP_UP
-from deliveryd.journal.audit import audit_journal
+from deliveryd.journal.reader import file_reader
 from deliveryd.receipts.request import ReceiptRequest
 from support.virtual import VirtualSupervisor, VirtualWorld, live
 
@@ -263,6 +263,6 @@ def test_six_hours_without_the_service_and_its_return_with_429s(tmp_path: Path) 
         told[event["messageId"]].append(event["status"])
     for id_ in range(1, stage.count + 1):
         assert told[id_] == ["dequeued", "sent", *(["delivered"] if id_ in delivered else [])], id_
-    sums = audit_journal(tmp_path / "journal.db")
+    sums = file_reader(tmp_path / "journal.db").audit()
     assert sums.is_balanced, sums
     assert (sums.account.taken, sums.account.ended) == (stage.count, stage.count)

@@ -29,7 +29,7 @@ from deliveryd.channels.http_lookup import LookupReader
 from deliveryd.channels.http_lookup_options import LookupOptions
 from deliveryd.channels.http_options import HttpChannelOptions
 from deliveryd.http.wire import WireResponse
-from deliveryd.journal.history import read_life
+from deliveryd.journal.reader import file_reader
 from deliveryd.model import SECOND, format_instant
 from deliveryd.states import State
 from deliveryd.testing.gateway import (
@@ -276,7 +276,7 @@ def test_what_the_provider_has_is_sent_without_a_repeat(virtual: VirtualWorld) -
     assert question.key == first.key
     assert asked - sent >= 60
     assert virtual.service.statuses(1) == ["dequeued", "sent"]
-    attempts = read_life(virtual.folder / "journal.db", 1).attempts
+    attempts = file_reader(virtual.folder / "journal.db").lives([1])[0].attempts
     assert [(each.verdict, each.provider_id, each.reason) for each in attempts] == [
         ("in_doubt", None, "cut off"),
         ("accepted", "first", "settled by asking the provider, which has it"),
@@ -414,7 +414,7 @@ def test_what_says_something_else_is_held_after_the_question(
     assert not virtual.channels["sms"].attempts
     assert virtual.service.statuses(1) == ["dequeued"]
     assert virtual.journal_rows("SELECT state, tries FROM message") == [(State.IN_DOUBT, 0)]
-    attempts = read_life(virtual.folder / "journal.db", 1).attempts
+    attempts = file_reader(virtual.folder / "journal.db").lives([1])[0].attempts
     assert attempts[-1].reason == CHANGED
 
 

@@ -16,7 +16,7 @@ from support.virtual import VirtualWorld, live
 
 SOURCE = Path(deliveryd.__file__).parent
 DOCUMENT = Path(__file__).parent.parent / "docs" / "explanation" / "architecture.md"
-ROOMS = ("delivery", "transitions.py", "journal/sqlite.py", "journal/operations.py", "service/client.py")
+ROOMS = ("delivery", "transitions.py", "journal/journal.py", "journal/operations.py", "service/client.py")
 """Where a message passes; what only counts, waits, signals or looks there is left out of the list."""
 
 ASIDE = {
@@ -24,7 +24,7 @@ ASIDE = {
     "Refusals", "StepWatch",
 }  # fmt: skip
 LOOKS = {
-    "SqliteJournal.misplaced", "SqliteJournal.has_room", "SqliteJournal.counts", "SqliteJournal.renew",
+    "Journal.misplaced", "Journal.has_room", "Journal.counts", "Journal.renew", "Recorder.renew",
     "TakeSize.came_whole",
 }  # fmt: skip
 SMS = json.dumps({"content": {"en": {"sms": {"text": "hello {word}"}}}})

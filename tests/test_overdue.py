@@ -9,8 +9,8 @@ import pytest
 
 from deliveryd.commands.messages.explanation import life_lines
 from deliveryd.config import examine, load
-from deliveryd.journal.history import read_life
-from deliveryd.journal.sqlite import open_journal_file
+from deliveryd.journal.reader import file_reader
+from deliveryd.journal.sqlite.journal import open_journal_file
 from journal.deadlines import send_to_confirm
 from journal.samples import deliver_to_sent, receive_all, sample_receipt
 from support.terminal import command
@@ -91,7 +91,9 @@ async def test_explain_says_how_much_time_is_left(config: Path) -> None:
     async with open_journal_file(path) as journal:
         await send_to_confirm(journal, 1)
         await journal.pass_deadlines(60_000_000, 0, ["sms"], 9)
-    (line,) = [line for line in life_lines(read_life(path, 1), ["sms"]) if "next channel" in line]
+    (line,) = [
+        line for line in life_lines(file_reader(path).lives([1])[0], ["sms"]) if "next channel" in line
+    ]
     assert (
         line.strip() == "goes to the next channel unless a delivery is reported within 0:09:00 of listening"
     )

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from deliveryd.errors import JournalError
-from deliveryd.journal.lock import exclusive_worker
-from deliveryd.journal.sqlite import open_journal_file
+from deliveryd.journal.sqlite.journal import open_journal_file
+from deliveryd.journal.sqlite.lock import exclusive_worker
 from deliveryd.runtime.disk_cache import DiskCache
 from support.messages import message, sms_settings
 from support.world import World, open_world

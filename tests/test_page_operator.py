@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from deliveryd.errors import DeliverydError
-from deliveryd.journal.sqlite_reader import SqliteReader
+from deliveryd.journal.reader import file_reader
 from deliveryd.worker import operator
 from support.messages import message, sms_settings
 from support.patience import PATIENCE
@@ -65,7 +65,7 @@ def test_what_cant_be_read_in_time_is_said(world: World, monkeypatch: pytest.Mon
     world.state.enqueue(message(1))
     world.run_until_idle()
     monkeypatch.setattr(operator, "READ_SECONDS", -1.0)
-    reader = operator.PageOperator(None, None, SqliteReader(world.folder / "journal.db"), ["sms"])  # type: ignore[arg-type]
+    reader = operator.PageOperator(None, None, file_reader(world.folder / "journal.db"), ["sms"])  # type: ignore[arg-type]
     assert reader._count_failed() == ({}, False)
     with pytest.raises(DeliverydError, match="run deliveryd failed retry --all"):
         reader._failed_for("missing placeholders: wrod")

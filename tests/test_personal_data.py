@@ -17,11 +17,9 @@ import pytest
 
 from deliveryd.control import client
 from deliveryd.control.protocol import read_request
-from deliveryd.journal.audit import audit_journal
-from deliveryd.journal.history import read_life
 from deliveryd.journal.orders import Action, ItemKind, Order
-from deliveryd.journal.personal_data import find_personal_data
-from deliveryd.journal.sqlite import open_journal_file
+from deliveryd.journal.reader import file_reader
+from deliveryd.journal.sqlite.journal import open_journal_file
 from deliveryd.model import (
     Entry,
     QueuedMessage,
@@ -101,13 +99,13 @@ async def test_a_receipt_that_proves_a_failed_message_to_be_sent_empties_it_too(
         await journal.change([Transition(entry, State.READY, State.SENDING, NOW)])
         error = StatusEvent(7, "error", NOW, details="given up")
         await journal.change([Transition(entry, State.SENDING, State.FAILED, NOW, events=(error,))])
-        kept = read_life(path, 7).message
+        kept = file_reader(path).lives([7])[0].message
         assert kept is not None
         assert kept.variables == {"word": SENT}
         key = message_key(journal.namespace, 7, "sms", 1)
         (received,) = await journal.receive([Receipt("sms", "p", True, "DELIVRD", NOW, NOW, key)])
         assert received.result == "settled"
-        emptied = read_life(path, 7).message
+        emptied = file_reader(path).lives([7])[0].message
         assert emptied is not None
         assert (emptied.state, emptied.variables) == (State.DELIVERED, None)
         assert await journal.cut_log()
@@ -216,7 +214,7 @@ def test_erasing_a_customer_leaves_nothing_of_them_on_the_disk_and_all_of_others
     there = on_disk(filled.folder)
     assert [canary for canary in CANARIES if canary.encode() in there] == []
     assert all(text in there for text in (b"somebody-else", b"somebody-elses"))
-    assert audit_journal(filled.folder / "journal.db").is_balanced
+    assert file_reader(filled.folder / "journal.db").audit().is_balanced
     again = of(filled, "erase", "--customer", 1, "--json")
     nothing = {"messages": 0, "malformed": 0, "receipts": 0, "reports": 0}
     assert (again.status, again.data["erased"], again.data["refused"]) == (0, nothing, {})
@@ -265,7 +263,7 @@ def test_what_has_not_ended_is_refused_and_listed_and_the_rest_is_erased(filled:
     assert erased.status == 1
     assert "refused: 1; erase again when they have ended\n  message:6: it hasn't ended: it is " in erased.out
     assert SENT.encode() not in on_disk(filled.folder)
-    assert find_personal_data(filled.folder / "journal.db", 1).messages == [6]
+    assert file_reader(filled.folder / "journal.db").personal_data(1).messages == [6]
 
 
 @pytest.mark.anyio
@@ -273,14 +271,14 @@ def test_what_has_not_ended_is_refused_and_listed_and_the_rest_is_erased(filled:
 async def test_messages_are_sought_in_portions_over_all_ids(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("deliveryd.journal.personal_data.ERASURE_PORTION", 2)
+    monkeypatch.setattr("deliveryd.journal.sql.personal_data.ERASURE_PORTION", 2)
     path = tmp_path / "journal.db"
     ids = [-(2**63), -5, 0, 1, 2, 3, 2**63 - 1]
     async with open_journal_file(path) as journal:
         await journal.take([QueuedMessage(id_, 1, id_ % 2, {}) for id_ in ids], [], NOW)
         kept = [Receipt("sms", "p", True, "DELIVRD", NOW, NOW, reference) for reference in ("2", "3", "x")]
         await journal.receive(kept)
-    assert find_personal_data(path, 0) == ([-(2**63), 0, 2], [], [1], [])
+    assert file_reader(path).personal_data(0) == ([-(2**63), 0, 2], [], [1], [])
 
 
 @pytest.mark.anyio
@@ -297,13 +295,13 @@ async def test_unread_reports_and_receipts_that_name_a_message_in_any_way_are_fo
         raws = {raw: UnreadReport("sms", raw, "no status", NOW) for raw in (*named, *other)}
         await journal.receive([*raws.values(), Receipt("sms", "q", True, "ok", NOW, NOW, f"{key}")])
         await journal.receive([Receipt("email", "q", True, "ok", NOW, NOW, key)])
-        found = find_personal_data(path, 70100)
+        found = file_reader(path).personal_data(70100)
         digests = {raw: hashlib.sha256(f"sms {raw}".encode()).hexdigest() for raw in raws}
         assert sorted(found.reports) == sorted(digests[raw] for raw in named)
         assert len(found.receipts) == 1
         erased = Order(Action.ERASE, ItemKind.REPORT, tuple(found.reports))
         assert len((await journal.decide(erased, NOW, ["sms"])).done) == 4
-    assert find_personal_data(path, 70100).reports == []
+    assert file_reader(path).personal_data(70100).reports == []
 
 
 # who decided

@@ -6,7 +6,7 @@ import sqlite3
 
 import pytest
 
-from deliveryd.journal import upgrades
+from deliveryd.journal.sqlite import upgrades
 from deliveryd.runtime import progress
 from deliveryd.runtime.progress import REPORT_INTERVAL, LoggedProgress
 from deliveryd.telemetry.log_events import Event

@@ -13,8 +13,7 @@ import pytest
 import trio
 
 from deliveryd.channels.base import Refused, TryAgain
-from deliveryd.journal.audit import audit_journal
-from deliveryd.journal.overdue import read_overdue
+from deliveryd.journal.reader import file_reader
 from deliveryd.model import Receipt, format_instant
 from deliveryd.states import State
 from support.logs import log_lines
@@ -128,7 +127,7 @@ def lived(world: VirtualWorld, story: Callable[[VirtualSupervisor], Awaitable[No
             await trio.sleep_until(until)
 
     live(run)
-    assert audit_journal(world.folder / "journal.db").is_balanced
+    assert file_reader(world.folder / "journal.db").audit().is_balanced
 
 
 async def nothing(_worker: VirtualSupervisor) -> None:
@@ -539,7 +538,7 @@ def test_what_is_never_confirmed_is_counted_once_and_listed(world: VirtualWorld)
     (line,) = [line for line in lines() if line["event"] == "receipt.overdue"]
     assert (line["provider"], line["count"]) == ("messenger", 2)
     later = START + int(2 * 3600e6)
-    found = read_overdue(world.folder / "journal.db", {"messenger": later, "sms": later})
+    found = file_reader(world.folder / "journal.db").overdue({"messenger": later, "sms": later})
     assert len(found) == 2
     assert told(world, found[0].message_id) == ["dequeued", "sent"]
 

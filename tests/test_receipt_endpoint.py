@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import hmac
 import zlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 
 import anyio
@@ -18,7 +18,7 @@ from deliveryd.channels.receipt_options import ReceiptOptions
 from deliveryd.http.wrong_tries import MOST_WRONG
 from deliveryd.model import channel_of
 from deliveryd.receipts import large_bodies
-from deliveryd.receipts.endpoint import MOST_VALUES, KnownProviders, ReceiptEndpoint, TakeIn, TurnedAway
+from deliveryd.receipts.endpoint import MOST_VALUES, ReceiptEndpoint, TakeIn, TurnedAway
 from deliveryd.receipts.inlet import ReceiptReply, open_inlet
 from deliveryd.receipts.request import ReceiptRequest
 from deliveryd.receipts.signatures.base import Forged
@@ -26,9 +26,7 @@ from deliveryd.receipts.signatures.base import Forged
 pytestmark = pytest.mark.anyio
 
 
-def with_token_in_path(
-    folder: Path, token: str, own: Sequence[str], others: Collection[str] = ()
-) -> ReceiptEndpoint:
+def with_token_in_path(folder: Path, token: str, own: Sequence[str]) -> ReceiptEndpoint:
     """The endpoint of a worker whose own providers have this token in the path."""
     secret = folder / "token"
     secret.touch(mode=0o600)
@@ -47,7 +45,7 @@ def with_token_in_path(
     paths |= {f"/receipts/{channel_of(name)}": name for name in own if len(own) == 1}
     return ReceiptEndpoint(
         paths, dict.fromkeys(own, inlet), take_in, lambda _status, _provider: None,
-        largest=dict.fromkeys(own, 100), known=lambda: KnownProviders(own, others),
+        largest=dict.fromkeys(own, 100),
     )  # fmt: skip
 
 
@@ -85,88 +83,60 @@ async def test_what_is_forged_is_limited_for_each_peer_and_the_genuine_goes_thro
         assert answers == [200, 200]
 
 
-OTHERS = {"email/ses", "inApp", "sms/a", "sms/b"}
-
-
 @pytest.mark.parametrize(
-    ("own", "others", "path", "status"),
+    ("own", "path", "status"),
     [
-        # of a channel that only others have: by the provider's name, by the channel's, each with a token
-        ("", OTHERS, "email/ses", 503),
-        ("", OTHERS, "email/ses/ab%2Fcd%2B", 503),
-        ("", OTHERS, "email", 503),
-        ("", OTHERS, "email/ab%2Fcd%2B", 503),
-        ("", OTHERS, "inApp", 503),
-        ("", OTHERS, "inApp/inApp", 503),
-        ("", OTHERS, "inApp/ab/cd", 503),
-        ("sms/a", OTHERS, "email/ab", 503),
-        # of a channel whose other provider is here
-        ("sms/a", OTHERS, "sms/b", 503),
-        ("sms/a", OTHERS, "sms/b/ab", 503),
-        ("sms", OTHERS, "sms/b", 503),
-        ("sms/a", {"sms"}, "sms/sms", 503),
-        ("sms/a", {"sms"}, "sms/sms/ab", 503),
-        ("sms/a sms/b", {"sms/a"}, "sms", 503),
-        ("sms/a sms/b", {"sms/a"}, "sms/TOKEN-0123456789", 503),
-        # of a provider that is here
-        ("sms/a", OTHERS, "sms/TOKEN-0123456789", 200),
-        ("sms/a", OTHERS, "sms/a/TOKEN-0123456789", 200),
-        ("sms/a", {"sms/TOKEN-0123456789"}, "sms/TOKEN-0123456789", 200),
-        ("sms/a", OTHERS, "sms/wrong", 401),
-        ("sms/a", OTHERS, "sms/a/wrong", 401),
-        ("sms/a", OTHERS, "sms/a/b", 401),
-        ("sms/a", OTHERS, "sms/a", 401),
-        ("sms/a", {"sms/a"}, "sms/b", 401),
-        ("sms", {"sms"}, "sms/sms", 401),
-        # of none that is known
-        ("", OTHERS, "messenger", 404),
-        ("", OTHERS, "emails/ses", 404),
-        ("", OTHERS, "messenger/email/ses", 404),
-        ("sms/a", OTHERS, "messenger/b", 404),
-        ("sms/a sms/b", {"sms/a", "sms/b"}, "sms", 404),
-        ("sms/a sms/b", {"sms/a", "sms/b"}, "sms/c", 404),
-        ("sms/a sms/b", set(), "sms/c/ab", 404),
-        # with a slash behind
-        ("sms/a", OTHERS, "email/ses/", 503),
-        ("sms/a", OTHERS, "messenger/b/", 404),
-        ("sms/a", OTHERS, "sms/a/TOKEN-0123456789/", 200),
-        ("sms/a", OTHERS, "sms/TOKEN-0123456789/", 200),
-        ("sms/a", OTHERS, "sms/a/wrong/", 401),
-        ("sms/a", OTHERS, "sms/a/", 401),
-        ("sms", {"sms"}, "sms//", 401),
+        # of a provider that is here: by its name, by its channel's, with a slash behind
+        ("sms/a", "sms/TOKEN-0123456789", 200),
+        ("sms/a", "sms/a/TOKEN-0123456789", 200),
+        ("sms/a", "sms/a/TOKEN-0123456789/", 200),
+        ("sms/a", "sms/TOKEN-0123456789/", 200),
+        ("sms/a", "sms/wrong", 401),
+        ("sms/a", "sms/a/wrong", 401),
+        ("sms/a", "sms/a/wrong/", 401),
+        ("sms/a", "sms/a/b", 401),
+        ("sms/a", "sms/a", 401),
+        ("sms/a", "sms/a/", 401),
+        ("sms/a", "sms/b", 401),
+        ("sms", "sms/sms", 401),
+        ("sms", "sms//", 401),
+        # of none that is
+        ("", "email/ses", 404),
+        ("", "email/ses/ab%2Fcd%2B", 404),
+        ("", "email", 404),
+        ("", "inApp/ab/cd", 404),
+        ("sms/a", "email/ab", 404),
+        ("sms/a", "sms/b/ab", 404),
+        ("sms/a", "messenger/b/", 404),
+        ("sms/a sms/b", "sms", 404),
+        ("sms/a sms/b", "sms/TOKEN-0123456789", 404),
+        ("sms/a sms/b", "sms/c/ab", 404),
     ],
 )
-async def test_what_another_worker_can_read_is_to_be_reported_again(
-    tmp_path: Path, own: str, others: set[str], path: str, status: int
+async def test_a_provider_has_its_own_path_and_with_it_its_channels_if_it_is_alone_there(
+    tmp_path: Path, own: str, path: str, status: int
 ) -> None:
-    """A provider that is told 404 or 401 may never report it again."""
-    app = with_token_in_path(tmp_path, "TOKEN-0123456789", own.split(), others)
+    """All else is 404, also where another worker has the provider: each has to be added everywhere first."""
+    app = with_token_in_path(tmp_path, "TOKEN-0123456789", own.split())
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://x") as client:
         assert (await client.post(f"/receipts/{path}")).status_code == status
 
 
 @pytest.mark.parametrize("path", ["sms", "sms/b", "sms/b/ab%2Fcd", "email/ses"])
-async def test_as_long_as_it_isnt_known_what_others_can_read_all_is_to_be_reported_again(path: str) -> None:
-    app = nothing_here(None)
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://x") as client:
-        assert (await client.post(f"/receipts/{path}")).status_code == 503
-
-
-@pytest.mark.parametrize(("others", "status"), [({"sms/a", "sms/b"}, 404), ({"sms/a"}, 503)])
-async def test_providers_without_receipts_are_known_too(others: set[str], status: int) -> None:
-    """Workers of one configuration have the same addresses: one that is unknown stays so."""
-    app = nothing_here(KnownProviders({"sms/a", "sms/b"}, others))
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://x") as client:
-        assert (await client.post("/receipts/sms/c")).status_code == status
-
-
-def nothing_here(known: KnownProviders | None) -> ReceiptEndpoint:
-    """The endpoint of a worker none of whose providers has receipts."""
+async def test_before_the_start_is_over_all_is_to_be_reported_again(path: str) -> None:
+    """Then what isn't here is 404."""
+    started: list[bool] = []
 
     async def take_in(_provider: str, _request: ReceiptRequest) -> ReceiptReply:
         raise AssertionError
 
-    return ReceiptEndpoint({}, {}, take_in, lambda _status, _provider: None, largest={}, known=lambda: known)
+    app = ReceiptEndpoint(
+        {}, {}, take_in, lambda _status, _provider: None, largest={}, is_started=lambda: bool(started)
+    )
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://x") as client:
+        assert (await client.post(f"/receipts/{path}")).status_code == 503
+        started.append(True)
+        assert (await client.post(f"/receipts/{path}")).status_code == 404
 
 
 Post = Callable[..., Awaitable[int]]

@@ -13,7 +13,7 @@ import pytest
 import trio
 
 from deliveryd.channels.base import Accepted, Dispatch, InDoubt, Refused, TryAgain, Verdict
-from deliveryd.journal.audit import audit_journal
+from deliveryd.journal.reader import file_reader
 from deliveryd.model import format_instant
 from deliveryd.receipts.request import ReceiptRequest
 from support.virtual import START, VirtualSupervisor, VirtualWorld, live
@@ -81,7 +81,7 @@ def reported_during(
         assert trio.current_time() < until
 
     live(run, hours=10)
-    assert audit_journal(world.folder / "journal.db").is_balanced
+    assert file_reader(world.folder / "journal.db").audit().is_balanced
     return answers[0]
 
 
@@ -100,7 +100,7 @@ def reported_one_by_one(world: VirtualWorld, at: float, *statuses: str) -> list[
             worker.stop()
 
     live(run)
-    assert audit_journal(world.folder / "journal.db").is_balanced
+    assert file_reader(world.folder / "journal.db").audit().is_balanced
     return answers
 
 

@@ -19,8 +19,9 @@ from deliveryd.delivery.in_flight import InFlightLimit
 from deliveryd.delivery.outbox_signals import OutboxSignals
 from deliveryd.delivery.recorder import Recorder
 from deliveryd.errors import JournalError
-from deliveryd.journal.base import Journal, MatchedReceipt
-from deliveryd.journal.sqlite import SqliteJournal, open_journal_file
+from deliveryd.journal.base import MatchedReceipt
+from deliveryd.journal.journal import Journal
+from deliveryd.journal.sqlite.journal import SqliteJournal, open_journal_file
 from deliveryd.metrics import Metrics
 from deliveryd.model import OptOut, Receipt, StopChange, WallClock, parse_instant
 from deliveryd.receipts.batcher import ReceiptBatcher

@@ -12,7 +12,7 @@ import httpx
 import pytest
 import trio
 
-from deliveryd.journal.audit import audit_journal
+from deliveryd.journal.reader import file_reader
 from support.logs import LogLines, log_lines
 from support.messages import message
 from support.virtual import VirtualWorld, live
@@ -68,7 +68,7 @@ def test_a_message_whose_dequeued_is_accepted_at_the_second_offer_is_sent(world:
     sent = Counter(dispatch.entry.id for _, dispatch in world.channels["sms"].attempts)
     assert sent == dict.fromkeys(range(1, 11), 1)
     assert all(world.service.statuses(id_) == ["dequeued", "sent"] for id_ in range(1, 11))
-    assert audit_journal(world.folder / "journal.db").is_balanced
+    assert file_reader(world.folder / "journal.db").audit().is_balanced
 
 
 @pytest.mark.slow
@@ -96,7 +96,7 @@ def test_a_dequeued_that_is_refused_for_hours_costs_few_posts_few_lines_and_one_
     assert events["events.refused_again"] <= 7
     again = [line["count"] for line in lines() if line["event"] == "events.refused_again"]
     assert sum(again) >= 9
-    assert audit_journal(world.folder / "journal.db").is_balanced
+    assert file_reader(world.folder / "journal.db").audit().is_balanced
 
 
 def test_a_crash_between_the_acceptance_and_the_sending_loses_nothing(world: VirtualWorld) -> None:
@@ -124,4 +124,4 @@ def test_a_crash_between_the_acceptance_and_the_sending_loses_nothing(world: Vir
     assert world.service.statuses(1) == ["dequeued"]
     live(world.run_until_idle)
     assert world.service.statuses(1) == ["dequeued", "sent"]
-    assert audit_journal(world.folder / "journal.db").is_balanced
+    assert file_reader(world.folder / "journal.db").audit().is_balanced

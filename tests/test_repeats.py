@@ -23,7 +23,7 @@ from deliveryd.channels.base import (
 )
 from deliveryd.directory.none import NoDirectory
 from deliveryd.journal.orders import Action, ItemKind, Order
-from deliveryd.journal.sqlite import open_journal_file
+from deliveryd.journal.sqlite.journal import open_journal_file
 from deliveryd.model import Customer, format_instant
 from deliveryd.runtime.threads import inline
 from deliveryd.states import State

@@ -25,11 +25,12 @@ from deliveryd.delivery.posting import ABOUT_THE_EVENTS, Posting
 from deliveryd.delivery.recorder import Recorder, RefusedEvent
 from deliveryd.delivery.reporting import Reporting
 from deliveryd.errors import ServiceError, ServiceRefused, ServiceUnavailable
-from deliveryd.journal.base import Journal, OutboxRow
+from deliveryd.journal.base import OutboxRow
+from deliveryd.journal.journal import Journal
 from deliveryd.journal.place import JournalDatabase
 from deliveryd.journal.postgresql.lease import Fenced
 from deliveryd.journal.postgresql.opening import open_shared_journal
-from deliveryd.journal.sqlite import open_journal_file
+from deliveryd.journal.sqlite.journal import open_journal_file
 from deliveryd.metrics import Metrics
 from deliveryd.model import Malformed, QueuedMessage, WallClock
 from deliveryd.runtime.threads import Blocking, in_thread, inline

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from deliveryd.journal import unread_reports
 from deliveryd.journal.attention import DEAD_KINDS
-from deliveryd.journal.dead_letters import read_dead_letter, read_dead_letters
 from deliveryd.journal.orders import Action, ItemKind, Order
-from deliveryd.journal.sqlite import SqliteJournal, open_journal_file
+from deliveryd.journal.reader import file_reader
+from deliveryd.journal.sql import unread_reports
+from deliveryd.journal.sqlite.journal import SqliteJournal, open_journal_file
 from deliveryd.model import ProgressReport, Receipt, Reported, UnreadReport, message_key
 from journal.samples import (
     NOW,
@@ -113,9 +113,9 @@ async def test_what_cant_be_read_is_kept_once_and_shown(tmp_path: Path) -> None:
             "matched",
             "unread",
         ]
-        (letter,) = read_dead_letters(path, DEAD_KINDS, 0, "")
+        (letter,) = file_reader(path).dead_letters(DEAD_KINDS, 0, "")
         assert (letter.kind, letter.what, letter.at) == (ItemKind.REPORT, "sms, came 2 times", NOW + 1)
-        shown = read_dead_letter(path, ItemKind.REPORT, letter.key)
+        shown = file_reader(path).dead_letter(ItemKind.REPORT, letter.key)
         assert shown is not None
         assert (shown["raw"], shown["provider"], shown["times"]) == ('{"x":1}', "sms", 2)
         retried = await journal.decide(Order(Action.RETRY, ItemKind.REPORT, (letter.key,)), NOW, ["sms"])
@@ -123,7 +123,7 @@ async def test_what_cant_be_read_is_kept_once_and_shown(tmp_path: Path) -> None:
         drop = Order(Action.DROP, ItemKind.REPORT, (letter.key,))
         assert (await journal.decide(drop, NOW, ["sms"])).done == (letter.key,)
         assert "was dropped" in (await journal.decide(drop, NOW, ["sms"])).skipped[letter.key]
-        assert read_dead_letters(path, DEAD_KINDS, 0, "") == []
+        assert file_reader(path).dead_letters(DEAD_KINDS, 0, "") == []
         erase = Order(Action.ERASE, ItemKind.REPORT, (letter.key,))
         assert (await journal.decide(erase, NOW, ["sms"])).done == (letter.key,)
         assert "any more" in (await journal.decide(erase, NOW, ["sms"])).skipped[letter.key]
@@ -137,10 +137,10 @@ async def test_only_the_latest_of_what_cant_be_read_are_kept(
     path = tmp_path / "journal.db"
     async with open_journal_file(path) as journal:
         await received(journal, *(unread(str(number), NOW + number) for number in range(10)))
-        kept = read_dead_letters(path, [ItemKind.REPORT], 0, "")
+        kept = file_reader(path).dead_letters([ItemKind.REPORT], 0, "")
         assert [letter.at - NOW for letter in kept] == [7, 8, 9]
         await journal.prune(NOW + 9, 100)
-        assert [letter.at - NOW for letter in read_dead_letters(path, [ItemKind.REPORT], 0, "")] == [9]
+        assert [letter.at - NOW for letter in file_reader(path).dead_letters([ItemKind.REPORT], 0, "")] == [9]
 
 
 # Many at once

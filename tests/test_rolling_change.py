@@ -9,15 +9,15 @@ from pathlib import Path
 import anyio
 import pytest
 
-from deliveryd.channels.base import InDoubt
+from deliveryd.channels.base import Dispatch, TryAgain, Verdict
 from deliveryd.journal.orders import Action, ItemKind, Order
 from support.postgres import new_database
 from support.two_providers import BOTH, EMAIL
-from support.two_workers import Place, Worker, on_database
+from support.two_workers import TIMEOUT, Place, Worker, on_database
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
-MAIL_FIRST = f'[channels]\norder = ["email", "sms"]\n{EMAIL}'
+MAIL_FIRST = f'[channels]\norder = ["email", "sms"]\n{EMAIL}timeout = "{TIMEOUT}"\n'
 
 
 @pytest.fixture
@@ -61,7 +61,6 @@ async def test_what_is_paused_on_a_channel_that_only_the_other_worker_has_stays_
         await place.until(lambda: place.one.running.parts.recorder.backlog.paused == 3)
         await place.other.run(tasks)
         other = place.other.running.parts.recorder
-        await place.until(lambda: other.pauses.any)
         await turn(place)
         assert other.backlog.paused == 3
         assert not place.attempts
@@ -71,29 +70,25 @@ async def test_what_is_paused_on_a_channel_that_only_the_other_worker_has_stays_
         place.other.running.stop()
 
 
-async def test_a_doubt_at_a_provider_that_a_reload_removes_is_repeated_by_the_other_worker(
-    place: Place,
-) -> None:
-    """It was queued there, and isn't held for an operator: the other worker still has the provider."""
-    before = place.one.path.read_text()
-    place.one.write(
-        before.replace('timeout = "1s"', 'timeout = "1s"\nrate = "1/h"').replace(
-            '["email", "sms"]', '["sms", "email"]'
-        )
-    )
-    place.one.channel.verdict = lambda _dispatch: InDoubt("cut off")
+async def test_what_a_killed_worker_had_on_a_channel_that_the_next_one_lacks(place: Place) -> None:
+    """As after its removal: what may have arrived is held, what waited goes over the next channel."""
+
+    async def send(dispatch: Dispatch) -> Verdict:
+        place.one.channels["email"].attempts.append((anyio.current_time(), dispatch))
+        if dispatch.entry.id <= 3:
+            await anyio.sleep_forever()  # cut off by the kill
+        return TryAgain("busy", only_this=True, after=600.0)
+
+    place.one.channels["email"].send = send  # type: ignore[method-assign]
     async with anyio.create_task_group() as tasks:
         await place.one.run(tasks)
-        place.enqueue(1)
-        queue = place.one.running.parts.stations.dispatchers["sms"]
-        await place.until(lambda: len(place.attempts) == 1 and queue.queued == 1)
+        place.enqueue(*range(1, 7))
+        await place.until(lambda: len(mailed(place)) == 6)
+        await place.until(lambda: place.one.running.parts.recorder.backlog.count == 3)
         await place.other.run(tasks)
-        place.one.write(before.replace("channels.sms", "channels.messenger").replace('"sms"', '"messenger"'))
-        await place.until(lambda: "sms" in place.one.running.parts.recorder.pausing.elsewhere)
-        assert place.one.running.reloader is not None
-        await place.one.running.reloader.reload(accept_orphans=True)
-        await place.until(lambda: place.ended(1))
-        place.one.running.stop()
+        place.one.kill()
+        await place.until(lambda: place.ended(4, 5, 6))
+        await place.until(lambda: place.count("SELECT count(*) FROM main.message WHERE state = 5") == 3)
         place.other.running.stop()
-    assert [len(keys) for keys in place.keys().values()] == [1]
-    assert len(place.attempts) == 2
+    assert sorted(dispatch.entry.id for _, dispatch in place.attempts) == [4, 5, 6]
+    assert [place.service.statuses(id_) for id_ in (1, 2, 3)] == [["dequeued"]] * 3

@@ -31,10 +31,10 @@ from deliveryd.delivery.routing import Routed
 from deliveryd.delivery.shared_pace import SharedPace
 from deliveryd.journal.base import Allotment, SharedLimits
 from deliveryd.journal.place import JournalDatabase
-from deliveryd.journal.postgresql.connection import Db, connect_to_write
+from deliveryd.journal.postgresql.connection import Connected, connect_to_write
 from deliveryd.journal.postgresql.pacing import Pacing
 from deliveryd.journal.postgresql.schema import prepare_schema
-from deliveryd.journal.sqlite import open_journal_file
+from deliveryd.journal.sqlite.journal import open_journal_file
 from deliveryd.metrics import Metrics
 from deliveryd.model import Entry, QueuedMessage, Rendered
 from deliveryd.options.units import Rate, parse_rate
@@ -87,7 +87,7 @@ class Workers:
         self.rate: Rate = parse_rate(rate)
         self.clock = SteppedClock()
         self.sent: list[tuple[float, int]] = []
-        self._connect: Callable[[], Db] = partial(connect_to_write, source, 9)
+        self._connect: Callable[[], Connected] = partial(connect_to_write, source, 9)
 
     async def send(self, name: int, limits: SharedLimits | None = None) -> None:
         with closing(Pacing(self._connect, inline, self.clock)) as pacing:
@@ -313,7 +313,7 @@ from deliveryd.delivery.shared_pace import SharedPace
 from deliveryd.journal.place import JournalDatabase
 from deliveryd.journal.postgresql.connection import connect_to_write
 from deliveryd.journal.postgresql.pacing import Pacing
-from deliveryd.journal.sqlite import open_journal_file
+from deliveryd.journal.sqlite.journal import open_journal_file
 from deliveryd.metrics import Metrics
 from deliveryd.model import Entry, QueuedMessage, Rendered
 from deliveryd.options.units import Rate

@@ -18,8 +18,8 @@ from deliveryd.commands.watch.screens import status_lines
 from deliveryd.commands.watch.watched import read_overview
 from deliveryd.errors import JournalError, TooLate
 from deliveryd.journal.base import EndedWorker, FromOthers, Recovery
-from deliveryd.journal.pauses import Pause, PauseKind
-from deliveryd.model import SECOND, StopChange
+from deliveryd.journal.sql.pauses import Pause, PauseKind
+from deliveryd.model import SECOND, Receipt, StopChange
 from deliveryd.telemetry.overview import as_json
 from support.logs import log_lines
 from support.messages import message
@@ -218,10 +218,10 @@ def test_a_recipient_whom_another_worker_stopped_is_stopped_here_and_counted_the
 # what others leave
 
 
-def test_what_waits_is_fetched_when_it_is_due_though_nothing_was_counted_here(
+def test_what_waits_is_fetched_when_it_is_due_though_a_count_was_taken_before_it_waited(
     world: VirtualWorld, journals: list[SharedJournal]
 ) -> None:
-    """Another worker may have left it; the shared count comes only now and then."""
+    """The shared count comes now and then; the next one has it."""
     verdicts: list[Verdict] = [TryAgain("busy"), Accepted("1")]
     world.channels["sms"].verdict = lambda _dispatch: verdicts.pop(0)
     world.add('retry = { attempts = 5, base = "30s", max = "30s" }\n')
@@ -230,10 +230,8 @@ def test_what_waits_is_fetched_when_it_is_due_though_nothing_was_counted_here(
     async def scene(worker: VirtualSupervisor) -> None:
         await anyio.sleep(5)
         assert worker.parts.recorder.backlog.count == 1
-        journals[0].news.append(FromOthers(waiting=0, paused={}))
-        await anyio.sleep(2)
-        assert worker.parts.recorder.backlog.count == 0
-        await anyio.sleep(30)
+        journals[0].news += [FromOthers(waiting=0, paused={}), FromOthers(waiting=1, paused={})]
+        await anyio.sleep(32)
         assert sent_ids(world) == [1, 1]
 
     play(world, scene)
@@ -259,17 +257,24 @@ def test_the_shared_count_bounds_what_is_taken(world: VirtualWorld, journals: li
     play(world, scene)
 
 
-def test_events_of_others_are_reported_at_once(world: VirtualWorld, journals: list[SharedJournal]) -> None:
-    """A receipt that another worker took in is told to the service by the one that reports its message."""
-    world.add('[events]\nflush_interval = "30s"\n')
+def test_what_a_receipt_leads_to_that_came_to_another_worker_is_reported_with_the_next_batch(
+    world: VirtualWorld, journals: list[SharedJournal]
+) -> None:
+    """As if it had come here: this worker reports its messages."""
+    world.add('[events]\nflush_interval = "20s"\n')
     world.service.enqueue(message(1))
 
-    async def scene(_worker: VirtualSupervisor) -> None:
-        await anyio.sleep(5)
-        assert world.service.statuses(1) == ["dequeued"]  # `sent` waits for its batch
-        journals[0].news.append(FromOthers(events=1))
-        await anyio.sleep(2)
+    async def scene(worker: VirtualSupervisor) -> None:
+        await anyio.sleep(30)
         assert world.service.statuses(1) == ["dequeued", "sent"]
+        ((provider_id,),) = world.journal_rows("SELECT provider_id FROM message")
+        now = worker.parts.common.clock.now()
+        report = Receipt("sms", str(provider_id), True, "ok", now, now)
+        [matched] = await journals[0].receive([report])
+        assert matched.effect is not None
+        journals[0].news.append(FromOthers(effects=[matched.effect]))
+        await anyio.sleep(22)
+        assert world.service.statuses(1) == ["dequeued", "sent", "delivered"]
 
     play(world, scene)
 
@@ -307,55 +312,34 @@ def test_a_channel_is_given_up_when_it_was_down_for_long_enough_for_any_worker(
     play(fallback, scene)
 
 
-ELSEWHERE = frozenset({"email"})
-"""Another worker has this channel, or had it in the last ten minutes."""
-
-
 async def hear_of_an_outage(journal: SharedJournal) -> None:
     """Another worker noted one, of a channel that works here."""
     await journal.note_down({"email": START})
-    journal.news.append(FromOthers(down_since={"email": START}, elsewhere=ELSEWHERE))
+    journal.news.append(FromOthers(down_since={"email": START}))
 
 
-def test_an_outage_that_is_none_here_stays_noted_until_nobody_else_has_the_channel(
+def test_an_outage_that_is_none_here_stays_noted_beside_the_own_ones(
     fallback: VirtualWorld, journals: list[SharedJournal]
 ) -> None:
-    """Else two workers would delete each other's notes, or one would keep that of a third for ever."""
+    """Else two workers would delete each other's notes."""
 
     async def scene(_worker: VirtualSupervisor) -> None:
         await anyio.sleep(60)
         down_since = {**noted(fallback), "email": START}
-        journals[0].news.append(FromOthers(down_since=down_since, elsewhere=ELSEWHERE))
+        await journals[0].note_down(down_since)
+        journals[0].news.append(FromOthers(down_since=down_since))
         await anyio.sleep(30)
+        assert noted(fallback) == down_since
         fallback.channels["sms"].verdict = lambda _dispatch: Accepted("1")
         await anyio.sleep(150)
         assert noted(fallback) == {"email": START}
-        journals[0].news.append(FromOthers(adopted=Recovery([], [], 0, []), elsewhere=frozenset()))
-        await anyio.sleep(10)
-        assert noted(fallback) == {}
 
     play(fallback, scene)
 
 
-def test_an_outage_of_a_worker_whose_end_nobody_saw_is_forgotten_in_a_minute(
-    fallback: VirtualWorld, journals: list[SharedJournal]
-) -> None:
-    """It had come and gone between two looks."""
-    fallback.channels["sms"].verdict = lambda _dispatch: Accepted("1")
-
-    async def scene(_worker: VirtualSupervisor) -> None:
-        await hear_of_an_outage(journals[0])
-        await anyio.sleep(130)
-        assert noted(fallback) == {"email": START}
-        journals[0].news.append(FromOthers(elsewhere=frozenset()))
-        await anyio.sleep(70)
-        assert noted(fallback) == {}
-
-    play(fallback, scene)
-
-
+@pytest.mark.parametrize("ended", [FromOthers(any_ended=True), FromOthers(adopted=Recovery([], [], 0, []))])
 def test_an_outage_that_a_worker_noted_is_still_noted_when_it_is_restarted(
-    fallback: VirtualWorld, journals: list[SharedJournal]
+    fallback: VirtualWorld, journals: list[SharedJournal], ended: FromOthers
 ) -> None:
     """After ten minutes it isn't, if the others don't see it: they have the same channel, and it works."""
     fallback.channels["sms"].verdict = lambda _dispatch: Accepted("1")
@@ -364,7 +348,7 @@ def test_an_outage_that_a_worker_noted_is_still_noted_when_it_is_restarted(
         await hear_of_an_outage(journals[0])
         await anyio.sleep(30)
         for _ in range(2):
-            journals[0].news.append(FromOthers(any_ended=True, elsewhere=ELSEWHERE))
+            journals[0].news.append(ended)
             await anyio.sleep(590)
             assert noted(fallback) == {"email": START}
         await anyio.sleep(100)
@@ -374,7 +358,7 @@ def test_an_outage_that_a_worker_noted_is_still_noted_when_it_is_restarted(
 
 
 def test_an_outage_that_another_worker_noted_is_still_noted_after_a_start(
-    fallback: VirtualWorld, journals: list[SharedJournal], monkeypatch: pytest.MonkeyPatch
+    fallback: VirtualWorld, journals: list[SharedJournal]
 ) -> None:
     """Also where this worker's own channel goes down while the other one, too, is being restarted."""
 
@@ -386,39 +370,7 @@ def test_an_outage_that_another_worker_noted_is_still_noted_after_a_start(
         assert noted(fallback).keys() == {"sms", "email"}
 
     play(fallback, note)
-    monkeypatch.setattr(SharedJournal, "elsewhere", ELSEWHERE)
     play(fallback, start)
-
-
-# receipt deadlines
-
-
-def test_a_deadline_begins_at_the_listening_time_that_another_worker_counted(
-    fallback: VirtualWorld, journals: list[SharedJournal]
-) -> None:
-    """Though no deadline waited here while it went on: nothing goes to the next channel too early."""
-    fallback.write(
-        fallback.path.read_text()
-        .replace(
-            'unavailable_after = "10m"',
-            'receipt_deadline = "10m"\nprovider_id = "/id"\n'
-            'receipt = { provider_id = "/id", status = "/status", delivered = ["d"], failed = ["f"] }',
-        )
-        .replace('[receipts]\nlisten = ""\n', "")
-    )
-    fallback.service.queue.clear()
-    fallback.channels["sms"].verdict = lambda _dispatch: Accepted("p1")
-
-    async def scene(worker: VirtualSupervisor) -> None:
-        await anyio.sleep(300)
-        await journals[0].pass_deadlines(3600 * SECOND, worker.parts.common.clock.now(), ["sms"], 9)
-        fallback.service.enqueue(message(1))
-        await anyio.sleep(590)
-        assert not fallback.channels["email"].attempts
-        await anyio.sleep(60)
-        assert fallback.channels["email"].attempts
-
-    play(fallback, scene)
 
 
 # the lease

@@ -17,9 +17,10 @@ from deliveryd.delivery.outbox_signals import OutboxSignals
 from deliveryd.delivery.recorder import Recorder
 from deliveryd.delivery.stopped import StopCounts, StoppedRecipients
 from deliveryd.journal.orders import Action, Decided, ItemKind, Order
-from deliveryd.journal.read_transaction import read
-from deliveryd.journal.sqlite import SqliteJournal, open_journal_file
-from deliveryd.journal.stopped import digest_of_address, read_stopped
+from deliveryd.journal.reader import file_reader
+from deliveryd.journal.sql.stopped import digest_of_address
+from deliveryd.journal.sqlite.journal import SqliteJournal, open_journal_file
+from deliveryd.journal.sqlite.read_transaction import read
 from deliveryd.metrics import MetricCounts, Metrics
 from deliveryd.model import Customer, OptOut, StopChange, WallClock
 from deliveryd.testing.samples import opened
@@ -39,7 +40,7 @@ def change(at: int, *, stopped: bool = True, address: str = ADA, source: str = "
 
 
 def in_force(path: Path) -> list[tuple[int, str]]:
-    return [(each.at, each.source) for each in read_stopped(path, None)]
+    return [(each.at, each.source) for each in file_reader(path).stopped(None)]
 
 
 @pytest.mark.parametrize(
@@ -102,7 +103,9 @@ async def test_the_latest_report_counts(
     async with open_journal_file(path) as journal:
         for each in changes:
             await journal.receive([], [each])
-        assert await journal.stopped() == [(each.channel, each.digest) for each in read_stopped(path, "sms")]
+        assert await journal.stopped() == [
+            (each.channel, each.digest) for each in file_reader(path).stopped("sms")
+        ]
     assert in_force(path) == left
 
 
@@ -143,7 +146,7 @@ async def test_an_operator_lifts_what_a_provider_reported_with_a_clock_that_is_a
     async with open_journal_file(path) as journal:
         recorder = recorder_on(journal)
         await recorder.receive([], [OptOut("sms", ADA, True, 3600, 3600)])
-        [stopped] = read_stopped(path, "sms")
+        [stopped] = file_reader(path).stopped("sms")
         assert (await ordered(journal, Action.LIFT, stopped.name)).skipped == {}
         assert await journal.stopped() == []
         assert (await ordered(journal, Action.STOP, stopped.name)).skipped == {}
@@ -164,7 +167,7 @@ async def test_orders_are_recorded_without_addresses(path: Path) -> None:
         assert set(decided.skipped.values()) == {"not an address, and no digest either"}
         order = Order(Action.STOP, ItemKind.RECIPIENT, (f"s\0ms {ADA}",))
         assert [*(await journal.decide(order, 9, ["sms"])).skipped.values()] == ["not the name of a channel"]
-        [stopped] = read_stopped(path, "sms")
+        [stopped] = file_reader(path).stopped("sms")
         assert (stopped.source, stopped.at) == ("operator", 9)
         again = await ordered(journal, Action.STOP, ADA)
         assert again.skipped == {f"sms {ADA}": "is stopped already on sms"}

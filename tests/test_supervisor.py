@@ -15,7 +15,7 @@ from subprocess import Popen
 import httpx
 import pytest
 
-from deliveryd.journal.audit import audit_journal
+from deliveryd.journal.reader import file_reader
 from deliveryd.sandbox.faults import ApplyThenDelay, FaultAnswer, Hang, HangUp, Pass
 from deliveryd.sandbox.state import SandboxState
 from support.messages import message, sms_settings
@@ -279,7 +279,7 @@ def test_an_answer_of_the_queue_that_never_comes_is_told_at_the_end(world: World
     worker.terminate()
     assert worker.wait(PATIENCE) == 0
     assert "queue.batch_lost" in world.log()
-    assert audit_journal(world.folder / "journal.db").lost.batches == 1
+    assert file_reader(world.folder / "journal.db").audit().lost.batches == 1
 
 
 def test_a_second_signal_tells_of_the_batch_that_it_costs(world: World) -> None:

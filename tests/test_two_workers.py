@@ -43,7 +43,7 @@ async def test_two_workers_share_a_queue_and_send_each_message_once(place: Place
     place.enqueue(*range(1, 201))
     async with both(place):
         await place.until(lambda: place.ended(*range(1, 201)))
-        assert place.count("SELECT count(*) FROM worker WHERE taken > 0") == 2
+        assert place.count("SELECT count(*) FROM main.log WHERE taken > 0") == 2
     assert Counter(dispatch.entry.id for _, dispatch in place.attempts) == Counter(range(1, 201))
     assert all(place.service.statuses(id_) == ["dequeued", "sent"] for id_ in range(1, 201))
     account = place.one.running.account or place.other.running.account
@@ -117,7 +117,8 @@ async def test_a_worker_that_was_fenced_ends_and_sends_nothing_more(place: Place
             await place.other.run(tasks)
             with psycopg.connect(place.url, autocommit=True) as db:
                 db.execute(
-                    "UPDATE worker SET ended = 'fenced' WHERE id = (SELECT min(id) FROM worker WHERE id > 0)"
+                    "UPDATE main.worker SET ended = 'fenced'"
+                    " WHERE id = (SELECT min(id) FROM main.worker WHERE id > 0)"
                 )
             await place.until(lambda: place.one.error is not None)
             await place.until(lambda: place.ended(1, 2, 3))
@@ -146,14 +147,14 @@ async def test_a_batch_of_a_worker_that_was_fenced_meanwhile_is_recorded(place: 
     async with anyio.create_task_group() as tasks:
         await place.one.run(tasks)
         await place.until(lambda: place.one.running.parts.recorder.recovered)
-        change_at_the_next_take(place, "UPDATE worker SET ended = 'fenced' WHERE ended IS NULL")
+        change_at_the_next_take(place, "UPDATE main.worker SET ended = 'fenced' WHERE ended IS NULL")
         place.enqueue(*range(1, 6))
         await place.until(lambda: place.one.error is not None)
         assert place.recorded() == [1, 2, 3, 4, 5]
         await place.other.run(tasks)
         await place.until(lambda: place.ended(*range(1, 6)))
         place.other.running.stop()
-    assert place.count("SELECT count(*) FROM meta WHERE key = 'batches_lost'") == 0
+    assert place.count("SELECT sum(lost)::bigint FROM main.log") == 0
 
 
 async def test_a_batch_that_cannot_be_recorded_any_more_is_told_and_counted(place: Place) -> None:
@@ -162,13 +163,13 @@ async def test_a_batch_that_cannot_be_recorded_any_more_is_told_and_counted(plac
         async with anyio.create_task_group() as tasks:
             await place.one.run(tasks)
             await place.until(lambda: place.one.running.parts.recorder.recovered)
-            change_at_the_next_take(place, "UPDATE worker SET commits = 0 WHERE ended IS NULL")
+            change_at_the_next_take(place, "UPDATE main.worker SET commits = 0 WHERE ended IS NULL")
             place.enqueue(*range(1, 6))
             await place.until(lambda: place.one.error is not None)
         [lost] = [line for line in lines() if line["event"] == "queue.batch_lost"]
     assert (lost["asked"], lost["kept"]) == (5, 0)
     assert place.recorded() == []
-    assert place.count("SELECT value FROM meta WHERE key = 'batches_lost'") == "1"
+    assert place.count("SELECT sum(lost)::bigint FROM main.log") == 1
 
 
 async def test_a_retry_of_a_worker_whose_clock_is_an_hour_ahead_is_due_in_time(place: Place) -> None:
@@ -242,7 +243,7 @@ async def test_a_doubt_that_both_find_at_their_start_is_repeated_by_one(place: P
     async with anyio.create_task_group() as tasks:
         await place.one.run(tasks)
         place.enqueue(*range(1, 4))
-        await place.until(lambda: place.count("SELECT count(*) FROM message WHERE state = 5") == 3)
+        await place.until(lambda: place.count("SELECT count(*) FROM main.message WHERE state = 5") == 3)
         place.one.running.stop()
     again = Worker(place.one.folder / "again", place.one)
     place.other.write(place.other.path.read_text().replace(held, ""))
@@ -268,6 +269,19 @@ async def test_until_idle_waits_for_what_the_other_worker_has(place: Place) -> N
         await place.until(lambda: place.other.running.account is not None)
         assert place.ended(*range(1, 6))
         place.one.running.stop()
+
+
+async def test_until_idle_waits_for_what_a_killed_worker_left(place: Place) -> None:
+    """Also while that one's lease isn't over, and nobody may take over."""
+    place.one.channel.seconds = 60.0
+    async with anyio.create_task_group() as tasks:
+        await place.one.run(tasks)
+        place.enqueue(*range(1, 6))
+        await place.until(lambda: place.one.channel.under_way == 5)
+        place.one.kill()
+    async with anyio.create_task_group() as tasks:
+        await place.other.run(tasks, until_idle=True)
+    assert place.ended(*range(1, 6))
 
 
 async def test_workers_that_die_and_come_under_load_lose_nothing_and_leak_no_place(

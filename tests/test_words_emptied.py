@@ -11,11 +11,11 @@ from typing import Any
 import psycopg
 import pytest
 
-from deliveryd.journal.base import Journal
+from deliveryd.journal.journal import Journal
 from deliveryd.journal.orders import Action, ItemKind
 from deliveryd.journal.place import JournalDatabase
 from deliveryd.journal.postgresql.opening import open_shared_journal
-from deliveryd.journal.sqlite import open_journal_file
+from deliveryd.journal.sqlite.journal import open_journal_file
 from deliveryd.model import Confirmation, Outcome, Transition
 from deliveryd.states import State
 from journal.samples import (
@@ -35,7 +35,7 @@ from support.postgres import new_database
 
 pytestmark = pytest.mark.anyio
 WORDS = "can't send 'Your code is 4821' to Ann, +447700900123"
-_BOTH = "SELECT m.variables, u.words FROM message m JOIN unaccepted u ON u.message_id = m.id"
+_BOTH = "SELECT m.variables, u.words FROM main.message m JOIN main.unaccepted u ON u.message_id = m.id"
 
 Query = Callable[[str], Sequence[tuple[Any, ...]]]
 """Reads a journal that was closed."""

@@ -93,11 +93,12 @@ def test_commands_find_the_worker_at_its_socket(world: World) -> None:
     paused = command("pause", "intake", "--for", "1h", "--config", world.config)
     assert (paused.status, paused.err) == (0, "")
     followed = (
-        "SELECT w.pauses = v.number FROM worker w, version v WHERE w.ended IS NULL AND v.kind = 'pauses'"
+        "SELECT w.pauses = v.number FROM main.worker w, main.version v"
+        " WHERE w.ended IS NULL AND v.kind = 'pauses'"
     )
     assert world.rows(followed) == [(True,)]  # the command returned once the worker went by it
     until(lambda: '"desk.decided"' in world.log(), worker)
-    assert world.rows('SELECT verb, "user" FROM decision') == [("pause", ME)]
+    assert world.rows('SELECT verb, "user" FROM main.decision') == [("pause", ME)]
     end(worker)
     assert not place.exists()
 
@@ -112,7 +113,7 @@ def test_orders_need_no_worker(world: World) -> None:
     assert carry_out(config, Action.RESUME, {ItemKind.CHANNEL: ["sms"]}).done == ("channel:sms",)
     world.run_until_idle()
     assert world.state.statuses(1) == ["dequeued", "sent"]
-    assert world.rows('SELECT verb, "user", reason FROM decision ORDER BY seq') == [
+    assert world.rows('SELECT verb, "user", reason FROM main.decision ORDER BY seq') == [
         ("pause", ME, "closed"), ("resume", ME, None),
     ]  # fmt: skip
 
@@ -153,7 +154,7 @@ def test_two_workers_share_a_database_and_a_machine(world: World) -> None:
     world.state.enqueue(*(message(id_) for id_ in range(1, 101)))
     until(lambda: all(world.state.statuses(id_) == ["dequeued", "sent"] for id_ in range(1, 101)), first)
     assert second.poll() is None
-    assert world.rows("SELECT count(*) FROM worker WHERE began_at > 0") == [(2,)]
+    assert world.rows("SELECT count(*) FROM main.worker WHERE began_at > 0") == [(2,)]
     end(first)
     end(second)
     assert world.state.requests["provider.sms"] == 100

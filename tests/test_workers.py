@@ -8,19 +8,22 @@ import pytest
 from deliveryd.commands.storage.workers import HOW_ENDED
 from deliveryd.journal.base import EndedWorker
 from deliveryd.journal.place import JournalDatabase
-from deliveryd.journal.postgresql import journal, stopped
-from deliveryd.journal.postgresql.connection import Db, connect_to_write
+from deliveryd.journal.postgresql import journal
+from deliveryd.journal.postgresql.connection import connect_to_write
 from deliveryd.journal.postgresql.halt import CommitsLost, halt
 from deliveryd.journal.postgresql.lease import Fenced, fence, live_workers
 from deliveryd.journal.postgresql.opening import open_shared_journal
-from deliveryd.journal.postgresql.reader import PostgresqlReader
+from deliveryd.journal.postgresql.reading import database_reader
 from deliveryd.journal.postgresql.workers import By, Workers
-from deliveryd.journal.read_transaction import JournalAbsent
 from deliveryd.journal.reader import DecisionSelection
-from deliveryd.model import Transition
+from deliveryd.journal.sql import stopped
+from deliveryd.journal.sql.db import Db
+from deliveryd.journal.sqlite.read_transaction import JournalAbsent
+from deliveryd.model import Transition, WallClock
 from deliveryd.runtime import waits
 from deliveryd.states import State
 from journal.samples import (
+    DAYS_LATER,
     NOW,
     ONE_SECOND,
     accept_all,
@@ -86,7 +89,7 @@ async def test_an_operator_ends_a_live_worker_and_that_is_recorded(source: Journ
         assert not workers.fence(worker, NOW, By("root", None, None))
         with pytest.raises(Fenced):
             await begin_attempts(journal, attempt_on(1))
-    (decision,) = PostgresqlReader(source).decisions(DecisionSelection(verb="fence"), 0, 9)
+    (decision,) = database_reader(source).decisions(DecisionSelection(verb="fence"), 0, 9)
     assert (decision.kind, decision.key, decision.user, decision.caller, decision.reason) == (
         "worker", worker.name, "root", "somebody", "it hangs",
     )  # fmt: skip
@@ -94,15 +97,21 @@ async def test_an_operator_ends_a_live_worker_and_that_is_recorded(source: Journ
 
 async def test_another_worker_asks_for_what_the_ended_one_had_asked_for(source: JournalDatabase) -> None:
     """A message that waits for settings is due: nobody else knows that the service was asked for them."""
-    workers = Workers(source)
-    async with open_shared_journal(source) as ended, open_shared_journal(source) as other:
+    workers, now = Workers(source), [1000.0]
+    async with (
+        open_shared_journal(source) as ended,
+        open_shared_journal(source, boot_time=lambda: now[0]) as other,
+    ):
         await make_ready(ended, 1)
         later = NOW + 3600 * ONE_SECOND
         entry, answer = sample_entry(1), waits.settings(40)
         step = Transition(entry, State.READY, State.WAITING, NOW, later, waits_for=answer)
         await ended.change([step])
-        assert not (await other.due(NOW, {"": 9})).entries
         assert workers.fence(workers.list()[0], NOW, By("root", None, None))
+        assert (await other.follow(NOW, ["sms"])).adopted is None
+        assert not (await other.due(NOW, {"": 9})).entries
+        now[0] += 20  # its attempts are over
+        assert (await other.follow(NOW, ["sms"])).adopted is not None
         assert [each.id for each in (await other.due(NOW, {"": 9})).entries] == [1]
 
 
@@ -124,7 +133,7 @@ async def test_what_a_worker_had_that_an_operator_ended_waits_until_its_attempts
         for put_back in ("3600 s", "-7200 s"):
             assert (await other.follow(NOW, ["sms"])).adopted is None
             with psycopg.connect(source.url) as admin:
-                admin.execute("UPDATE worker SET renewed_at = renewed_at + %s::interval", (put_back,))
+                admin.execute("UPDATE main.worker SET renewed_at = renewed_at + %s::interval", (put_back,))
         now[0] += 20
         adopted = (await other.follow(NOW, ["sms"])).adopted
     assert adopted is not None
@@ -134,7 +143,7 @@ async def test_what_a_worker_had_that_an_operator_ended_waits_until_its_attempts
 async def test_what_a_worker_adopted_isnt_repeated_early_when_an_operator_ends_that_one(
     source: JournalDatabase,
 ) -> None:
-    """The message is its former owner's by the row; the attempt is the adopter's, and may be under way."""
+    """The log was another worker's before; the attempt is the adopter's, and may be under way."""
     workers, now = Workers(source), [1000.0]
     async with open_shared_journal(source) as dead:
         await dead.take([sample_message(1)], [], NOW)
@@ -175,9 +184,9 @@ async def test_after_a_loss_attempts_are_repeated_when_they_are_over_and_answers
     Workers(source).accept_losses(NOW, By("root", None, None))
     async with open_shared_journal(source, boot_time=lambda: now[0]) as one, open_shared_journal(source):
         assert not (await one.recover(NOW, ["sms"])).doubtful
-        assert [each.id for each in (await one.due(NOW, {"": 9})).entries] == [2]
         while (adopted := (await one.follow(NOW, ["sms"])).adopted) is None:
             now[0] += 1
+        assert [each.id for each in (await one.due(NOW, {"": 9})).entries] == [2]
     assert now[0] >= 1020
     assert [each.entry.id for each in adopted.doubtful] == [1]
 
@@ -190,10 +199,8 @@ async def test_a_recipient_who_stops_while_the_list_is_read_is_on_it_or_follows(
     def read_and_stop(db: Db) -> list[tuple[str, bytes]]:
         found = stopped.in_force(db)
         with psycopg.connect(source.url) as another:
-            another.execute("UPDATE version SET number = number + 1 WHERE kind = 'stops'")
             another.execute(
-                "INSERT INTO stopped (channel, digest, at, source, change)"
-                " SELECT 'sms', %s, %s, 'receipt', number FROM version WHERE kind = 'stops'",
+                "INSERT INTO main.stopped (channel, digest, at, source) VALUES ('sms', %s, %s, 'receipt')",
                 (b"d" * 32, NOW),
             )
         return found
@@ -206,29 +213,30 @@ async def test_a_recipient_who_stops_while_the_list_is_read_is_on_it_or_follows(
     assert known == {"sms"}
 
 
-async def test_what_others_left_in_the_inbox_of_a_worker_counts_among_its_events(
+async def test_what_others_left_in_the_inbox_of_a_worker_that_died_is_done_by_who_takes_its_log_over(
     source: JournalDatabase,
 ) -> None:
-    """Events alone keep an ended worker in the list until another one takes it over, which is told."""
+    """Nothing else is open there: what waits in the inbox is enough, and its end is told."""
     workers = Workers(source)
     async with open_shared_journal(source) as ended, open_shared_journal(source) as other:
         await hand_over(ended, 1)
-        await receive_all(other, [sample_receipt("p1")])
-        assert workers.list()[0].events == 2
         await accept_all(ended)
+        assert workers.list()[0].events == 0
+        await other.follow(NOW, ["sms"])
+        assert await receive_all(other, [sample_receipt("p1")]) == ["forwarded"]
         with connect_to_write(source, 9) as db:
             assert fence(db, live_workers(db)[0])
-        assert [(each.ended, each.events) for each in workers.list()] == [("fenced", 1), (None, 0)]
         adopted = (await other.follow(NOW, ["sms"])).adopted
         assert adopted is not None
         assert [each.in_order for each in adopted.ended] == [False]
         assert [row.status for row in await accept_all(other)] == ["delivered"]
+        assert [each.ended for each in workers.list()] == [None]
 
 
 async def test_a_worker_that_stopped_in_order_is_named_by_the_one_that_goes_on_and_found_ended_later(
     source: JournalDatabase,
 ) -> None:
-    """Its row is deleted soon; an operator may still ask by its name or number."""
+    """An operator may still ask by its name or number, for as long as messages are kept."""
     async with open_shared_journal(source) as other:
         async with open_shared_journal(source) as stopped:
             await hand_over(stopped, 1)
@@ -240,7 +248,10 @@ async def test_a_worker_that_stopped_in_order_is_named_by_the_one_that_goes_on_a
         await other.follow(NOW, ["sms"])
         assert [each.id for each in Workers(source).list()] == [1]
         for each in (name, str(number)):
-            assert HOW_ENDED[Workers(source).how_ended(each) or ""] == "others have all that it had"
+            assert HOW_ENDED[Workers(source).how_ended(each) or ""] == "it ended its lease itself"
+        await other.prune(WallClock().now() + DAYS_LATER - NOW, 9)
+        for each in (name, str(number)):
+            assert Workers(source).how_ended(each) is None
 
 
 async def test_a_start_is_logged_with_the_workers_name_and_who_else_is_there(source: JournalDatabase) -> None:

@@ -7,6 +7,7 @@ import json
 import socket
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import anyio
@@ -15,11 +16,11 @@ import anyio.to_thread
 import psycopg
 import pytest
 
-from deliveryd.journal.base import Journal
+from deliveryd.journal.journal import Journal
 from deliveryd.journal.orders import Action, ItemKind
 from deliveryd.journal.place import JournalDatabase
 from deliveryd.journal.postgresql.opening import open_shared_journal
-from deliveryd.journal.postgresql.reader import PostgresqlReader
+from deliveryd.journal.postgresql.reading import database_reader
 from deliveryd.journal.postgresql.workers import WorkerRecord, Workers
 from deliveryd.journal.reader import DecisionSelection
 from journal.samples import (
@@ -89,7 +90,7 @@ async def test_workers_are_listed_and_one_is_ended_by_its_name(url: str, tmp_pat
         again = run(config, "workers", "fence", worker["name"])
         assert again.returncode == 1
         assert f"{worker['name']} has ended already: an operator ordered it" in again.stderr
-    (decision,) = PostgresqlReader(JournalDatabase(url)).decisions(DecisionSelection(verb="fence"), 0, 9)
+    (decision,) = database_reader(JournalDatabase(url)).decisions(DecisionSelection(verb="fence"), 0, 9)
     me = f"{getpass.getuser()}@{socket.gethostname()}"
     assert (decision.key, decision.user, decision.reason) == (worker["name"], me, "it hangs")
 
@@ -109,7 +110,7 @@ async def test_it_is_known_who_goes_by_the_latest_pauses(url: str) -> None:
             assert len(workers.behind()) == left
         assert (await decide_on(one, Action.PAUSE, ItemKind.SETTINGS, 40)).done
         with psycopg.connect(url) as db:  # both stand still, and begin nothing any more
-            db.execute("UPDATE worker SET renewed_at = renewed_at - make_interval(secs => 600)")
+            db.execute("UPDATE main.worker SET renewed_at = renewed_at - make_interval(secs => 600)")
         assert workers.behind() == []
 
 
@@ -191,6 +192,39 @@ def test_the_footer_counts_what_the_rows_say(
         assert f" {state} " in row
 
 
+@pytest.mark.parametrize(
+    ("providers", "told"),
+    [
+        ((["sms"], ["sms"]), []),
+        ((["sms"], []), []),  # the second one has just begun
+        (
+            (["email", "sms"], ["sms"], ["email", "fax"]),
+            [
+                (
+                    "their configurations differ: host/1 (1) lacks fax; host/2 (2) lacks email, fax;"
+                    " host/3 (3) lacks sms"
+                )
+            ],
+        ),
+    ],
+)
+def test_it_is_told_where_configurations_differ(
+    providers: Sequence[Sequence[str]], told: Sequence[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only of live workers: one that stands still or has ended says nothing about what is configured."""
+    rows = [(1.0, None, each) for each in providers] + [(60.0, None, ["old"]), (1.0, "ordered", ["older"])]
+    found = [
+        WorkerRecord(number, f"host/{number}", NOW, 20.0, 1, still, ended, 0, 1, 0, 0, each)
+        for number, (still, ended, each) in enumerate(rows, 1)
+    ]
+    monkeypatch.setattr(Workers, "list", lambda _self: found)
+    monkeypatch.setattr(Workers, "losses", lambda _self: [])
+    config = configured(tmp_path, "postgresql://deliveryd@127.0.0.1/deliveryd")
+    listed = terminal.command("workers", "--config", str(config))
+    assert listed.status == 0, listed.err
+    assert [line for line in listed.out.splitlines() if "differ" in line] == told
+
+
 async def test_a_loss_is_shown_and_accepted_only_with_yes(url: str, tmp_path: Path) -> None:
     """Here the counter is put back, as a standby without the last commits has it."""
     config = configured(tmp_path, url)
@@ -199,7 +233,7 @@ async def test_a_loss_is_shown_and_accepted_only_with_yes(url: str, tmp_path: Pa
         nothing = run(config, "accept-loss", "--yes")
         assert (nothing.returncode, nothing.stdout) == (0, "no worker noticed a loss\n")
         with psycopg.connect(url, autocommit=True) as admin:
-            admin.execute("UPDATE worker SET commits = commits - 2")
+            admin.execute("UPDATE main.worker SET commits = commits - 2")
         with pytest.raises(Exception, match="lost commits"):
             await journal.take([sample_message(2)], [], NOW)
     worker = run(config, "run", "--until-idle")

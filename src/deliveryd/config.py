@@ -32,8 +32,8 @@ from deliveryd.errors import ConfigError, JournalUnusable, LanguageUnreadable
 from deliveryd.http.addresses import parse_listen
 from deliveryd.http.target import target_of
 from deliveryd.http.tls import TlsFiles
-from deliveryd.journal.files import shared_folder_problem
 from deliveryd.journal.place import NOT_INSTALLED, JournalDatabase, JournalFile, JournalPlace
+from deliveryd.journal.sqlite.files import shared_folder_problem
 from deliveryd.model import BLOCKS, format_duration
 from deliveryd.network.plain_text import SECURE_ADDRESS, goes_out_plain, plain_text_problem
 from deliveryd.options.file import PREFIX, ConfigFile, Opened

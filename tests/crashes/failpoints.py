@@ -6,14 +6,14 @@ import inspect
 import os
 import signal
 import sqlite3
-import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
-from functools import partial, wraps
+from functools import wraps
 from typing import Any, NamedTuple
 
-from crashes.boundaries import boundaries, commit_name
-from deliveryd.journal.sqlite import SqliteJournal
+from crashes.boundaries import asked_by, boundaries, commit_name
+from deliveryd.journal.sqlite import connection as file_connection
+from deliveryd.journal.sqlite.journal import SqliteJournal
 
 
 class Failpoint(NamedTuple):
@@ -51,7 +51,7 @@ class Watch:
 def install(watch: Watch) -> None:
     """Wrap all boundaries, for as long as the process lives."""
     for boundary in boundaries():
-        step = vars(boundary.owner)[boundary.step]
+        step = inspect.getattr_static(boundary.owner, boundary.step)
         if isinstance(step, staticmethod):
             wrapped: Any = staticmethod(_wrapped(step.__func__, boundary.name, watch))
         else:
@@ -91,7 +91,7 @@ def _watch_commits(watch: Watch) -> None:
     """
     operations: list[str] = []
 
-    class WatchedConnection(sqlite3.Connection):
+    class WatchedConnection(file_connection.FileConnection):
         def execute(self, sql: str, *parameters: Any) -> sqlite3.Cursor:
             if sql != "COMMIT" or not operations:
                 return super().execute(sql, *parameters)
@@ -103,15 +103,12 @@ def _watch_commits(watch: Watch) -> None:
             return cursor
 
     journals: Any = SqliteJournal
-    commit, attempt, transact = journals._commit, journals._try, journals._transact
+    attempt, transact = journals._try, journals._transact
 
-    def named(journal: SqliteJournal, operation: Callable[[sqlite3.Connection], Any]) -> Any:
-        return commit(journal, Named(sys._getframe(1).f_code.co_name, operation))
-
-    def named_once(journal: SqliteJournal, operation: Callable[[sqlite3.Connection], Any]) -> Any:
+    def named(journal: SqliteJournal, operation: Any) -> Any:
         if isinstance(operation, Named):
             return attempt(journal, operation)
-        return attempt(journal, Named(sys._getframe(1).f_code.co_name, operation))
+        return attempt(journal, Named(asked_by(), operation))
 
     def watched(journal: SqliteJournal, batch: Sequence[Any]) -> None:
         operations[:] = sorted({request.operation.name for request in batch})
@@ -120,7 +117,6 @@ def _watch_commits(watch: Watch) -> None:
         finally:
             operations.clear()
 
-    journals._commit = named
-    journals._try = named_once
+    journals._try = named
     journals._transact = watched
-    sqlite3.connect = partial(sqlite3.connect, factory=WatchedConnection)  # type: ignore[assignment]
+    file_connection.FileConnection = WatchedConnection  # type: ignore[misc]

@@ -21,7 +21,7 @@ from typing import Any, NoReturn
 import anyio
 import anyio.to_thread
 
-import deliveryd.journal.sqlite as journals
+import deliveryd.journal.sqlite.journal as journals
 from crashes.failpoints import Failpoint, Watch, install
 from deliveryd.commands.app import main as deliveryd
 from deliveryd.delivery import availability, deadlines

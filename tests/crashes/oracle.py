@@ -27,7 +27,7 @@ from crashes.ledger import (
 )
 from crashes.scenario import DUE, FAILED, Due, Fate, Scenario
 from crashes.stage import KILLED, Stage
-from deliveryd.journal.audit import audit_journal
+from deliveryd.journal.reader import file_reader
 from deliveryd.journal.reconciliation import Audit
 from deliveryd.states import State
 
@@ -145,7 +145,7 @@ def judge(stage: Stage) -> Account:
     killed = frozenset(life for life, status in statuses.items() if status == KILLED)
     cases = _cases(stage.scenario, records, states, killed)
     gone = {case.id for case in cases if case.state is None and _is_lost_to_the_gap(case, stage)}
-    found = [*_lives(stage, statuses), *_journal(audit_journal(stage.journal))]
+    found = [*_lives(stage, statuses), *_journal(file_reader(stage.journal).audit())]
     found += [f"message {id_} was never in the queue" for id_ in states.keys() - stage.scenario.fates.keys()]
     for case in cases:
         if case.id not in gone:

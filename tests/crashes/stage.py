@@ -17,7 +17,7 @@ from crashes.failpoints import Failpoint
 from crashes.ledger import Began, Ended, LedgerWriter, Stood
 from crashes.peers import Peer, Silence
 from crashes.scenario import SETTINGS, Fate, Scenario
-from deliveryd.journal.audit import audit_journal
+from deliveryd.journal.reader import file_reader
 from deliveryd.states import State
 from support.patience import PATIENCE
 from support.ports import free_port
@@ -200,7 +200,7 @@ class Stage:
         """Let workers live until nothing is left to do; a report may come while one ends."""
         for _ in range(MOST_LIVES):
             self.live(UNTIL_IDLE)
-            audit = audit_journal(self.journal)
+            audit = file_reader(self.journal).audit()
             if not audit.events_waiting and not audit.states.get(State.WAITING):
                 return
 

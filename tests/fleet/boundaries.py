@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from enum import StrEnum
 
 from crashes.boundaries import commits as operations
 from deliveryd.channels.http import HttpChannel
@@ -49,9 +50,11 @@ UNUSUAL: Mapping[str, str] = {
     "hasten": "nobody puts a clock back",
     "held": "nobody reloads anything",
     "id_in_doubt": "the provider isn't asked what became of a message",
+    "keep_clock": "the database's clock is everybody's",
     "leave": "nobody reloads anything",
     "note_down": "no other channel comes after this one, so nobody asks since when it is down",
     "pass_deadlines": "no other channel comes after this one, so it has no deadline",
+    "put_last": "the service fails at no event",
     "refuse": "the service accepts every event",
     "release": "no other provider could take what waits",
     "retime_pauses": "nobody puts a clock back",
@@ -59,8 +62,17 @@ UNUSUAL: Mapping[str, str] = {
 }
 """Operations that the scenario doesn't lead to, and why."""
 
-BESIDE = ("adopt", "fence", "move_in", "sweep", KEPT)
-"""What a commit does beside what it was asked for, when it comes to that."""
+
+class Beside(StrEnum):
+    """What a commit does beside what it was asked for, when it comes to that."""
+
+    FENCE = "fence"
+    TAKE_OVER = "take over a log"
+    GIVE_BACK_LOG = "give back a log"
+    HAND_OVER = "put into an inbox"
+    READ_INBOX = "read an inbox"
+    MATCH_AGAIN = "match again"
+
 
 OWN = ("begin_work", "release_lease")
 """What is committed in a transaction of its own: the lease's beginning and end."""
@@ -70,7 +82,8 @@ def commit_boundaries() -> list[str]:
     """The names of the boundaries before and after each COMMIT, by what it makes durable."""
     asked = [name for name in operations() if name not in ONLY_READ | UNUSUAL.keys() | {"change"}]
     changed = [change_name(*each) for each in CHANGES]
-    return [f"{commit_name(each)}/{side}" for each in (*asked, *changed, *BESIDE, *OWN) for side in SIDES]
+    names = (*asked, *changed, *Beside, KEPT, *OWN)
+    return [f"{commit_name(each)}/{side}" for each in names for side in SIDES]
 
 
 def call_boundaries() -> list[str]:

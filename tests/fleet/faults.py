@@ -13,7 +13,7 @@ PROGRESS = 15
 """Messages that have to be accepted between two faults, so that each one meets work."""
 
 
-IS_OVER = "SELECT coalesce(bool_and(ended IS NOT NULL), true) FROM worker WHERE name = %s"
+IS_OVER = "SELECT coalesce(bool_and(ended IS NOT NULL), true) FROM main.worker WHERE name = %s"
 """Whether the lease of a worker's process is over."""
 
 Fault = Callable[[Fleet, FleetWorker], None]

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 from deliveryd.sandbox.faults import ApplyThenDelay
 from deliveryd.states import State
-from fleet.boundaries import KEPT, change_name, commit_name
+from fleet.boundaries import KEPT, Beside, change_name, commit_name
 from fleet.stage import CUSTOMERS, Fleet, FleetWorker
 
 Provocation = Callable[[Fleet, FleetWorker, FleetWorker], None]
@@ -32,7 +32,9 @@ _SPECIAL: Mapping[int, str] = {
 """Customers at whose addresses something goes wrong."""
 
 _HAS = """
-SELECT EXISTS (SELECT 1 FROM message m JOIN worker w ON w.id = m.owner WHERE w.name = %s AND m.state = %s)
+SELECT EXISTS (
+    SELECT 1 FROM main.message m JOIN main.log l ON l.number = m.log JOIN main.worker w ON w.id = l.holder
+    WHERE w.name = %s AND m.state = %s)
 """
 """Whether a worker has messages in a state."""
 
@@ -98,7 +100,7 @@ def bereave_of_work(fleet: Fleet, worker: FleetWorker, other: FleetWorker) -> No
     bereave(fleet, worker, other)
 
 
-BY_EITHER = frozenset(map(commit_name, ("adopt", "fence", "move_in", "sweep")))
+BY_EITHER = frozenset(map(commit_name, Beside))
 """What either of the workers does: who is the first to."""
 
 PROVOCATIONS: Mapping[str, Provocation] = {
@@ -108,8 +110,9 @@ PROVOCATIONS: Mapping[str, Provocation] = {
     commit_name(KEPT): delay_answers,
     "Recorder.recover": start_anew,
     commit_name("release_lease"): end,
-    **dict.fromkeys(BY_EITHER, bereave),
-    commit_name("adopt"): bereave_of_work,
+    **dict.fromkeys(map(commit_name, (Beside.FENCE, Beside.GIVE_BACK_LOG)), bereave),
+    **dict.fromkeys(map(commit_name, (Beside.MATCH_AGAIN,)), delay_answers),
+    commit_name(Beside.TAKE_OVER): bereave_of_work,
     **dict.fromkeys(map(commit_name, ("decide", "end_pauses", "park", "wake")), pause),
     commit_name(change_name(State.READY, State.WAITING)): pause,
 }

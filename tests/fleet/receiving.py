@@ -43,7 +43,7 @@ _DELAY = 1.0
 
 _LOOK = 0.2
 _PATIENCE = 60.0
-_UNMATCHED = "SELECT count(*) FROM unmatched"
+_UNMATCHED = "SELECT count(*) FROM main.receipt WHERE message_id IS NULL"
 
 
 class When(Enum):

@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from deliveryd.journal.place import JournalDatabase
-from deliveryd.journal.postgresql.reader import PostgresqlReader
+from deliveryd.journal.postgresql.reading import database_reader
 from fleet.oracle import NOTHING, Lost, all_is_told, came_elsewhere, judge
 from fleet.stage import LOOK, Fleet
 
@@ -54,13 +54,13 @@ def come_to_rest(fleet: Fleet, lost: Lost = NOTHING) -> Rest:
 
 def _explained(fleet: Fleet, violations: Mapping[int, Sequence[str]]) -> Iterator[str]:
     """Violations, with all that the journal holds of their messages."""
-    for life in PostgresqlReader(JournalDatabase(fleet.url)).lives(violations):
+    for life in database_reader(JournalDatabase(fleet.url)).lives(violations):
         yield f"message {life.id} {'; '.join(violations[life.id])}: {life}"
 
 
 def _audited(fleet: Fleet) -> Sequence[str]:
     """What the audit of the database says."""
-    audit = PostgresqlReader(JournalDatabase(fleet.url)).audit()
+    audit = database_reader(JournalDatabase(fleet.url)).audit()
     violations = [f"audit: {each.check}: {each.messages} ({each.ids})" for each in audit.findings]
     if audit.gap or audit.account.gap:
         violations.append(f"the account has a gap of {audit.gap or audit.account.gap}")

@@ -22,8 +22,8 @@ REFUSED_STARTS = 1
 """Starts of each worker that have to be refused before an operator accepts the loss."""
 
 _ALL_STOPPED = """
-SELECT EXISTS (SELECT FROM loss WHERE accepted_at IS NULL)
-    AND NOT EXISTS (SELECT FROM worker WHERE ended IS NULL)
+SELECT EXISTS (SELECT FROM main.loss WHERE accepted_at IS NULL)
+    AND NOT EXISTS (SELECT FROM main.worker WHERE ended IS NULL)
 """
 _REFUSAL = "no worker starts until you decide"
 
@@ -134,7 +134,8 @@ def _wait_for_ends(fleet: Fleet, wanted: list[int]) -> None:
 def _taken_and_gone(fleet: Fleet) -> frozenset[int]:
     """The messages that the service counts as taken, and that the database doesn't know."""
     taken = {int(event["messageId"]) for event in fleet.state.events}
-    return frozenset(taken.difference(id_ for (id_,) in fleet.query("SELECT id FROM seen")))
+    known = fleet.query("SELECT id FROM main.message UNION ALL SELECT id FROM main.tombstone")
+    return frozenset(taken.difference(id_ for (id_,) in known))
 
 
 def _accept(fleet: Fleet) -> None:

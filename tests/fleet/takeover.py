@@ -19,13 +19,12 @@ LOAD = 10
 _PAUSE = 0.2
 _PATIENCE = 120.0
 _HELD = """
-SELECT m.id FROM message m JOIN worker w ON w.id = m.owner OR m.owner = ANY(
-    SELECT id FROM worker each WHERE each.holder = w.id)
-WHERE w.name = %s
+SELECT m.id FROM main.message m JOIN main.log l ON l.number = m.log JOIN main.worker w ON w.id = l.holder
+WHERE w.name = %s AND m.ended_at IS NULL
 """
 _LEFT = """
-SELECT m.id, m.state, m.owner, m.provider, m.tries, w::text, array(SELECT each::text FROM worker each)
-FROM message m LEFT JOIN waiting w ON w.id = m.id WHERE m.id = ANY(%s)
+SELECT m.id, m.state, m.due_at, m.provider, m.tries, l::text, array(SELECT each::text FROM main.worker each)
+FROM main.message m LEFT JOIN main.log l ON l.number = m.log WHERE m.id = ANY(%s)
 """
 _ENDS = frozenset({"sent", "error"})
 

@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import socket
-import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -15,13 +14,12 @@ from functools import wraps
 from pathlib import Path
 from typing import Any
 
+from crashes.boundaries import asked_by
 from deliveryd.journal.base import MatchedReceipt
-from deliveryd.journal.postgresql import commits, following, lease, opening
-from deliveryd.journal.postgresql.adoption import NOTHING_LEFT
+from deliveryd.journal.postgresql import commits, inbox, lease, logs, opening
 from deliveryd.journal.postgresql.journal import PostgresqlJournal
-from deliveryd.journal.postgresql.outbox import Outbox
-from deliveryd.journal.postgresql.receipts import Matching
-from fleet.boundaries import KEPT, STEPS, change_name, commit_name
+from deliveryd.journal.sql.receipt_match import Matching
+from fleet.boundaries import KEPT, STEPS, Beside, change_name, commit_name
 
 KILL = "kill"
 STOP = "stop"
@@ -87,10 +85,12 @@ def install(watch: Watch) -> None:
     transaction = _Transaction(watch)
     _name_operations()
     _watch_commits(transaction)
-    _note(transaction, lease, "fence", bool)
-    _note(transaction, following, "adopt", lambda left: left != NOTHING_LEFT)
-    _note(transaction, Outbox, "move_in", bool)
-    _note(transaction, Matching, "sweep", bool)
+    _note(transaction, lease, "fence", Beside.FENCE, bool)
+    _note(transaction, logs, "take_over", Beside.TAKE_OVER, bool)
+    _note(transaction, logs, "give_back", Beside.GIVE_BACK_LOG, bool)
+    _note(transaction, inbox, "put", Beside.HAND_OVER, bool)
+    _note(transaction, inbox, "read_inbox", Beside.READ_INBOX, bool)
+    _note(transaction, Matching, "match_again", Beside.MATCH_AGAIN, lambda effect: effect is not None)
     for place, name in ((opening, "begin_work"), (commits, "release_lease")):
         _wrap(watch, place, name, commit_name(name))
     for owner, name in STEPS:
@@ -100,23 +100,14 @@ def install(watch: Watch) -> None:
 def _name_operations() -> None:
     """Have each operation carry the name of the journal's method that asked for it."""
     journals: Any = PostgresqlJournal
-    commit, attempt = journals._commit, journals._try
+    attempt = journals._try
 
-    def named(journal: PostgresqlJournal, operation: Callable[..., Any]) -> Any:
-        _name(operation, sys._getframe(1).f_code.co_name)
-        return commit(journal, operation)
-
-    def named_once(journal: PostgresqlJournal, operation: Callable[..., Any]) -> Any:
+    def named(journal: PostgresqlJournal, operation: Any) -> Any:
         if not hasattr(operation, "boundary"):
-            _name(operation, sys._getframe(1).f_code.co_name)
+            operation.boundary = asked_by()
         return attempt(journal, operation)
 
-    journals._commit = named
-    journals._try = named_once
-
-
-def _name(operation: Any, name: str) -> None:
-    operation.boundary = name
+    journals._try = named
 
 
 def _watch_commits(transaction: _Transaction) -> None:
@@ -131,8 +122,8 @@ def _watch_commits(transaction: _Transaction) -> None:
         transaction.operations.clear()
         return attempt(journal, batch)
 
-    def ran(journal: PostgresqlJournal, db: Any, batch: Sequence[Any]) -> None:
-        run(journal, db, batch)
+    def ran(journal: PostgresqlJournal, batch: Sequence[Any]) -> None:
+        run(journal, batch)
         for request in batch:
             transaction.operations.update(_names(request))
         if not batch:
@@ -163,7 +154,9 @@ def _names(request: Any) -> Iterator[str]:
         yield KEPT
 
 
-def _note(transaction: _Transaction, place: Any, name: str, happened: Callable[[Any], bool]) -> None:
+def _note(
+    transaction: _Transaction, place: Any, name: str, operation: str, happened: Callable[[Any], bool]
+) -> None:
     """Count a function as an operation of the transaction that it is called in, if it did something."""
     function = getattr(place, name)
 
@@ -171,7 +164,7 @@ def _note(transaction: _Transaction, place: Any, name: str, happened: Callable[[
     def noted(*args: Any, **kwargs: Any) -> Any:
         result = function(*args, **kwargs)
         if happened(result):
-            transaction.operations.add(name)
+            transaction.operations.add(operation)
         return result
 
     setattr(place, name, noted)

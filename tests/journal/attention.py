@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from deliveryd.journal.attention import DEAD_KINDS, DeadLetter, LeftBehind
-from deliveryd.journal.base import Journal
+from deliveryd.journal.journal import Journal
 from deliveryd.journal.orders import Action, ItemKind
 from deliveryd.journal.reader import Reader
 from deliveryd.model import Confirmation, Malformed, Outcome, Transition, UnreadReport, message_key

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from deliveryd.journal.base import Journal
+from deliveryd.journal.journal import Journal
 from deliveryd.journal.orders import Action, Decided, Effect, ItemKind, Order
 from deliveryd.model import Entry, Malformed, Outcome, Spent, StatusEvent, Transition
 from deliveryd.states import State

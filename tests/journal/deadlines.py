@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from deliveryd.journal.base import Journal
+from deliveryd.journal.journal import Journal
 from deliveryd.model import Confirmation, Entry, Outcome, Spent, Transition
 from deliveryd.states import State
 from journal.protocol import OpenJournal

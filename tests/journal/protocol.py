@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 
-from deliveryd.journal.base import Journal
+from deliveryd.journal.journal import Journal
 from deliveryd.journal.reader import Reader
 
 OpenJournal = Callable[[], AbstractAsyncContextManager[Journal]]

@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from deliveryd.journal.base import Journal, OutboxRow
+from deliveryd.journal.base import OutboxRow
+from deliveryd.journal.journal import Journal
 from deliveryd.journal.orders import Action, ItemKind, Order
 from deliveryd.journal.reader import DecisionSelection, Reader, read_found
 from deliveryd.journal.selection import Selection

@@ -6,8 +6,9 @@ import json
 
 import pytest
 
-from deliveryd.journal.base import Counts, Journal
-from deliveryd.journal.used_tokens import SignedToken
+from deliveryd.journal.base import Counts
+from deliveryd.journal.journal import Journal
+from deliveryd.journal.sql.used_tokens import SignedToken
 from deliveryd.model import Outcome, ProgressReport, Receipt, Reported, Transition
 from deliveryd.states import State
 from journal.protocol import OpenJournal

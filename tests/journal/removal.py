@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from deliveryd import transitions
-from deliveryd.journal.base import Journal, Left, Orphans
+from deliveryd.journal.base import Left, Orphans
+from deliveryd.journal.journal import Journal
 from deliveryd.model import Content, Entry, Outcome, Rendered, Transition
 from deliveryd.runtime import waits
 from deliveryd.states import State

@@ -6,7 +6,7 @@ import hashlib
 
 import pytest
 
-from deliveryd.journal.base import Journal
+from deliveryd.journal.journal import Journal
 from deliveryd.journal.orders import Action, ItemKind
 from deliveryd.model import (
     Outcome,

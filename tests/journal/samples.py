@@ -6,7 +6,8 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from deliveryd.journal.base import Journal, OutboxRow
+from deliveryd.journal.base import OutboxRow
+from deliveryd.journal.journal import Journal
 from deliveryd.journal.orders import Action, Decided, ItemKind, Order
 from deliveryd.model import (
     Confirmation,

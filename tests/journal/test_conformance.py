@@ -7,16 +7,15 @@ needs another process: durability over a kill, locks, damaged files.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from deliveryd.journal.place import JournalDatabase
 from deliveryd.journal.postgresql.opening import open_shared_journal
-from deliveryd.journal.postgresql.reader import PostgresqlReader
-from deliveryd.journal.sqlite import open_journal_file
-from deliveryd.journal.sqlite_reader import SqliteReader
+from deliveryd.journal.postgresql.reading import database_reader
+from deliveryd.journal.reader import file_reader
+from deliveryd.journal.sqlite.journal import open_journal_file
 from journal.attention import AttentionCases
 from journal.auditing import AuditCases
 from journal.beginning_anew import BeginningAnewCases
@@ -24,7 +23,6 @@ from journal.deadlines import DeadlineCases
 from journal.delivery import DeliveryCases
 from journal.intake import IntakeCases
 from journal.listing import ListingCases
-from journal.on_postgresql import open_on_postgresql
 from journal.orders import OrderCases
 from journal.pauses import PauseCases
 from journal.protocol import OpenJournal, OpenReader
@@ -35,8 +33,6 @@ from journal.removal import RemovalCases
 from journal.reporting import ReportingCases
 from journal.reports import ReportCases
 from journal.upkeep import UpkeepCases
-from memory_postgres import new_database as new_model
-from memory_postgres import standing_in
 from support.postgres import new_database
 
 
@@ -89,7 +85,7 @@ class TestSqlite(JournalConformance):
 
     @pytest.fixture
     def open_reader(self, tmp_path: Path) -> OpenReader:
-        return lambda: SqliteReader(tmp_path / "journal.db")
+        return lambda: file_reader(tmp_path / "journal.db")
 
 
 @pytest.fixture
@@ -102,15 +98,6 @@ def database() -> JournalDatabase:
 
 
 @pytest.mark.slow
-class TestStatements(RecordingConformance):
-    """The statements of the embedded journal mean the same in PostgreSQL."""
-
-    @pytest.fixture
-    def open_journal(self, database: JournalDatabase) -> OpenJournal:
-        return lambda: open_on_postgresql(database.url)
-
-
-@pytest.mark.slow
 class TestPostgresql(JournalConformance):
     """The shared journal. The loop that commits is the file's, which runs on both event loops above."""
 
@@ -120,21 +107,4 @@ class TestPostgresql(JournalConformance):
 
     @pytest.fixture
     def open_reader(self, database: JournalDatabase) -> OpenReader:
-        return lambda: PostgresqlReader(database)
-
-
-class TestMemory(JournalConformance):
-    """The shared journal on the server in memory, which the simulation of several workers has."""
-
-    @pytest.fixture
-    def database(self) -> Iterator[JournalDatabase]:
-        with standing_in():
-            yield JournalDatabase(new_model())
-
-    @pytest.fixture
-    def open_journal(self, database: JournalDatabase) -> OpenJournal:
-        return lambda: open_shared_journal(database)
-
-    @pytest.fixture
-    def open_reader(self, database: JournalDatabase) -> OpenReader:
-        return lambda: PostgresqlReader(database)
+        return lambda: database_reader(database)

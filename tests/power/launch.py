@@ -10,11 +10,11 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-import deliveryd.journal.files as places
-import deliveryd.journal.sqlite as journals
-import deliveryd.journal.sqlite_file as opening
+import deliveryd.journal.sqlite.files as places
+import deliveryd.journal.sqlite.journal as journals
 from crashes.launcher import use_one_thread
 from deliveryd.commands.app import main
+from deliveryd.journal.sqlite import opening
 
 SMALL_LOG = 12
 """Pages."""

@@ -17,9 +17,9 @@ from typing import NamedTuple
 import anyio
 
 from deliveryd.errors import DeliverydError
-from deliveryd.journal.audit import audit_journal
-from deliveryd.journal.read_transaction import JournalAbsent
-from deliveryd.journal.sqlite import open_journal_file
+from deliveryd.journal.reader import file_reader
+from deliveryd.journal.sqlite.journal import open_journal_file
+from deliveryd.journal.sqlite.read_transaction import JournalAbsent
 from power.claims import Claim, broken, facts_of
 from power.disk import VARIANTS, Disk, Image
 from power.recording import Recording
@@ -158,7 +158,7 @@ async def _recover(journal: Path) -> None:
 
 def _imbalance(journal: Path) -> str | None:
     try:
-        result = audit_journal(journal)
+        result = file_reader(journal).audit()
     except JournalAbsent:
         return None
     return None if result.is_balanced else str(result.findings or result.account)

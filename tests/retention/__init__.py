@@ -1,1 +1,1 @@
-"""Days of load on a journal in PostgreSQL that forgets them, by a clock that its caller moves."""
+"""Days of load on a journal in PostgreSQL that deletes them, by a clock that its caller moves."""

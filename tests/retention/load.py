@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from deliveryd.journal.base import Journal
+from deliveryd.journal.journal import Journal
 from deliveryd.journal.orders import Action, ItemKind, Order
 from deliveryd.model import (
     Confirmation,

@@ -1,4 +1,4 @@
-"""Weeks of a journal in PostgreSQL: each day's load, and beside it the forgetting of the days before."""
+"""Weeks of a journal in PostgreSQL: each day's load, and beside it the deletion of what is old."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import NamedTuple
 import anyio
 import psycopg
 
-from deliveryd.journal.base import Journal
+from deliveryd.journal.journal import Journal
 from deliveryd.journal.place import JournalDatabase
 from deliveryd.journal.postgresql.opening import open_shared_journal
 from retention.load import BATCH, DAY, FIRST_DAY, SECOND, Tally, live_a_day

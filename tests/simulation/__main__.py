@@ -9,7 +9,6 @@ import sys
 import time
 from pathlib import Path
 
-import memory_postgres
 from simulation.figures import Figures
 from simulation.soak import Kind, Setting, live_through_all
 from simulation.story import story
@@ -50,13 +49,7 @@ def main() -> int:
 
 def _server(kind: Kind) -> str | None:
     """The URL of the server; None: there is none here."""
-    match kind:
-        case Kind.SQLITE:
-            return ""
-        case Kind.MODEL:
-            return memory_postgres.SERVER
-        case _:
-            return server_url()
+    return "" if kind is Kind.SQLITE else server_url()
 
 
 def soak(seed: int, plans: int, jobs: int, setting: Setting, stories: Path | None) -> Figures:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Collection, Mapping
 
 import pytest
 
 from deliveryd import transitions
-from deliveryd.journal import anew, decisions, forgetting, operations
+from deliveryd.journal.sql import anew, decisions, forgetting, operations
+from deliveryd.journal.sql.db import Db
 from deliveryd.model import Entry, Transition
 
 Patch = pytest.MonkeyPatch
@@ -29,11 +29,11 @@ def doubt_that_nobody_accepted(patch: Patch) -> None:
     """What may have arrived begins anew, or is forgotten, as if duplicates were accepted."""
     begins, forgets = anew.obstacle_to_beginning_anew, forgetting.obstacle_to_forgetting
 
-    def begin_all(db: sqlite3.Connection, id_: int, *, accepted: bool) -> str | None:
+    def begin_all(db: Db, id_: int, *, accepted: bool) -> str | None:
         del accepted
         return begins(db, id_, accepted=True)
 
-    def forget_all(db: sqlite3.Connection, id_: int, *, accepted: bool) -> str | None:
+    def forget_all(db: Db, id_: int, *, accepted: bool) -> str | None:
         del accepted
         return forgets(db, id_, accepted=True)
 
@@ -44,7 +44,7 @@ def doubt_that_nobody_accepted(patch: Patch) -> None:
 def beginnings_lost_with_the_message(patch: Patch) -> None:
     """A forgotten message that the queue gives again has the keys of before."""
 
-    def none(_db: sqlite3.Connection, _ids: Collection[int]) -> Mapping[int, int]:
+    def none(_db: Db, _ids: Collection[int]) -> Mapping[int, int]:
         return {}
 
     patch.setattr(operations, "beginnings_of", none)

@@ -10,7 +10,7 @@ from deliveryd import model
 from deliveryd.delivery import attempts
 from deliveryd.delivery.choice import Choice, Sender
 from deliveryd.delivery.recorder import Recorder
-from deliveryd.journal import leaving
+from deliveryd.journal.sql import leaving
 from deliveryd.model import Entry, channel_of
 
 Patch = pytest.MonkeyPatch

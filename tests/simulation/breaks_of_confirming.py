@@ -18,9 +18,9 @@ from deliveryd.delivery.listening import Awaited
 from deliveryd.delivery.recorder import Recorder
 from deliveryd.delivery.stopped import StoppedRecipients
 from deliveryd.http.wire import WireResponse
-from deliveryd.journal import deadlines
-from deliveryd.journal.receipt_decisions import Matched
-from deliveryd.journal.receipt_match import Matching
+from deliveryd.journal.rules.receipts import Matched
+from deliveryd.journal.sql import deadlines
+from deliveryd.journal.sql.receipt_match import Matching
 from deliveryd.model import SECOND, Confirmation, Entry, Reported, StopChange, Transition, WallClock
 from deliveryd.worker import wiring
 

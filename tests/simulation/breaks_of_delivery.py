@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import sqlite3
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import pytest
@@ -18,9 +17,10 @@ from deliveryd.delivery.recorder import Recorder
 from deliveryd.delivery.request_slots import RequestSlots
 from deliveryd.delivery.routing import Route, Routed, Router
 from deliveryd.delivery.verdicts import VerdictHandler
-from deliveryd.journal import account, upkeep
 from deliveryd.journal.base import Recovery
-from deliveryd.journal.operations import Operations
+from deliveryd.journal.sql import account, upkeep
+from deliveryd.journal.sql.db import Db
+from deliveryd.journal.sql.operations import Operations, Taken
 from deliveryd.model import Customer, Entry, Transition, WallClock
 from deliveryd.network import deadline
 from deliveryd.rendering import template
@@ -70,7 +70,7 @@ def malformed_without_dequeued(patch: Patch) -> None:
     """An element that is no message gets its error only, though a queue may wait for its `dequeued`."""
     set_aside = Operations._set_aside
 
-    def only_errors(self: Operations, db: sqlite3.Connection, *rest: Any) -> int:
+    def only_errors(self: Operations, db: Db, *rest: Any) -> int:
         failed = set_aside(self, db, *rest)
         db.execute(
             "DELETE FROM event WHERE status = 'dequeued'"
@@ -85,8 +85,9 @@ def repeats_sent_again(patch: Patch) -> None:
     """A message id that the queue hands out again is taken for new."""
     take = Operations.take
 
-    def take_again(self: Operations, db: sqlite3.Connection, *batch: Any) -> Mapping[int, int]:
-        new = dict(take(self, db, *batch))
+    def take_again(self: Operations, db: Db, *batch: Any) -> Taken:
+        taken = take(self, db, *batch)
+        new = dict(taken.new)
         for message in batch[0]:
             if (
                 message.id not in new
@@ -98,7 +99,7 @@ def repeats_sent_again(patch: Patch) -> None:
                 ).rowcount
             ):
                 new[message.id] = 50
-        return new
+        return taken._replace(new=new)
 
     patch.setattr(Operations, "take", take_again)
 
@@ -107,10 +108,10 @@ def dequeued_not_awaited(patch: Patch) -> None:
     """A message is sent as soon as it is in the journal."""
     record_batch, take = Operations.take, Recorder.take
 
-    def record_as_ready(self: Operations, db: sqlite3.Connection, *batch: Any) -> Mapping[int, int]:
-        new = record_batch(self, db, *batch)
+    def record_as_ready(self: Operations, db: Db, *batch: Any) -> Taken:
+        taken = record_batch(self, db, *batch)
         db.execute("UPDATE message SET state = ? WHERE state = ?", (State.READY, State.TAKEN))
-        return new
+        return taken
 
     async def take_as_ready(self: Recorder, *batch: Any) -> Sequence[Entry]:
         entries = await take(self, *batch)
@@ -238,7 +239,7 @@ def doubt_dropped_on_recovery(patch: Patch) -> None:
     """What was being sent when the worker died is taken for never sent."""
     recover = upkeep.recover
 
-    def forgetful(db: sqlite3.Connection, now: int, *rest: Any) -> Recovery:
+    def forgetful(db: Db, now: int, *rest: Any) -> Recovery:
         db.execute("UPDATE message SET state = 3, due_at = ?, doubt = 0 WHERE state = 4", (now,))
         return recover(db, now, *rest)
 
@@ -255,7 +256,7 @@ def ready_lost_on_recovery(patch: Patch) -> None:
     """What was in progress when the worker died stays there for ever."""
     recover = upkeep.recover
 
-    def blind(db: sqlite3.Connection, *args: Any) -> Recovery:
+    def blind(db: Db, *args: Any) -> Recovery:
         ready = db.execute("SELECT id FROM message WHERE state = 2").fetchall()
         left = recover(db, *args)
         db.executemany("UPDATE message SET state = 2, due_at = NULL WHERE id = ?", ready)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from deliveryd.journal.receipt_match import Matching
+from deliveryd.journal.sql.receipt_match import Matching
 
 
 def id_in_a_report_learnt_by_nobody(patch: pytest.MonkeyPatch) -> None:

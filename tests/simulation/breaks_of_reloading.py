@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Collection, Sequence
 from typing import Any
 
@@ -11,8 +10,9 @@ import pytest
 from deliveryd.delivery.dispatcher import Dispatcher
 from deliveryd.delivery.recorder import Recorder
 from deliveryd.delivery.routing import Router
-from deliveryd.journal import leaving
 from deliveryd.journal.base import Left
+from deliveryd.journal.sql import leaving
+from deliveryd.journal.sql.db import Db
 from deliveryd.model import Entry
 from deliveryd.worker.handover import Handover
 
@@ -44,7 +44,7 @@ def doubts_released_from_a_removed_provider(patch: Patch) -> None:
     at = leaving._at
 
     def nothing_in_doubt(
-        db: sqlite3.Connection, providers: Collection[str], keys: Any, doubt: int, limit: int
+        db: Db, providers: Collection[str], keys: Any, doubt: int, limit: int
     ) -> list[Entry]:
         found = [] if doubt else [each for one in (0, 1) for each in at(db, providers, keys, one, limit)]
         return [entry._replace(doubt=False, content=None) for entry in found]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,12 +10,13 @@ import pytest
 from deliveryd import transitions
 from deliveryd.delivery.posting import ABOUT_THE_EVENTS
 from deliveryd.errors import ServiceRefused, ServiceUnavailable
-from deliveryd.journal import operations, receipt_match
 from deliveryd.journal.base import OutboxRow
-from deliveryd.journal.operations import Operations
 from deliveryd.journal.orders import Effect
-from deliveryd.journal.receipt_decisions import Tried
-from deliveryd.journal.receipt_match import Matching
+from deliveryd.journal.rules.receipts import Tried
+from deliveryd.journal.sql import operations, receipt_match
+from deliveryd.journal.sql.db import Db
+from deliveryd.journal.sql.operations import Operations
+from deliveryd.journal.sql.receipt_match import Matching
 from deliveryd.model import Entry, Receipt, ReceiptStep, StatusEvent, Transition, channel_of
 from deliveryd.service.client import ServiceClient
 from deliveryd.states import State
@@ -30,12 +30,12 @@ def outbox_outside_the_transaction(patch: Patch) -> None:
     """Events are written a little later than the steps that they tell of."""
     change, outbox = Operations.change, Operations.outbox
 
-    def change_only(self: Operations, db: sqlite3.Connection, changes: Sequence[Transition]) -> object:
+    def change_only(self: Operations, db: Db, changes: Sequence[Transition]) -> object:
         late: list[StatusEvent] = self.__dict__.setdefault("late", [])
         late += [event for one in changes for event in one.events]
         return change(self, db, [one._replace(events=()) for one in changes])
 
-    def events_too(self: Operations, db: sqlite3.Connection, after: int, limit: int) -> list[OutboxRow]:
+    def events_too(self: Operations, db: Db, after: int, limit: int) -> list[OutboxRow]:
         late: list[StatusEvent] = self.__dict__.setdefault("late", [])
         self._outbox.put(db, late)
         late.clear()
@@ -85,7 +85,7 @@ def newest_event_first(patch: Patch) -> None:
     """The outbox is a stack."""
     outbox = Operations.outbox
 
-    def backwards(self: Operations, db: sqlite3.Connection, after: int, limit: int) -> list[OutboxRow]:
+    def backwards(self: Operations, db: Db, after: int, limit: int) -> list[OutboxRow]:
         return outbox(self, db, after, 1_000_000)[::-1][:limit]
 
     patch.setattr(Operations, "outbox", backwards)
@@ -141,9 +141,7 @@ def receipt_with_a_name_taken_for_known(patch: Patch) -> None:
 def _deaf_to_receipts_in(patch: Patch, state: State) -> None:
     apply = Matching._apply
 
-    def deaf(
-        self: Matching, db: sqlite3.Connection, tried: Tried, receipt: Receipt, *rest: Any
-    ) -> Effect | None:
+    def deaf(self: Matching, db: Db, tried: Tried, receipt: Receipt, *rest: Any) -> Effect | None:
         (number, accepted_at) = db.execute(
             "SELECT state, accepted_at FROM message WHERE id = ?", (tried.message_id,)
         ).fetchone()

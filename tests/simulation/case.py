@@ -259,6 +259,15 @@ class Case(NamedTuple):
             one.answer == KEPT_FOR_LATER and one.provider_id == report.provider_id for one in self.reported
         )
 
+    def may_not_know(self, report: Reported, asked: Asked) -> bool:
+        """Whether a report, which another worker took in, may not have come to who made a request."""
+        ledger = self.history.ledger
+        if not self.history.is_shared or report.life == asked.life:
+            return False
+        still = [each for each in (*ledger.stood_still, *ledger.cut_off) if each.life == asked.life]
+        since = max([report.at, *(each.ended for each in still if each.begun <= asked.at)])
+        return asked.at <= since + ELSEWHERE
+
     def may_have_arrived(self, asked: Asked) -> bool:
         """Whether its repeats must say the same."""
         return asked.trouble in BUSY or self.is_doubtful(asked)

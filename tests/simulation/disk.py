@@ -10,9 +10,9 @@ from collections.abc import Sequence
 
 import anyio
 
-from deliveryd.journal.base import Journal
+from deliveryd.journal.journal import Journal
 from deliveryd.journal.postgresql.journal import PostgresqlJournal
-from deliveryd.journal.sqlite import SqliteJournal
+from deliveryd.journal.sqlite.journal import SqliteJournal
 from simulation.plan import Shortage
 
 SMALL_PAGE = 512

@@ -64,7 +64,6 @@ class Figures:
     """Workers whose lease operators ended."""
     adoptions: int = 0
     """Logs of ended workers that others took over."""
-    days_dropped: int = 0
     pauses: int = 0
     """What operators paused for a while."""
     accounts: int = 0
@@ -111,7 +110,6 @@ class Figures:
         self.fenced += ledger.fenced
         self.fence_orders += ledger.fence_orders
         self.adoptions += ledger.adoptions
-        self.days_dropped += ledger.days_dropped
         self.pauses += len(ledger.held)
         self.accounts += ledger.accounts
         self.violations += len(found)

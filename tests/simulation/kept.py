@@ -7,7 +7,7 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from deliveryd.journal.base import Journal
+from deliveryd.journal.journal import Journal
 from deliveryd.journal.opening import JournalTerms
 from deliveryd.journal.orders import ItemKind
 from deliveryd.journal.place import JournalPlace
@@ -49,6 +49,15 @@ class Audited(NamedTuple):
 
     complaints: Sequence[str]
     batches_lost: int
+
+
+def audited(reader: Reader) -> Audited:
+    """What an audit finds in a journal."""
+    found = reader.audit()
+    complaints = [f"audit: {finding.check}: {list(finding.ids)}" for finding in found.findings]
+    if not found.is_balanced and not complaints:
+        complaints.append(f"audit: {found.gap} messages are missing")
+    return Audited(complaints, found.lost.batches)
 
 
 class KeptJournal(Protocol):
@@ -100,6 +109,9 @@ class KeptJournal(Protocol):
 
     def has_deadlines(self) -> bool:
         """Whether a message that was sent waits for its receipt deadline."""
+
+    def has_mail(self) -> bool:
+        """Whether something waits for the worker that has, or takes over, the log that it is about."""
 
     def held_in_doubt(self) -> Sequence[int]:
         """The messages that an operator has to decide about."""

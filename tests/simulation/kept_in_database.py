@@ -14,21 +14,21 @@ import anyio
 import psycopg
 
 from deliveryd.errors import JournalUnreachable
-from deliveryd.journal.base import Journal
+from deliveryd.journal.journal import Journal
+from deliveryd.journal.log import LOG_BITS
 from deliveryd.journal.opening import JournalTerms
 from deliveryd.journal.orders import ItemKind
 from deliveryd.journal.place import JournalDatabase
-from deliveryd.journal.postgresql import opening, upkeep, workers
-from deliveryd.journal.postgresql.connection import Db, connect_to_read, connect_to_write
+from deliveryd.journal.postgresql import opening, workers
+from deliveryd.journal.postgresql.connection import Connected, connect_to_read, connect_to_write
 from deliveryd.journal.postgresql.journal import PostgresqlJournal
-from deliveryd.journal.postgresql.reader import PostgresqlReader
-from deliveryd.journal.postgresql.schema import LOG_BITS, prepare_schema
-from deliveryd.journal.postgresql.values import VISIBLE
+from deliveryd.journal.postgresql.reading import database_reader
+from deliveryd.journal.postgresql.schema import prepare_schema
 from deliveryd.journal.reader import Reader
 from deliveryd.runtime.threads import Blocking, inline
 from deliveryd.worker import wiring
 from simulation.disk import DatabaseDisk
-from simulation.kept import Audited, Intent, Letter, Row
+from simulation.kept import Audited, Intent, Letter, Row, audited
 from simulation.plan import Plan
 from simulation.statements import Server, acting
 from simulation.world import Wall
@@ -36,38 +36,24 @@ from simulation.world import Wall
 LEASE = 8.0
 """Seconds after which a worker that renews nothing is given up: more than requests take, so not many."""
 
-_ROWS = f"SELECT m.id, m.state, m.provider FROM message m WHERE {VISIBLE}"  # noqa: S608  # a constant
 _INTENT = """
 SELECT (SELECT value FROM meta WHERE key = 'namespace'), m.beginning
-FROM seen JOIN message m ON m.day = seen.day AND m.id = seen.id
-    JOIN worker w ON w.id = m.owner JOIN worker h ON h.id = w.holder AND h.ended IS NULL
-WHERE seen.id = %s AND m.state = 4 AND m.provider = %s
+FROM message m JOIN log l ON l.number = m.log JOIN worker w ON w.id = l.holder AND w.ended IS NULL
+WHERE m.id = %s AND m.state = 4 AND m.provider = %s
 """
 _UNDER_WAY = f"""
-SELECT EXISTS (SELECT 1 FROM message WHERE state IN (1, 2, 4)) OR EXISTS (SELECT 1 FROM waiting)
-    OR EXISTS (SELECT 1 FROM worker w JOIN event e
-        ON e.seq > w.settled AND e.seq < (w.id + 1) << {LOG_BITS})
-    OR EXISTS (SELECT 1 FROM inbox)
-    OR EXISTS (SELECT 1 FROM awaited WHERE confirm_by IS NOT NULL)
-    OR EXISTS (SELECT 1 FROM unmatched WHERE looks IS NOT NULL AND dropped_at IS NULL)
+SELECT EXISTS (SELECT 1 FROM message WHERE state IN (1, 2, 3, 4) OR confirm_by IS NOT NULL)
+    OR EXISTS (SELECT 1 FROM log l JOIN event e
+        ON e.seq > l.settled AND e.seq < (l.number + 1) << {LOG_BITS})
+    OR EXISTS (SELECT 1 FROM inbox WHERE answer IS NULL)
 """  # noqa: S608  # a constant
-_PROVIDER_IDS = "SELECT provider_id FROM unmatched WHERE seq = ANY(%s::int8[])"
-_HELD = f"SELECT m.id FROM message m WHERE m.state = 5 AND {VISIBLE} ORDER BY m.id"  # noqa: S608  # a constant
-_SET_ASIDE = "EXISTS (SELECT 1 FROM message m WHERE m.id = e.message_id AND m.state = 9 AND m.day = e.day)"
-_REFUSED = "SELECT {0}, e.message_id FROM event e WHERE e.refused_at IS NOT NULL AND e.dropped_at IS NULL"
-_LETTERS: Mapping[ItemKind, str] = {
-    ItemKind.EVENT: (
-        f"{_REFUSED.format('e.seq')} AND NOT (e.status = 'dequeued' AND {_SET_ASIDE}) ORDER BY e.refused_at"
-    ),
-    ItemKind.MESSAGE: (
-        f"{_REFUSED.format('e.message_id')} AND e.status = 'dequeued' AND {_SET_ASIDE} ORDER BY e.refused_at"
-    ),
-    ItemKind.MALFORMED: (
-        "SELECT substr(digest, 1, 16), message_id FROM malformed WHERE dropped_at IS NULL ORDER BY last_at"
-    ),
-    ItemKind.RECEIPT: "SELECT seq, NULL FROM unmatched WHERE dropped_at IS NULL ORDER BY received_at",
-    ItemKind.REPORT: "SELECT substr(digest, 1, 16), NULL FROM unread WHERE dropped_at IS NULL",
-}
+_FITTING = """
+SELECT EXISTS (SELECT 1 FROM receipt r JOIN (
+    SELECT provider_id, provider FROM message UNION ALL SELECT provider_id, provider FROM unaccepted) AS tried
+        USING (provider_id, provider)
+    WHERE r.message_id IS NULL AND r.dropped_at IS NULL)
+"""
+_PROVIDER_IDS = "SELECT provider_id FROM receipt WHERE seq = ANY(%s::int8[])"
 
 
 def boot_time() -> float:
@@ -96,11 +82,12 @@ class DatabaseJournal:
         self._server = server
         self._seed = plan.seed
         self._clock = ServerClock(plan)
-        self._connections: list[Db] = []
+        self._connections: list[Connected] = []
         self._name = f"run{uuid4().hex}"
         self._admin(f"CREATE DATABASE {self._name} TEMPLATE {_template(server)} STRATEGY FILE_COPY")
         self.place = JournalDatabase(server.replace("/postgres?", f"/{self._name}?"))
-        self._observer: Db = connect_to_read(self.place)
+        self._observer: Connected = connect_to_read(self.place)
+        self._reader = database_reader(self.place)
 
     @contextmanager
     def worked_with(self) -> Iterator[None]:
@@ -128,8 +115,8 @@ class DatabaseJournal:
             **others,
         )
 
-    def _reached(self, connect: Callable[..., Db]) -> Callable[..., Db]:
-        def reach(*terms: Any) -> Db:
+    def _reached(self, connect: Callable[..., Connected]) -> Callable[..., Connected]:
+        def reach(*terms: Any) -> Connected:
             if self.disk.is_short:
                 raise JournalUnreachable("the plan cuts the database off")
             process = acting()
@@ -145,8 +132,12 @@ class DatabaseJournal:
         return Server(self._observer, self._seed, seconds)
 
     def is_at_rest(self) -> bool:
-        """Whether no message is on its way, no event waits, and no receipt is looked at again."""
+        """Whether no message is on its way, no event waits, and nothing lies in an inbox."""
         return not self._ask(_UNDER_WAY)[0][0]
+
+    def has_fitting_receipts(self) -> bool:
+        """Whether a receipt is kept as one that fits nothing, though a try has its provider's id."""
+        return bool(self._ask(_FITTING)[0][0])
 
     def joined(self, terms: JournalTerms, blocking: Blocking) -> AbstractAsyncContextManager[Journal]:
         """Open it as a worker does."""
@@ -170,11 +161,13 @@ class DatabaseJournal:
 
     def reader(self) -> Reader:
         """What commands read it with."""
-        return PostgresqlReader(self.place)
+        return self._reader
 
     def rows(self) -> Mapping[int, Row]:
         """All messages that aren't pruned, by their ids."""
-        return {row.id: row for row in (Row(*row) for row in self._ask(_ROWS))}
+        return {
+            row.id: row for row in (Row(*row) for row in self._ask("SELECT id, state, provider FROM message"))
+        }
 
     def pruned(self) -> frozenset[int]:
         """Messages of which only a tombstone is left."""
@@ -199,15 +192,19 @@ class DatabaseJournal:
 
     def has_deadlines(self) -> bool:
         """Whether a message that was sent waits for its receipt deadline."""
-        return bool(self._ask("SELECT 1 FROM awaited WHERE confirm_by IS NOT NULL LIMIT 1"))
+        return bool(self._ask("SELECT 1 FROM message WHERE confirm_by IS NOT NULL LIMIT 1"))
+
+    def has_mail(self) -> bool:
+        """Whether something waits for the worker that has, or takes over, the log that it is about."""
+        return bool(self._ask("SELECT 1 FROM inbox WHERE answer IS NULL LIMIT 1"))
 
     def held_in_doubt(self) -> Sequence[int]:
         """The messages that an operator has to decide about."""
-        return [id_ for (id_,) in self._ask(_HELD)]
+        return [doubtful.message_id for doubtful in self._reader.in_doubt(None, None)]
 
     def dead_letters(self, kind: ItemKind) -> Sequence[Letter]:
         """What else of a kind needs an operator's decision."""
-        return [Letter(str(key), message_id) for key, message_id in self._ask(_LETTERS[kind])]
+        return [Letter(one.key, one.message_id) for one in self._reader.dead_letters([kind], 0, "")]
 
     def provider_ids(self, receipts: Collection[str]) -> Sequence[str]:
         """The providers' ids that unmatched receipts name."""
@@ -215,10 +212,7 @@ class DatabaseJournal:
 
     def audit(self) -> Audited:
         """Look for contradictions."""
-        account = upkeep.account(self._observer)
-        complaints = [f"audit: {account.gap} messages are missing"] if account.gap else []
-        lost = self._ask("SELECT value FROM meta WHERE key = 'batches_lost'")
-        return Audited(complaints, int(lost[0][0]) if lost else 0)
+        return audited(self._reader)
 
     def close(self) -> None:
         """Look no more, and leave nothing, also of workers that crashed."""
@@ -235,8 +229,8 @@ class DatabaseJournal:
 
 
 @lru_cache(maxsize=1)
-def _administrator(server: str) -> Db:
-    db: Db = psycopg.connect(server, autocommit=True)
+def _administrator(server: str) -> Connected:
+    db: Connected = psycopg.connect(server, autocommit=True)
     atexit.register(db.close)
     return db
 

@@ -9,19 +9,16 @@ from functools import lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from deliveryd.journal.audit import audit_journal
-from deliveryd.journal.base import Journal
-from deliveryd.journal.dead_letters import read_dead_letters, read_in_doubt
+from deliveryd.journal.journal import Journal
 from deliveryd.journal.opening import JournalTerms, open_journal
 from deliveryd.journal.orders import ItemKind
 from deliveryd.journal.place import JournalFile
-from deliveryd.journal.reader import Reader
-from deliveryd.journal.schema import prepare_schema
-from deliveryd.journal.sqlite import open_journal_file
-from deliveryd.journal.sqlite_reader import SqliteReader
+from deliveryd.journal.reader import Reader, file_reader
+from deliveryd.journal.sqlite.format import prepare_schema
+from deliveryd.journal.sqlite.journal import open_journal_file
 from deliveryd.runtime.threads import Blocking, inline
 from simulation.disk import SMALL_PAGE, FileDisk
-from simulation.kept import Audited, Intent, Letter, Row
+from simulation.kept import Audited, Intent, Letter, Row, audited
 from simulation.plan import Plan
 
 JOURNAL = "journal.db"
@@ -67,7 +64,7 @@ class FileJournal:
 
     def reader(self) -> Reader:
         """What commands read it with."""
-        return SqliteReader(self._path)
+        return file_reader(self._path)
 
     def rows(self) -> Mapping[int, Row]:
         """All messages, by their ids."""
@@ -100,13 +97,19 @@ class FileJournal:
         """Whether a message that was sent waits for its receipt deadline."""
         return bool(self._ask("SELECT 1 FROM message WHERE confirm_by IS NOT NULL LIMIT 1"))
 
+    def has_mail(self) -> bool:
+        """There is one worker at a time."""
+        return False
+
     def held_in_doubt(self) -> Sequence[int]:
         """The messages that an operator has to decide about."""
-        return [doubtful.message_id for doubtful in read_in_doubt(self._path, None, None)]
+        return [doubtful.message_id for doubtful in file_reader(self._path).in_doubt(None, None)]
 
     def dead_letters(self, kind: ItemKind) -> Sequence[Letter]:
         """What else of a kind needs an operator's decision."""
-        return [Letter(one.key, one.message_id) for one in read_dead_letters(self._path, [kind], 0, "")]
+        return [
+            Letter(one.key, one.message_id) for one in file_reader(self._path).dead_letters([kind], 0, "")
+        ]
 
     def provider_ids(self, receipts: Collection[str]) -> Sequence[str]:
         """The providers' ids that unmatched receipts name."""
@@ -114,11 +117,7 @@ class FileJournal:
 
     def audit(self) -> Audited:
         """Look for contradictions."""
-        found = audit_journal(self._path)
-        complaints = [f"audit: {finding.check}: {list(finding.ids)}" for finding in found.findings]
-        if not found.is_balanced and not complaints:
-            complaints.append(f"audit: {found.gap} messages are missing")
-        return Audited(complaints, found.lost.batches)
+        return audited(file_reader(self._path))
 
     def close(self) -> None:
         """Look no more."""

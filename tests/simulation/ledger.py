@@ -94,7 +94,10 @@ class Accepted(NamedTuple):
 
 
 class Reported(NamedTuple):
-    """The worker answered a provider's report, which was sent as `begun` in the order of all."""
+    """The worker answered a provider's report, which was sent as `begun` in the order of all.
+
+    `life` is the worker's, and `at` the second of the run.
+    """
 
     order: int
     begun: int
@@ -103,6 +106,8 @@ class Reported(NamedTuple):
     reported_at: str
     answer: int
     names: Named
+    life: int
+    at: float
 
 
 class Ordered(NamedTuple):
@@ -235,9 +240,10 @@ class Ledger:
     fence_orders: int = 0
     """Workers whose lease operators ended."""
     adoptions: int = 0
-    """Logs of ended workers that others took over, with the messages of them."""
-    days_dropped: int = 0
+    """Logs of ended workers that others took over."""
     stood_still: list[Stillness] = field(default_factory=list)
+    cut_off: list[Stillness] = field(default_factory=list)
+    """When workers couldn't reach their database."""
     accounts: int = 0
     """Accounts that workers gave of their journals."""
     batches_lost: int = 0

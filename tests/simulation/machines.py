@@ -11,7 +11,7 @@ import anyio
 from deliveryd.config import Config
 from deliveryd.errors import JournalUnreachable
 from deliveryd.journal.postgresql.connection import longest_idle
-from deliveryd.journal.postgresql.journal import PostgresqlJournal
+from deliveryd.journal.postgresql.journal import SWEPT_EVERY, PostgresqlJournal
 from deliveryd.journal.postgresql.lease import Fenced
 from deliveryd.model import SECOND, WallClock
 from deliveryd.worker.wiring import Parts
@@ -31,6 +31,9 @@ from simulation.world import World
 RESTART = 1.0
 """Seconds after which a process that ended is started again."""
 
+SWEPT = 3 * SWEPT_EVERY
+"""Seconds within which workers look again at receipts that fitted nothing."""
+
 
 @dataclass(slots=True)
 class Stage:
@@ -46,6 +49,8 @@ class Stage:
     faults_to_come: int = 0
     machines: list[Machine] = field(default_factory=list)
     is_over: bool = False
+    fitting_since: float | None = None
+    """Since when all is at rest but for receipts that may be matched."""
 
     def look(self) -> bool:
         """Whether there is nothing more to do for anybody; then it is over."""
@@ -57,12 +62,22 @@ class Stage:
             and all(machine.is_idle for machine in self.machines)
             and self.kept.is_at_rest()
             and self._is_all_taken()
+            and self._is_looked_at_again()
         )
         return self.is_over
+
+    def _is_looked_at_again(self) -> bool:
+        """Whether every receipt that was kept, though its try is known by now, had time to be matched."""
+        if not self.kept.has_fitting_receipts():
+            return True
+        self.fitting_since = self.fitting_since or anyio.current_time()
+        return anyio.current_time() > self.fitting_since + SWEPT
 
     def _is_all_taken(self) -> bool:
         """Whether the queue has only what it can't be rid of, and no worker is about to record more."""
         queue, handed = self.others.service.queue, self._handed()
+        if self.shared.retention is not None and self.others.service.gives_more:
+            return False
         if not queue and not handed:
             return True
         known, malformed = {*self.kept.rows(), *self.kept.pruned()}, self.kept.malformed()
@@ -116,7 +131,7 @@ class SharingWorker(Worker):
         assert isinstance(parts.journal, PostgresqlJournal)
         self._machine.worker = parts.journal._lease.worker
         async with anyio.create_task_group() as tasks:
-            stage.reports.open(number, parts.receipts, tasks)
+            stage.reports.open(number, self._machine.world.life, parts.receipts, tasks)
             stage.desk.open(number, self._orders, tasks)
             try:
                 await self._go_on(parts)
@@ -125,10 +140,10 @@ class SharingWorker(Worker):
                 stage.desk.shut(number)
 
     def _configured(self, life: Life) -> Config:
-        config, days = super()._configured(life), self._machine.stage.shared.days
-        if days is None:
+        config, retention = super()._configured(life), self._machine.stage.shared.retention
+        if retention is None:
             return config
-        journal = config.journal.model_copy(update={"retention": days.retention})
+        journal = config.journal.model_copy(update={"retention": retention.seconds})
         return config.model_copy(update={"journal": journal})
 
     async def _go_on(self, parts: Parts) -> None:
@@ -237,6 +252,8 @@ class Machine:
                 self._note_still(fault.seconds)
             case Blow.CUT_OFF:
                 self.process.cut_off()
+                now = anyio.current_time()
+                self.world.ledger.cut_off.append(Stillness(self.world.life, now, now + fault.seconds))
                 self._note_still(fault.seconds)
                 await anyio.sleep(fault.seconds)
                 self.process.is_cut_off = False

@@ -150,14 +150,17 @@ class Reports:
             reply = await receipts.take_in(due.provider, request)
             status = KEPT_FOR_LATER if "unmatched" in reply.results else reply.status
         finally:
-            self._note(due, begun, reported_at, status)
+            self._note(due, begun, reported_at, status, self._life_with(receipts))
         return status < 300
 
-    def _note(self, due: Due, begun: int, reported_at: str, status: int) -> None:
+    def _life_with(self, _receipts: Receipts) -> int:
+        """The life of the worker that has these."""
+        return self._world.life
+
+    def _note(self, due: Due, begun: int, reported_at: str, status: int, life: int) -> None:
         ledger = self._world.ledger
-        ledger.reported.append(
-            Reported(ledger.number(), begun, due.provider_id, due.status, reported_at, status, due.names)
-        )
+        report = due.provider_id, due.status, reported_at, status, due.names
+        ledger.reported.append(Reported(ledger.number(), begun, *report, life, anyio.current_time()))
 
 
 def _reference(sent: Sent, names: Named) -> str | None:

@@ -248,7 +248,7 @@ def _not_sent_after_its_end(case: Case) -> Iterator[str]:
             asked
             for asked in case.asked
             if asked.order > report.order and (report.status == "delivered" or asked.key == key)
-            if asked.trouble is not Trouble.NO_CONNECTION
+            if asked.trouble is not Trouble.NO_CONNECTION and not case.may_not_know(report, asked)
         ]
         # One that was kept for later met an attempt with an intent, though its request came afterwards.
         if len(later) > _was_kept(case, report):

@@ -14,7 +14,6 @@ import trio
 from trio.testing import MockClock
 
 from deliveryd import model
-from deliveryd.journal.postgresql.elsewhere import ABSENCE
 from deliveryd.model import WallClock
 from deliveryd.states import State
 from simulation.kept import KeepsJournals, KeptJournal, Row
@@ -111,8 +110,7 @@ async def _live_in(world: World) -> History:
 
 
 def _seconds_for(plan: Plan) -> float:
-    absences = sum(bool(life.removed) for life in plan.lives) * ABSENCE  # on a shared journal
-    return PATIENCE + absences + sum(suspension.seconds for suspension in plan.suspensions)
+    return PATIENCE + sum(suspension.seconds for suspension in plan.suspensions)
 
 
 async def _all_lives(world: World, others: StandIns) -> None:
@@ -133,7 +131,9 @@ async def _all_lives(world: World, others: StandIns) -> None:
 
 
 def _has_gone_on(world: World) -> bool:
-    """Whether a receipt deadline passed while an idle worker stopped, so that a message waits."""
+    """Whether a receipt deadline passed, or a report came in, while an idle worker stopped."""
+    if world.kept.has_mail():
+        return True
     after = (
         {State.WAITING, State.READY} if world.plan.tuning.receipt_deadline is not None else {State.WAITING}
     )

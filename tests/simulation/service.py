@@ -45,6 +45,11 @@ class Service:
         }
         self._templates = {id_: _body(template) for id_, template in plan.templates.items()}
 
+    @property
+    def gives_more(self) -> bool:
+        """Whether it will hand out again what it handed out."""
+        return bool(self._again)
+
     def endpoint(self, target: Target) -> str:
         """By the first word of the path."""
         return re.split(r"[/?]", target.path.decode())[1]

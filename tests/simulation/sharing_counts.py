@@ -7,35 +7,24 @@ from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
 
-from deliveryd.journal.postgresql import adoption, lease, retention
+from deliveryd.journal.postgresql import lease, logs
 from simulation.ledger import Ledger
-from simulation.statements import acting
 
 
 @contextmanager
 def counted_in(ledger: Ledger) -> Iterator[None]:
-    """While it lasts, leases that are ended, logs that are adopted and days that are dropped are counted."""
+    """While it lasts, leases that are ended and logs that are taken over are counted."""
 
     def fence(*terms: Any) -> bool:
         is_over = usual_fence(*terms)
         ledger.fenced += is_over
         return is_over
 
-    def leave(*terms: Any) -> None:
-        ledger.adoptions += 1
-        usual_leave(*terms)
+    def take_over(*terms: Any) -> bool:
+        is_taken = usual_take_over(*terms)
+        ledger.adoptions += is_taken
+        return is_taken
 
-    def drop(db: Any, table: str, *terms: Any) -> None:
-        """With the lock of a drop the stage itself couldn't look at the table: nothing comes between."""
-        if (process := acting()) is not None:
-            process.hurry(db)
-        usual_drop(db, table, *terms)
-        ledger.days_dropped += table == "message"
-
-    usual_fence, usual_leave, usual_drop = lease.fence, adoption._leave_to_others, retention._drop
-    with (
-        patch.object(lease, "fence", fence),
-        patch.object(adoption, "_leave_to_others", leave),
-        patch.object(retention, "_drop", drop),
-    ):
+    usual_fence, usual_take_over = lease.fence, logs.take_over
+    with patch.object(lease, "fence", fence), patch.object(logs, "take_over", take_over):
         yield

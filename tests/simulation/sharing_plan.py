@@ -17,6 +17,9 @@ from simulation.sharing_scenes import in_a_sharing_scene
 LONGEST = 20.0
 """Seconds that anything lasts: two workers that look around take as many statements as two that work."""
 
+LATE = 25
+"""Requests for messages after which one is handed out again that may be forgotten: some 20 seconds."""
+
 
 class Blow(StrEnum):
     """What happens to a worker's process, or to its way to the database."""
@@ -57,11 +60,10 @@ class Command:
 
 
 @dataclass(frozen=True, slots=True)
-class Days:
-    """Days so short that they end during the run. What ended is kept for `retention` seconds."""
+class Retention:
+    """What ended is kept for `seconds` only."""
 
     seconds: float
-    retention: float
     pruned_every: float
 
 
@@ -79,7 +81,7 @@ class SharedPlan:
     faults: tuple[Fault, ...]
     lives: tuple[Life, ...]
     commands: tuple[Command, ...] = ()
-    days: Days | None = None
+    retention: Retention | None = None
 
     @property
     def workers(self) -> int:
@@ -200,23 +202,24 @@ def _with_halts(choices: Choices, shared: SharedPlan) -> SharedPlan:
     return replace(shared, plan=replace(shared.plan, halts=tuple(each_once.values())))
 
 
-def _with_days(choices: Choices, shared: SharedPlan) -> SharedPlan:
-    """Days that end during the run.
+def _with_retention(choices: Choices, shared: SharedPlan) -> SharedPlan:
+    """What ended is forgotten during the run, and some of it is handed out again then, to any worker.
 
-    No clock is ahead, since what it forgot would be missed. A day isn't forgotten before a take into it is
-    committed, for which a process that stands still may need a lease: so no clock is put forward either.
+    No clock is ahead, since what it forgot would be missed.
     """
     if choices.number(0, 3):
         return shared
     back = tuple(jump for jump in shared.plan.jumps if jump.seconds < 0)
+    messages = tuple(
+        replace(message, again=(*message.again, LATE)) if choices.number(0, 2) == 0 else message
+        for message in shared.plan.messages
+    )
     return replace(
         shared,
-        plan=replace(shared.plan, malformed=(), jumps=back),
+        plan=replace(shared.plan, malformed=(), jumps=back, messages=messages),
         skews=tuple(min(skew, 0.0) for skew in shared.skews),
-        days=Days(
-            seconds=choices.one_of((2.0, 4.0, 8.0)),
-            retention=choices.one_of((9.0, 9.0, 12.0, 15.0)),
-            pruned_every=choices.one_of((0.5, 2.0)),
+        retention=Retention(
+            seconds=choices.one_of((9.0, 9.0, 12.0, 15.0)), pruned_every=choices.one_of((0.5, 2.0))
         ),
     )
 
@@ -226,7 +229,7 @@ LAYERS: Mapping[str, Callable[[Choices, SharedPlan], SharedPlan]] = {
     "providers": _with_own_providers,
     "orders": _with_orders,
     "halts": _with_halts,
-    "days": _with_days,
+    "retention": _with_retention,
 }
 """What is added to some of the plans, each by choices of its own."""
 

@@ -19,17 +19,22 @@ class SharedReports(Reports):
         super().__init__(world)
         self._stage = tasks
         self._rooms: dict[int, tuple[Receipts, TaskGroup]] = {}
+        self._lives: dict[int, int] = {}
         self._random = Random(f"reports {world.plan.seed}")
         for number in self._opt_outs:
             tasks.start_soon(self._tell_again, number)
 
-    def open(self, worker: int, receipts: Receipts, tasks: TaskGroup) -> None:
+    def open(self, worker: int, life: int, receipts: Receipts, tasks: TaskGroup) -> None:
         """A worker lives: report to its room of receipts, too."""
         self._rooms[worker] = receipts, tasks
+        self._lives[id(receipts)] = life
 
     def shut(self, worker: int) -> None:
         """The worker's life is over."""
         self._rooms.pop(worker, None)
+
+    def _life_with(self, receipts: Receipts) -> int:
+        return self._lives[id(receipts)]
 
     def _begin(self, due: Due) -> None:
         self._due[due.number] = due

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from unittest.mock import patch
 
@@ -12,7 +14,7 @@ from trio.testing import MockClock
 
 from deliveryd import model
 from deliveryd.model import SECOND
-from memory_postgres import standing_in
+from deliveryd.worker import supervisor
 from simulation.kept import KeptJournal
 from simulation.kept_in_database import LEASE, DatabaseJournal
 from simulation.machines import Machine, Stage
@@ -21,9 +23,8 @@ from simulation.providers import Providers
 from simulation.run import History
 from simulation.service import Service
 from simulation.sharing_counts import counted_in
-from simulation.sharing_days import short_days
 from simulation.sharing_orders import Desk, SharedOperators, SharedPausers
-from simulation.sharing_plan import SharedPlan
+from simulation.sharing_plan import Retention, SharedPlan
 from simulation.sharing_reports import SharedReports
 from simulation.start import made_ready
 from simulation.statements import statement_by_statement
@@ -45,8 +46,7 @@ def run_shared(shared: SharedPlan, server: str) -> History:
         return DatabaseJournal(server, plan)
 
     with (
-        standing_in(),
-        short_days(shared.days),
+        _pruned_often(shared.retention),
         made_ready(shared.plan, keep) as (folder, kept),
         kept.worked_with(),
         statement_by_statement(),
@@ -80,9 +80,19 @@ async def _live(shared: SharedPlan, folder: Path, kept: DatabaseJournal) -> Hist
     return History(
         shared.plan, ledger, tuple(world.lives), kept.rows(), kept.pruned(), kept.forgotten(),
         is_shared=True,
-        forgets_soon=shared.days is not None,
+        forgets_soon=shared.retention is not None,
         skew=int(max(map(abs, shared.skews)) * SECOND),
     )  # fmt: skip
+
+
+@contextmanager
+def _pruned_often(retention: Retention | None) -> Iterator[None]:
+    """While it lasts, what is old is looked for as often as a plan says."""
+    if retention is None:
+        yield
+        return
+    with patch.object(supervisor, "PRUNE_INTERVAL", retention.pruned_every):
+        yield
 
 
 def _seconds_for(shared: SharedPlan) -> float:

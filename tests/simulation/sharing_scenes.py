@@ -12,6 +12,9 @@ from simulation.scenes import CHAT_ONLY, WELL
 
 SLOW_EVENTS = (Trouble.SLOW, Trouble.BUSY, Trouble.SILENCE_AFTER, Trouble.RESET_AFTER, Trouble.SLOW, None)
 
+NAMED = (Named.KEY, Named.NOTHING, Named.NOTHING)
+"""What names the key goes to the worker that has the message; what has only the provider's id may pass it."""
+
 
 def in_a_sharing_scene(choices: Choices, plan: Plan) -> Plan:
     """The plan as it is, as often as not; or bent to one of the scenes."""
@@ -64,7 +67,9 @@ def _well(choices: Choices, plan: Plan, delays: tuple[float, ...]) -> Plan:
 
 
 def _report(choices: Choices, delays: tuple[float, ...]) -> Report:
-    return Report(choices.one_of(delays), "delivered", copies=1, answer_lost=False, names=Named.KEY)
+    return Report(
+        choices.one_of(delays), "delivered", copies=1, answer_lost=False, names=choices.one_of(NAMED)
+    )
 
 
 _SCENES: tuple[Callable[[Choices, Plan], Plan], ...] = (_receipts_at_once, _events_behind, _slow_attempts)

@@ -40,8 +40,6 @@ class Kind(StrEnum):
     POSTGRESQL = "postgresql"
     SHARED = "shared"
     """A PostgreSQL, which two or three workers share."""
-    MODEL = "model"
-    """The same, in memory."""
 
 
 class Setting(NamedTuple):
@@ -52,7 +50,7 @@ class Setting(NamedTuple):
 
     def plan(self, seed: int) -> Plan | SharedPlan:
         """The plan of a seed."""
-        return shared_plan(seed) if self.kind in {Kind.SHARED, Kind.MODEL} else seeded_plan(seed)
+        return shared_plan(seed) if self.kind is Kind.SHARED else seeded_plan(seed)
 
     def live(self, seed: int) -> History:
         """Live through the plan of a seed."""
@@ -61,7 +59,7 @@ class Setting(NamedTuple):
                 return run_plan(seeded_plan(seed))
             case Kind.POSTGRESQL:
                 return run_plan(seeded_plan(seed), keeping_on(self.server))
-            case Kind.SHARED | Kind.MODEL:
+            case Kind.SHARED:
                 return run_shared(shared_plan(seed), self.server)
 
 

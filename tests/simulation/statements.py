@@ -22,9 +22,8 @@ import psycopg
 from greenlet import getcurrent, greenlet
 from psycopg.pq import TransactionStatus
 
-import memory_postgres
 from deliveryd.errors import JournalUnreachable
-from deliveryd.journal.postgresql.connection import Db
+from deliveryd.journal.postgresql.connection import Connected
 
 T = TypeVar("T")
 
@@ -57,7 +56,7 @@ class Killed(BaseException):
 class Server:
     """What the stage sees of the server, and the order of all statements."""
 
-    def __init__(self, observer: Db, seed: int, seconds: float) -> None:
+    def __init__(self, observer: Connected, seed: int, seconds: float) -> None:
         self._observer = observer
         self._random = Random(f"statements {seed}")
         self._seconds = seconds
@@ -70,7 +69,7 @@ class Server:
         """What the next statement takes."""
         return self._seconds * self._random.choice((0.0, 0.5, 1.0, 1.0, 1.0, 2.5))
 
-    def observes_with(self, db: Db) -> bool:
+    def observes_with(self, db: Connected) -> bool:
         """Whether a connection is the stage's own."""
         return db is self._observer
 
@@ -115,8 +114,7 @@ class Process:
         self._is_killed = False
         self._at_work = anyio.Lock()
         self._scopes: set[anyio.CancelScope] = set()
-        self._connections: list[Db] = []
-        self._hurried: Db | None = None
+        self._connections: list[Connected] = []
 
     async def __call__(self, work: Callable[[], T], /) -> T:
         """Do a journal's work statement by statement; only a kill ends it before its end."""
@@ -152,7 +150,7 @@ class Process:
             raise journal.error
         return cast("T", journal.result)
 
-    async def awake(self, db: Db | None = None) -> None:
+    async def awake(self, db: Connected | None = None) -> None:
         """Return when the process runs; the server ends what stands idle in a transaction for too long."""
         while (left := self.frozen_until - anyio.current_time()) > 0.0:
             if db is None or db.closed or db.info.transaction_status is TransactionStatus.IDLE:
@@ -192,7 +190,7 @@ class Process:
         for scope in self._scopes:
             scope.cancel()
 
-    def connected(self, connect: Callable[[], Db]) -> Db:
+    def connected(self, connect: Callable[[], Connected]) -> Connected:
         """Connect for the process. Raises JournalUnreachable."""
         if self.is_cut_off or self._is_killed:
             raise JournalUnreachable("the plan cuts the database off")
@@ -201,30 +199,25 @@ class Process:
         self._connections.append(db)
         return db
 
-    def hurry(self, db: Db) -> None:
-        """Let nothing come between this connection's statements until its transaction is over."""
-        self._hurried = db
-
-    def _lose(self, db: Db) -> None:
+    def _lose(self, db: Connected) -> None:
         if not db.closed:
             pid = db.info.backend_pid
             db.pgconn.finish()
             self.server.await_end(pid)
 
-    def stopped_before(self, db: Db) -> None:
+    def stopped_before(self, db: Connected) -> None:
         """Called within the work: return when a statement may begin."""
         if self._is_killed:
             raise psycopg.OperationalError("the process ended")
-        if db is not self._hurried:
-            _JournalWork.current().stop(Stop.BEFORE, db)
+        _JournalWork.current().stop(Stop.BEFORE, db)
         if db.pgconn.status != 0:
             raise psycopg.OperationalError("the connection is lost")
 
-    def driven(self, db: Db, statement: Generator[Any, Any, T]) -> T:
+    def driven(self, db: Connected, statement: Generator[Any, Any, T]) -> T:
         """Called within the work: let a statement run to its end."""
         return self.carried_out(db, lambda: self._driven(db, statement))
 
-    def carried_out(self, db: Db, statement: Callable[[], T]) -> T:
+    def carried_out(self, db: Connected, statement: Callable[[], T]) -> T:
         """Called within the work: count a statement, and let others know when it is done."""
         before = db.pgconn.transaction_status
         self.server.statements += 1
@@ -232,17 +225,16 @@ class Process:
             return statement()
         finally:
             if not db.closed and before is not db.pgconn.transaction_status is TransactionStatus.IDLE:
-                self._hurried = None
                 self._cut_after_commit(db)
             self.server.note()
 
-    def _cut_after_commit(self, db: Db) -> None:
+    def _cut_after_commit(self, db: Connected) -> None:
         if self.cuts:
             self.cuts -= 1
             self._lose(db)
             raise psycopg.OperationalError("the connection is lost, and with it the answer to a COMMIT")
 
-    def _driven(self, db: Db, statement: Generator[Any, Any, T]) -> T:
+    def _driven(self, db: Connected, statement: Generator[Any, Any, T]) -> T:
         began = time.monotonic()
         try:
             wanted, poll = next(statement), select.poll()
@@ -282,9 +274,9 @@ class _JournalWork:
         """Whether it came to its end."""
         return bool(self._greenlet.dead)
 
-    def go_on(self) -> tuple[Stop, Db] | None:
+    def go_on(self) -> tuple[Stop, Connected] | None:
         """Let it run until it stops; None: it came to its end."""
-        return cast("tuple[Stop, Db] | None", self._greenlet.switch())
+        return cast("tuple[Stop, Connected] | None", self._greenlet.switch())
 
     def end(self) -> None:
         """End it where it stands."""
@@ -292,7 +284,7 @@ class _JournalWork:
             with suppress(Killed):
                 self._greenlet.throw(Killed)
 
-    def stop(self, why: Stop, db: Db) -> None:
+    def stop(self, why: Stop, db: Connected) -> None:
         """Called within the work: return to the event loop, until it goes on."""
         self._greenlet.parent.switch((why, db))
 
@@ -334,25 +326,5 @@ def statement_by_statement() -> Iterator[None]:
         process.stopped_before(db)
         return process.driven(db, statement)
 
-    with patch.object(psycopg.Connection, "wait", wait), _in_memory():
-        yield
-
-
-@contextmanager
-def _in_memory() -> Iterator[None]:
-    """The same for connections to the server in memory."""
-
-    def carry_out(db: Any, statement: Callable[[], T]) -> T:
-        process = acting()
-        if process is None or process.server.observes_with(db):
-            return statement()
-        process.stopped_before(db)
-        return process.carried_out(db, statement)
-
-    def stand(db: Any, seconds: float | None) -> None:
-        if seconds is None:  # else it waits no longer, in no time
-            _JournalWork.current().stop(Stop.BLOCKED, db)
-
-    model = memory_postgres.Connection
-    with patch.object(model, "carry_out", carry_out), patch.object(model, "stand", stand):
+    with patch.object(psycopg.Connection, "wait", wait):
         yield

@@ -7,24 +7,31 @@ import time
 
 import pytest
 
-import memory_postgres
 from simulation.leaving import leaving_plan
 from simulation.mutations import LEAVING
 from simulation.oracle import violations
 from simulation.run import run_plan
 from simulation.soak import garbage_collected_seldom, keeping_on
+from support.postgres import server_url
 
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.no_cover,
-    # A worker that crashes leaves its connections as they are.
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
 
 PLANS = max(int(os.environ.get("DELIVERYD_PLANS", "200")) // 10, 10)
 SHARES = 2
 SECONDS = 1.5
-"""That the plans on the server in memory take at most: how many there is time for depends on the machine."""
+"""That the plans on a shared journal take at most: how many there is time for depends on the machine."""
+
+
+@pytest.fixture(scope="module")
+def server() -> str:
+    """The URL of a real server."""
+    url = server_url()
+    if url is None:
+        pytest.skip("there is no PostgreSQL here")
+    return url
 
 
 @pytest.mark.parametrize("share", range(SHARES))
@@ -37,12 +44,12 @@ def test_every_plan_in_which_a_provider_leaves_keeps_all_promises(share: int) ->
     assert not broken, "\n".join(broken)
 
 
-def test_every_plan_in_which_a_provider_leaves_keeps_all_promises_on_a_shared_journal() -> None:
+def test_every_plan_in_which_a_provider_leaves_keeps_all_promises_on_a_shared_journal(server: str) -> None:
     ends = time.monotonic() + SECONDS
     broken = []
-    with garbage_collected_seldom(), memory_postgres.standing_in():
+    with garbage_collected_seldom():
         for seed in range(PLANS):
-            history = run_plan(leaving_plan(seed), keeping_on(memory_postgres.SERVER))
+            history = run_plan(leaving_plan(seed), keeping_on(server))
             broken += [f"{seed}: {violation}" for violation in violations(history)]
             if time.monotonic() > ends:
                 break
@@ -69,11 +76,9 @@ def test_a_removal_that_is_broken_on_purpose_is_found_out(name: str, monkeypatch
 
 @pytest.mark.parametrize("name", ["content_kept_by_what_leaves", "left_provider_not_spent"])
 def test_a_removal_that_is_broken_on_purpose_is_found_out_on_a_shared_journal(
-    name: str, monkeypatch: pytest.MonkeyPatch
+    name: str, server: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     LEAVING[name](monkeypatch)
     first = SEEN.get(name, 0)
-    with memory_postgres.standing_in():
-        keep = keeping_on(memory_postgres.SERVER)
-        plans = (leaving_plan(seed) for seed in range(first, first + MOST_PLANS))
-        assert any(violations(run_plan(plan, keep)) for plan in plans)
+    plans = (leaving_plan(seed) for seed in range(first, first + MOST_PLANS))
+    assert any(violations(run_plan(plan, keeping_on(server))) for plan in plans)

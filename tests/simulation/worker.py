@@ -319,7 +319,11 @@ class Worker(Supervisor):
     async def _go_on(self, parts: Parts) -> None:
         await parts.pipeline.until_idle()
         while (
-            self._reports.waiting or self._operators.waiting or self._pausers.waiting or self._has_deadlines()
+            self._reports.waiting
+            or self._operators.waiting
+            or self._pausers.waiting
+            or self._has_deadlines()
+            or self._world.kept.has_mail()
         ):
             await anyio.sleep(IDLE_PAUSE)
             await parts.pipeline.until_idle()

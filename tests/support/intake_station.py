@@ -23,8 +23,8 @@ from deliveryd.delivery.recorder import Recorder
 from deliveryd.errors import (
     ServiceError,
 )
-from deliveryd.journal.base import Journal
-from deliveryd.journal.sqlite import open_journal_file
+from deliveryd.journal.journal import Journal
+from deliveryd.journal.sqlite.journal import open_journal_file
 from deliveryd.metrics import Metrics
 from deliveryd.model import Entry, WallClock
 from deliveryd.runtime.threads import Blocking, in_thread, inline

@@ -6,9 +6,9 @@ import sqlite3
 from collections.abc import Iterable
 from typing import Any
 
-from deliveryd.journal.base import Journal
+from deliveryd.journal.journal import Journal
 from deliveryd.journal.orders import Action, ItemKind, Order
-from deliveryd.journal.sqlite import SqliteJournal
+from deliveryd.journal.sqlite.journal import SqliteJournal
 from deliveryd.model import (
     Confirmation,
     Entry,

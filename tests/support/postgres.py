@@ -38,16 +38,6 @@ def new_database() -> str | None:
     return url.replace("/postgres?", f"/{name}?")
 
 
-def pass_time(url: str, seconds: float) -> None:
-    """Let it be so much longer ago that workers of a journal ended which have."""
-    with psycopg.connect(url) as db:
-        db.execute(
-            "UPDATE worker SET renewed_at = renewed_at - make_interval(secs => %s) WHERE ended IS NOT NULL",
-            (seconds,),
-        )
-        db.execute("UPDATE had SET had_at = had_at - make_interval(secs => %s)", (seconds,))
-
-
 @contextmanager
 def vacuum_often(url: str) -> Iterator[None]:
     """Have the server look each second for what has to be vacuumed, since days take seconds here."""

@@ -11,7 +11,8 @@ from unittest.mock import patch
 import anyio
 
 from deliveryd.errors import JournalError
-from deliveryd.journal.base import FromOthers, Journal, Recovery
+from deliveryd.journal.base import Allotment, FromOthers, SharedLimits
+from deliveryd.journal.journal import Journal
 from deliveryd.journal.opening import open_journal
 from deliveryd.worker import wiring
 
@@ -21,8 +22,6 @@ class SharedJournal:
 
     is_shared = True
     is_unreachable = False
-    elsewhere: frozenset[str] = frozenset()
-    """The providers that others have when a worker starts."""
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
@@ -46,6 +45,22 @@ class SharedJournal:
         """Not while it waits."""
         return not self.full
 
+    @property
+    def limits(self) -> SharedLimits:
+        """Of which the other workers use nothing."""
+        return self
+
+    async def allot(self, provider: str, interval: float, wanted: int) -> Allotment:
+        """As many as are wanted."""
+        return Allotment(wanted, 0.0)
+
+    async def claim_probe(self, provider: str, pause: float, longest: float) -> float:
+        """Take each turn."""
+        return 0.0
+
+    async def free_probe(self, provider: str) -> None:
+        """There is nobody to tell."""
+
     def outlasts(self, seconds: float) -> bool:
         """As the test says."""
         self.asked.append(seconds)
@@ -55,10 +70,6 @@ class SharedJournal:
         """When the test allows it."""
         self.renewals += 1
         await self.renewable.wait()
-
-    async def recover(self, now: int, providers: Collection[str]) -> Recovery:
-        """What the file has, and what others have."""
-        return (await self._journal.recover(now, providers))._replace(elsewhere=self.elsewhere)
 
     async def follow(self, _now: int, providers: Collection[str]) -> FromOthers:
         """What the test says, each thing once."""

@@ -14,7 +14,7 @@ import anyio
 import psycopg
 from anyio.abc import TaskGroup
 
-from deliveryd.journal.base import Journal
+from deliveryd.journal.journal import Journal
 from deliveryd.journal.opening import JournalTerms, open_journal
 from deliveryd.journal.place import JournalDatabase
 from deliveryd.worker import wiring
@@ -105,7 +105,7 @@ class Place:
     def recorded(self) -> list[int]:
         """The messages that are in the journal."""
         with psycopg.connect(self.url, autocommit=True) as db:
-            return [id_ for (id_,) in db.execute("SELECT id FROM seen ORDER BY id")]
+            return [id_ for (id_,) in db.execute("SELECT id FROM main.message ORDER BY id")]
 
     def count(self, query: str) -> Any:
         with psycopg.connect(self.url, autocommit=True) as db:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 import anyio
 
 from deliveryd.delivery.recorder import Recorder
-from deliveryd.journal.base import Journal
+from deliveryd.journal.journal import Journal
 from deliveryd.journal.orders import Action, Order
 from deliveryd.runtime.rights import at_this_machine
 from deliveryd.telemetry.log_events import Event, log

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
 import anyio
 
 from deliveryd.delivery.backlog import Backlog
 from deliveryd.delivery.choice import Choice
-from deliveryd.journal.base import Journal
+from deliveryd.journal.journal import Journal
 from deliveryd.model import SECOND, STEP, Clock, channel_of
 from deliveryd.runtime import waits
 from deliveryd.runtime.wakeup import HEARTBEAT_INTERVAL, Heartbeats
@@ -79,12 +79,12 @@ class Availability:
         for provider in since.keys() & self._down_from.keys():
             self._date_back(provider, since[provider])
 
-    def forget_others(self, but: Collection[str] = ()) -> None:
+    def forget_others(self) -> None:
         """Delete what is noted of providers that aren't down here: a worker that ended may have noted it.
 
-        Workers to which they are down note it again. `but`: providers of which the note stays.
+        Workers to which they are down note it again.
         """
-        self._others = {provider: at for provider, at in self._others.items() if provider in but}
+        self._others = {}
 
     def _by_the_loop(self, at: int) -> float:
         """An instant of the past by the event loop's clock."""

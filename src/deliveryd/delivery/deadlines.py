@@ -10,7 +10,8 @@ from typing import Any
 
 from deliveryd.delivery.listening import TICK, ListeningTime
 from deliveryd.delivery.recorder import Recorder
-from deliveryd.journal.base import Journal, PassedDeadlines
+from deliveryd.journal.base import PassedDeadlines
+from deliveryd.journal.journal import Journal
 from deliveryd.metrics import Metrics
 from deliveryd.model import channel_of
 from deliveryd.runtime.wakeup import HEARTBEAT_INTERVAL, Heartbeats
@@ -102,9 +103,7 @@ class ReceiptDeadlines:
         return min(max(self._time.until(found.next_by), 0.0) + LENIENCE, TICK)
 
     def _follow(self, found: PassedDeadlines) -> None:
-        if self._recorder.is_shared:
-            self._time.correct(found.listened)
-        elif _is_over(found):
+        if _is_over(found) and not self._recorder.is_shared:  # what is taken over may have deadlines
             self._time.nothing_waits()
 
     def _tell(self, found: PassedDeadlines) -> None:
@@ -146,7 +145,7 @@ class OverdueReceipts:
         """Count the messages that became overdue since the last call."""
         for provider, seconds in list(self._patience.items()):
             until = self._recorder.passed.before(seconds)
-            since = None if self._journal.is_shared else self._counted.get(provider)  # others count as well
+            since = None if self._journal.is_shared else self._counted.get(provider)  # logs change hands
             count = await self._journal.count_overdue(provider, since, until)
             self._counted[provider] = until
             if count:

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
-from typing import Protocol
 
 import anyio
 import anyio.lowlevel
@@ -36,9 +35,9 @@ from deliveryd.delivery.routing import Routed, is_expired
 from deliveryd.delivery.shared_pace import SharedPace
 from deliveryd.delivery.verdicts import VerdictHandler
 from deliveryd.errors import OutOfFiles
-from deliveryd.journal.base import SharedLimits
-from deliveryd.journal.pauses import Pause
-from deliveryd.journal.rows import digest_of
+from deliveryd.journal.base import Shared
+from deliveryd.journal.sql.pauses import Pause
+from deliveryd.journal.sql.rows import digest_of
 from deliveryd.metrics import Metrics
 from deliveryd.model import Clock, Entry, Transition, channel_of
 from deliveryd.options.units import Rate
@@ -56,17 +55,10 @@ ATTEMPT = 256
 """Characters that an attempt counts as beside its own: even an empty message takes some time."""
 
 
-class Shared(SharedLimits, Protocol):
-    """What a shared journal says of attempts."""
-
-    def outlasts(self, seconds: float) -> bool:
-        """Whether nobody can adopt a message within so many seconds."""
-
-
 class Dispatcher:
     """The attempts at one provider.
 
-    `shared` is the journal if other workers share it: they share the limits, and may adopt messages.
+    `shared`: what other workers of the journal share of limits; they may adopt messages, too.
     """
 
     def __init__(  # noqa: PLR0917 - the first eight are parts, the others are choices

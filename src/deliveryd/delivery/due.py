@@ -9,8 +9,8 @@ import anyio
 
 from deliveryd.delivery.clock_steps import StepWatch
 from deliveryd.delivery.recorder import WAKE_BATCH, Recorder
-from deliveryd.journal.base import Journal
-from deliveryd.journal.pauses import Pause
+from deliveryd.journal.journal import Journal
+from deliveryd.journal.sql.pauses import Pause
 from deliveryd.model import SECOND, Clock
 from deliveryd.runtime import waits
 from deliveryd.runtime.wakeup import HEARTBEAT_INTERVAL, Heartbeats
@@ -154,7 +154,7 @@ class DueMessages:
         """Make due messages ready; return the seconds until more may be due."""
         self._short = 0
         pause = HEARTBEAT_INTERVAL
-        if self._backlog.count or self._recorder.is_shared:  # then others' messages may be due
+        if self._backlog.count:
             pauses = [await self._fetch_of(name, room) for name, room in list(self._rooms.items())]
             pause = min(*pauses, await self._fetch_unbound(), await self._fetch_overdue())
         elif self._backlog.paused:

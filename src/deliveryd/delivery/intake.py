@@ -185,7 +185,7 @@ class Intake:
         return 0.0
 
     async def _take_and_record(self, count: int) -> float:
-        if self._recorder.is_shared and not await self._may_take():
+        if not await self._may_take():
             return 0.0
         try:
             batch = await self._queue.take(count, partial(self._ask, count))
@@ -211,8 +211,7 @@ class Intake:
     async def _ask(self, count: int) -> None:
         """Called before each request for a batch, the repeated ones too."""
         self._asked, self._taking.shield = 0, False
-        if self._recorder.is_shared:
-            await self._recorder.renew()
+        await self._recorder.renew()
         await anyio.lowlevel.checkpoint_if_cancelled()
         self._asked, self._asked_at, self._taking.shield = count, anyio.current_time(), True
 

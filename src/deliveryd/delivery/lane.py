@@ -16,7 +16,7 @@ from deliveryd.delivery.policy import DispatchPolicy
 from deliveryd.delivery.provider import Provider
 from deliveryd.delivery.routing import Routed
 from deliveryd.delivery.verdicts import VerdictHandler
-from deliveryd.journal.rows import digest_of
+from deliveryd.journal.sql.rows import digest_of
 from deliveryd.model import Content, Customer, Entry, Transition
 from deliveryd.states import State
 

@@ -18,8 +18,8 @@ UNRECORDED = 60.0
 class ListeningTime:
     """How long receipts could be received so far, in microseconds.
 
-    It stands still while no deadline waits, so that an idle worker records nothing. Where workers share a
-    journal it goes on: each of them says all the time that it listens.
+    It stands still while no deadline waits, so that an idle worker records nothing. Where it may take over
+    what other workers left, it goes on.
     """
 
     def __init__(self) -> None:
@@ -59,10 +59,6 @@ class ListeningTime:
         self._total += elapsed
         self._since = anyio.current_time()
         return elapsed
-
-    def correct(self, total: int) -> None:
-        """Go by the time that another worker counted, up to the last call of `count`."""
-        self._total = total
 
     def skip(self) -> None:
         """Leave out the time since the last call of `count`: nothing could be received."""

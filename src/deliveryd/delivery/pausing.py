@@ -10,9 +10,10 @@ from deliveryd.delivery.backlog import Backlog
 from deliveryd.delivery.in_flight import InFlightLimit
 from deliveryd.delivery.pauses import Pauses
 from deliveryd.errors import JournalFull, JournalUnreachable
-from deliveryd.journal.base import FromOthers, Journal, Recovery
+from deliveryd.journal.base import FromOthers, Recovery
+from deliveryd.journal.journal import Journal
 from deliveryd.journal.orders import Decided
-from deliveryd.journal.pauses import Pause
+from deliveryd.journal.sql.pauses import Pause
 from deliveryd.model import Clock, Transition
 from deliveryd.runtime import waits
 from deliveryd.telemetry.log_events import Event, log
@@ -36,9 +37,6 @@ class Pausing:
         self.here: frozenset[str] = frozenset()
         """The providers that this worker has."""
 
-        self.elsewhere: frozenset[str] = frozenset()
-        """The providers that other workers of the journal have."""
-
         self._turn = anyio.Lock()  # so that pauses change in memory in the order of the journal
 
     def recover(self, left: Recovery, providers: Collection[str]) -> None:
@@ -47,20 +45,14 @@ class Pausing:
         Messages go on whose pause ended meanwhile, and those of channels and providers that were removed.
         """
         self.here = frozenset(providers)
-        self.elsewhere = left.elsewhere
-        self.pauses.replace(left.pauses, self._known)
+        self.pauses.replace(left.pauses, self.here)
         self._backlog.change_paused(sum(left.paused.values()))
         for waits_for in left.paused:
             if not self.pauses.is_in_force(waits_for):
                 self._backlog.answered(waits_for)
 
-    @property
-    def _known(self) -> Collection[str]:
-        """The providers whose pauses are in force: another worker's messages wait for their ends."""
-        return self.elsewhere | self.here
-
     def configure(self, providers: Collection[str]) -> None:
-        """Follow a change of the configured providers: a pause of one that nobody has isn't in force."""
+        """Follow a change of the providers: a pause of one that isn't configured isn't in force."""
         self.here = frozenset(providers)
         self._replace(self.pauses.all)
 
@@ -81,9 +73,6 @@ class Pausing:
         """Follow other workers' changes of what is paused, in the journal's order among this one's own."""
         async with self._turn:
             found = await follow()
-            if found.elsewhere is not None and found.elsewhere != self.elsewhere:
-                self.elsewhere = found.elsewhere
-                self._replace(self.pauses.all)
             if found.pauses is not None:
                 self._replace(found.pauses)
             for waits_for in found.paused or ():  # whoever had to wake them is gone
@@ -92,7 +81,7 @@ class Pausing:
         return found
 
     def _replace(self, pauses: Sequence[Pause]) -> None:
-        for waits_for in self.pauses.replace(pauses, self._known):
+        for waits_for in self.pauses.replace(pauses, self.here):
             self._backlog.answered(waits_for)
         self._backlog.changed.set()
         self._in_flight.freed.set()

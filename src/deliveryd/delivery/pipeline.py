@@ -31,7 +31,7 @@ from deliveryd.delivery.recovery import recover_line
 from deliveryd.delivery.reporting import Reporting
 from deliveryd.delivery.routing import Routed, Undeliverable
 from deliveryd.delivery.sharing import Sharing
-from deliveryd.journal.base import Journal
+from deliveryd.journal.journal import Journal
 from deliveryd.model import SECOND, Clock, Entry, Transition
 from deliveryd.runtime.wakeup import Heartbeats
 from deliveryd.states import State
@@ -127,8 +127,6 @@ class Pipeline:
         if isinstance(message, Undeliverable):
             now = self._clock.now()
             if message.entry.doubt and message.entry.provider not in self._dispatchers:
-                if message.entry.provider in self._recorder.pausing.elsewhere:  # it is repeated there
-                    return transitions.deferred(message.entry, now, now, None)
                 return transitions.held_without_provider(message.entry, State.READY, now)
             if message.expired_at is not None:
                 return transitions.expired(message.entry, State.READY, now, message.expired_at)
@@ -173,7 +171,14 @@ class Pipeline:
         held = sum(count for waits_for, count in counts.paused.items() if pauses.is_in_force(waits_for))
         if counts.states.get(State.WAITING, 0) > held:
             return False
-        return not counts.events_waiting and not counts.states.keys() - {State.IN_DOUBT, State.WAITING}
+        if counts.events_waiting or counts.states.keys() - {State.IN_DOUBT, State.WAITING}:
+            return False
+        return not self._journal.is_shared or await self._others_are_idle()
+
+    async def _others_are_idle(self) -> bool:
+        """Whether nothing is open of what other workers have, or had before they died."""
+        found = await self._journal.open_work()
+        return found.oldest_message is None and found.oldest_event is None
 
     async def drain(self) -> None:
         """Stop taking, finish what is under way, a take among it, begin nothing new, and report all of it."""

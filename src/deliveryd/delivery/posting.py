@@ -10,7 +10,8 @@ import anyio
 
 from deliveryd.delivery.recorder import Recorder
 from deliveryd.errors import ServiceError, ServiceRefused, ServiceUnavailable
-from deliveryd.journal.base import Journal, OutboxRow
+from deliveryd.journal.base import OutboxRow
+from deliveryd.journal.journal import Journal
 from deliveryd.metrics import Metrics
 from deliveryd.runtime.backoff import backoff
 from deliveryd.runtime.wakeup import HEARTBEAT_INTERVAL, AutoResetEvent, Heartbeats

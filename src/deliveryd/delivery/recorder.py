@@ -25,15 +25,15 @@ from deliveryd.errors import JournalFull
 from deliveryd.journal.base import (
     Doubtful,
     FromOthers,
-    Journal,
     Left,
     MatchedReceipt,
     OutboxRow,
     PassedDeadlines,
     Recovery,
 )
+from deliveryd.journal.journal import Journal
 from deliveryd.journal.orders import REMOVALS, Action, Decided, Effect, Order
-from deliveryd.journal.used_tokens import SignedToken
+from deliveryd.journal.sql.used_tokens import SignedToken
 from deliveryd.metrics import Metrics
 from deliveryd.model import (
     SECOND,
@@ -223,7 +223,7 @@ class Recorder:
     async def follow(self, providers: Collection[str]) -> FromOthers:
         """Follow what other workers did since the last call; of what is adopted, doubts are the caller's.
 
-        Messages of others may be due, at once, and have waited long enough.
+        Messages of what is adopted may be due, and have waited long enough.
         """
         found = await self.pausing.followed(lambda: self._journal.follow(self._clock.now(), providers))
         for change in found.stops:
@@ -234,8 +234,8 @@ class Recorder:
             self._hold(found.adopted, providers)
             self.backlog.change(found.adopted.waiting)
             self.backlog.change_paused(sum(found.adopted.paused.values()))
-        if found.adopted is not None or found.events:
-            self.outbox.expect_now(found.events)
+            self._apply(found.adopted.effects)
+            self.outbox.expect_now(0)
         self.backlog.expect_overdue(0.0)
         self.backlog.changed.set()
         return found
@@ -343,7 +343,7 @@ class Recorder:
         """Record steps of messages; return the ids of those that a receipt settled instead."""
         if not steps:
             return ()
-        settled, effects, elsewhere = await self._journal.change(steps)
+        settled, effects = await self._journal.change(steps)
         self._apply(effects)
         if settled:
             steps = [step for step in steps if step.entry.id not in settled]
@@ -358,8 +358,6 @@ class Recorder:
             self.pausing.note_waiting(waiting)
             self.in_flight.release(step.entry.id for step in parked)
             self.backlog.changed.set()
-        if elsewhere:
-            self.in_flight.release(elsewhere)
         self._count(by_state)
         self._log(steps)
         if events := sum(map(len, map(_EVENTS, steps))):

@@ -65,7 +65,7 @@ async def _take_up(
 def _after_crash(doubtful: Doubtful, providers: Mapping[str, DoubtPolicy], now: int) -> Transition | None:
     """The step of a message whose try has no outcome, or that was held; None: it stays held.
 
-    It uses up no try: the provider isn't at fault. Without its provider the message is held.
+    The try counts, as it may have been made. Without its provider the message is held.
     """
     entry, state, reason = doubtful
     policy = providers.get(entry.provider or "")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, Protocol
 
 import anyio
@@ -17,15 +17,6 @@ from deliveryd.runtime.wakeup import AutoResetEvent, Heartbeats
 
 FOLLOW_INTERVAL = 1.0
 """Seconds between two looks at what other workers did."""
-
-ROOM_INTERVAL = 5.0
-"""Seconds after which this worker takes what waits for room: the one that put it off may be busy still."""
-
-REVIEW_INTERVAL = 60.0
-"""Seconds after which this worker takes over what waits for a provider's recovery.
-
-Nobody records which worker was to wake it: that one may have ended unseen, or have the provider no more.
-"""
 
 RESTART = 600.0
 """Seconds after the end of a worker for which the outages stay noted that it saw: it may be restarted."""
@@ -45,8 +36,8 @@ class Outages(Protocol):
     def follow(self, since: Mapping[str, int]) -> None:
         """Take over what others noted."""
 
-    def forget_others(self, but: Collection[str] = ()) -> None:
-        """Delete what is noted of providers that aren't down here, but for some."""
+    def forget_others(self) -> None:
+        """Delete what is noted of providers that aren't down here."""
 
 
 class Sharing:
@@ -67,8 +58,6 @@ class Sharing:
         self._outages = outages
         self._clock = clock
         self._heartbeats = heartbeats
-        self._review_at = 0.0  # the event loop's time
-        self._room_at = 0.0  # the same
         self._forget_at = float("inf")  # the event loop's time
         self._stopping = False
         self._stop_event = AutoResetEvent()
@@ -97,35 +86,17 @@ class Sharing:
         found = await self._recorder.follow(providers)
         self._follow_outages(found)
         now = anyio.current_time()
-        if found.any_ended or found.adopted is not None or now >= self._review_at:
-            self._review_at = now + REVIEW_INTERVAL
-            self._room_at = now
-            self._review()
-        if now >= self._room_at:
-            self._room_at = now + ROOM_INTERVAL
-            self._recorder.backlog.note_short_of_room(providers)
+        if now >= self._forget_at:
+            self._forget_at = float("inf")
+            self._outages.forget_others()
         if found.adopted is not None:
+            for lane in self._lanes.values():
+                lane.provider.expect_waiting()
             await adopt_line(self._recorder, found.adopted, providers, self._clock)
         return found.pauses is not None
-
-    def _review(self) -> None:
-        for lane in self._lanes.values():
-            lane.provider.expect_waiting()
-        self._forget_outages()
 
     def _follow_outages(self, found: FromOthers) -> None:
         if found.down_since is not None:
             self._outages.follow(found.down_since)
         if found.any_ended or found.adopted is not None:
             self._forget_at = anyio.current_time() + RESTART
-
-    def _forget_outages(self) -> None:
-        """Forget what ended workers noted, once none of them may be restarted that saw it.
-
-        That is at once where nobody else has the provider, or had it a short while ago.
-        """
-        if anyio.current_time() >= self._forget_at:
-            self._forget_at = float("inf")
-            self._outages.forget_others()
-        else:
-            self._outages.forget_others(self._recorder.pausing.elsewhere)

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Protocol
 
-from deliveryd.journal.stopped import digest_of_address
+from deliveryd.journal.sql.stopped import digest_of_address
 from deliveryd.model import StopChange
 from deliveryd.telemetry.log_events import Event, log
 

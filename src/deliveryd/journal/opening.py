@@ -10,7 +10,7 @@ from deliveryd.errors import JournalUnusable
 from deliveryd.journal.place import NOT_INSTALLED, JournalFile, JournalPlace
 
 if TYPE_CHECKING:
-    from deliveryd.journal.base import Journal
+    from deliveryd.journal.journal import Journal
     from deliveryd.journal.reader import Reader
     from deliveryd.runtime.threads import Blocking
 
@@ -47,9 +47,9 @@ async def open_journal(
     it can't be used.
     """
     if isinstance(place, JournalFile):
-        from deliveryd.journal import sqlite  # noqa: PLC0415  # a shared journal needs none of it
+        from deliveryd.journal.sqlite.journal import open_journal_file  # noqa: PLC0415  # a database needs none
 
-        async with sqlite.open_journal_file(
+        async with open_journal_file(
             place.path,
             details_field=terms.details_field,
             observe=observe,
@@ -80,11 +80,11 @@ async def open_journal(
 def open_reader(place: JournalPlace) -> Reader:
     """What reads the journal beside a worker, or without one. Raises JournalUnusable."""
     if isinstance(place, JournalFile):
-        from deliveryd.journal.sqlite_reader import SqliteReader  # noqa: PLC0415  # as above
+        from deliveryd.journal.reader import file_reader  # noqa: PLC0415  # as above
 
-        return SqliteReader(place.path)
+        return file_reader(place.path)
     try:
-        from deliveryd.journal.postgresql.reader import PostgresqlReader  # noqa: PLC0415  # an extra
+        from deliveryd.journal.postgresql.reading import database_reader  # noqa: PLC0415  # an extra
     except ImportError as error:
         raise JournalUnusable(f"journal.url {NOT_INSTALLED}") from error
-    return PostgresqlReader(place)
+    return database_reader(place)

@@ -1,28 +1,100 @@
-"""What commands read of a journal, beside a worker or without one.
+"""What commands read of a journal, beside a worker or without one: the same of a file and of a database.
 
 Each call is a read transaction of its own, and short unless it is said to read the whole journal.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
 from time import perf_counter, sleep
-from typing import NamedTuple, Protocol
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from deliveryd.journal.attention import DeadLetter, InDoubtMessage, LeftBehind, OverdueMessage
-from deliveryd.journal.history import Life
 from deliveryd.journal.orders import Action, ItemKind
-from deliveryd.journal.pauses import KnownIds, PausedMessages
 from deliveryd.journal.reconciliation import Audit
-from deliveryd.journal.selection import FoundMessage, Page, Selection
-from deliveryd.journal.stopped import StopList, StoppedRecipient
+from deliveryd.journal.selection import FoundMessage, Page, Selection, found_of_row, of_reason
+from deliveryd.journal.sql.anew import obstacle_to_beginning_anew
+from deliveryd.journal.sql.audit import audit_journal
+from deliveryd.journal.sql.beginnings import MAY_HAVE_ARRIVED
+from deliveryd.journal.sql.db import Db, Read
+from deliveryd.journal.sql.dead_letters import read_dead_letter, read_dead_letters, read_in_doubt
+from deliveryd.journal.sql.erasure import obstacle
+from deliveryd.journal.sql.forgetting import obstacle_to_forgetting
+from deliveryd.journal.sql.history import Life, life_of
+from deliveryd.journal.sql.left_behind import left_behind
+from deliveryd.journal.sql.overdue import read_overdue
+from deliveryd.journal.sql.pauses import KnownIds, PausedMessages, known_ids, paused_messages
+from deliveryd.journal.sql.personal_data import find_personal_data
+from deliveryd.journal.sql.rows import IDS, to_json
+from deliveryd.journal.sql.stopped import StopList, StoppedRecipient, stop_list, stopped_recipients
+from deliveryd.journal.sqlite.read_transaction import check_pages, read
 from deliveryd.journal.traces import PersonalData
-from deliveryd.journal.variables_seen import NamesSeen
+from deliveryd.journal.variables_seen import LOOKED_THROUGH, NamesSeen, names_by_settings
+from deliveryd.states import ENDED, State
 
 PORTION_SECONDS = 0.01
 """Seconds that one read transaction is meant to take, so that the log can be checkpointed in between."""
 
 FIRST_PORTION, LEAST_PORTION, LARGEST_PORTION = 500, 50, 20_000
+
+MOST_FOUND = 500
+"""Messages of one page: each takes a look at its events."""
+
+_COLUMNS = f"""
+id, state, settings_id, customer_id, provider, spent, taken_at, ended_at, beginning, {MAY_HAVE_ARRIVED},
+iif(state = {State.FAILED:d}, (SELECT body FROM event WHERE message_id = message.id AND status = 'error'
+    ORDER BY seq DESC LIMIT 1), NULL)
+"""  # noqa: S608  # constants
+_LOWEST = -(2**63)
+_OBSTACLES: Mapping[Action, Callable[[Db, int], str | None]] = {
+    Action.BEGIN_ANEW: partial(obstacle_to_beginning_anew, accepted=False),
+    Action.BEGIN_ANEW_ANYWAY: partial(obstacle_to_beginning_anew, accepted=True),
+    Action.FORGET: partial(obstacle_to_forgetting, accepted=False),
+    Action.FORGET_ANYWAY: partial(obstacle_to_forgetting, accepted=True),
+    Action.ERASE: obstacle,
+}
+_FAILED_AT = "instr(spent, ?) > 0"
+"""SQL for whether a provider failed; `spent` begins each of its providers with a bracket."""
+
+
+def _at_provider(provider: str) -> tuple[str, Sequence[str]]:
+    return f"(provider = ? OR {_FAILED_AT})", (provider, f"[{to_json(provider)},")
+
+
+def _on_channel(channel: str) -> tuple[str, Sequence[str]]:
+    name = to_json(channel)
+    term = "? = substr(provider, 1, instr(provider || '/', '/') - 1)"
+    return f"({term} OR {_FAILED_AT} OR {_FAILED_AT})", (channel, f"[{name},", f"[{name[:-1]}/")
+
+
+_TERMS: Mapping[str, Callable[[Any], tuple[str, Sequence[object]]]] = {
+    "customer": lambda id_: ("customer_id = ?", (id_,)),
+    "settings": lambda id_: ("settings_id = ?", (id_,)),
+    "first": lambda id_: ("id >= ?", (id_,)),
+    "last": lambda id_: ("id <= ?", (id_,)),
+    "since": lambda at: ("coalesce(ended_at, taken_at) >= ?", (at,)),
+    "until": lambda at: ("coalesce(ended_at, taken_at) <= ?", (at,)),
+    "provider": _at_provider,
+    "channel": _on_channel,
+}
+"""SQL and its values for each field of a selection that is given."""
+
+_DECISIONS = """
+SELECT seq, at, verb, kind, key, message_id, "user", caller, reason FROM decision
+WHERE seq > ?1 AND at >= coalesce(?2, at) AND at <= coalesce(?3, at)
+    AND verb = coalesce(?4, verb) AND (CAST(?5 AS TEXT) IS NULL OR ?5 IN ("user", caller))
+    AND (CAST(?6 AS BIGINT) IS NULL OR message_id = ?6
+        OR (message_id IS NULL AND kind = 'message' AND key = CAST(?6 AS TEXT)))
+ORDER BY seq LIMIT ?7
+"""
+_VARIABLES = """
+SELECT settings_id, variables FROM (SELECT settings_id, variables FROM message ORDER BY id DESC LIMIT ?)
+WHERE variables IS NOT NULL AND settings_id IS NOT NULL
+"""
 
 
 class DecisionSelection(NamedTuple):
@@ -52,80 +124,129 @@ class Decision(NamedTuple):
     reason: str | None
 
 
-class Reader(Protocol):
-    """Reads of a journal that don't change it.
+def _stays_here(_db: Db, _message_id: int) -> str | None:
+    """A file has one log, and names no worker."""
+    return None
+
+
+class Reader:
+    """Reads of a journal that don't change it, through `read`.
 
     Each raises JournalAbsent when there is no journal yet, JournalUnusable when somebody has to change
     something, and JournalError when another attempt may succeed.
+
+    `look_at`: work on the log of a message, and return the name of the worker that has it. `checks` are those
+    of the store, for an audit. `is_by_end`: ended messages are read in the order of their ends.
     """
 
-    # messages
+    def __init__(
+        self,
+        read: Read,
+        *,
+        look_at: Callable[[Db, int], str | None] = _stays_here,
+        check_store: Callable[[Db], None] = lambda _db: None,
+        checks: Mapping[str, str] = MappingProxyType({}),
+        is_by_end: bool = True,
+    ) -> None:
+        self._read = read
+        self._look_at = look_at
+        self._check_store = check_store
+        self._checks = checks
+        self._is_by_end = is_by_end
 
     def find(self, selection: Selection, after: tuple[int, ...] | None, limit: int) -> Page:
         """Examine the next `limit` messages behind `after`, and return those that are selected.
 
         None: from the beginning. The cost of a call is bounded by `limit`, however many messages there are.
         """
+        if selection.ids:
+            return self._read(partial(_by_ids, selection, after, limit))
+        is_by_end = self._is_by_end and selection.states and ENDED.issuperset(selection.states)
+        return self._read(partial(_portion, _BY_END if is_by_end else _BY_ID, selection, after, limit))
 
     def obstacles(self, verb: Action, ids: Collection[int]) -> Mapping[int, str]:
         """Return which of these messages an order would be refused for now, and why.
 
         The verb is to begin anew, to forget or to erase.
         """
+        obstacle = _OBSTACLES[verb]
+        return self._read(lambda db: {id_: why for id_ in ids if (why := obstacle(db, id_)) is not None})
 
     def lives(self, ids: Collection[int]) -> Sequence[Life]:
         """Return everything about each of these messages, in the order of the ids."""
+        return self._read(lambda db: [life_of(db, id_, self._look_at(db, id_)) for id_ in ids])
 
     def known(self, messages: Collection[int], settings: Collection[int]) -> KnownIds:
         """Return which of these messages the journal has, and which of these settings its latest messages."""
-
-    # what may need an operator
+        return self._read(lambda db: known_ids(db, messages, settings))
 
     def in_doubt(self, channel: str | None, until: int | None) -> Sequence[InDoubtMessage]:
         """Return the messages held in doubt since `until` or earlier, if given, in the order of their ids.
 
         `channel`: only those at its providers, or at one provider.
         """
+        return self._read(lambda db: read_in_doubt(db, channel, until))
 
     def dead_letters(self, kinds: Sequence[ItemKind], since: int, reason: str) -> Sequence[DeadLetter]:
         """Return dead letters set aside since an instant, with this text in their reason, oldest first."""
+        return self._read(lambda db: read_dead_letters(db, kinds, since, reason))
 
     def dead_letter(self, kind: ItemKind, key: str) -> Mapping[str, object] | None:
         """Return everything about one dead letter, with its raw text; None: there is none of this name."""
+        return self._read(lambda db: read_dead_letter(db, kind, key))
 
     def overdue(self, until: Mapping[str, int]) -> Sequence[OverdueMessage]:
         """Return the messages that were sent before these instants, by provider, and never confirmed.
 
         The oldest first. Reads the messages that were sent and are still kept.
         """
+        return self._read(lambda db: read_overdue(db, until))
 
     def left_behind(self, providers: Collection[str]) -> Sequence[LeftBehind]:
         """Return what belongs to providers other than these, in the order of their names."""
-
-    # what operators ordered
+        return self._read(lambda db: left_behind(db, providers))
 
     def pauses(self) -> Sequence[PausedMessages]:
         """Return all pauses with how many messages wait for each, the oldest first."""
+        return self._read(paused_messages)
 
     def stopped(self, channel: str | None) -> Sequence[StoppedRecipient]:
         """Return the recipients who can't be reached, on one channel if given, oldest first."""
+        return self._read(lambda db: stopped_recipients(db, channel))
 
     def stop_list(self) -> StopList:
         """Return what tells whether a recipient is among them."""
+        return self._read(stop_list)
 
     def decisions(self, selection: DecisionSelection, after: int, limit: int) -> Sequence[Decision]:
         """Return the next `limit` decisions with a number above `after`, oldest first."""
-
-    # the whole journal
+        since, until, message, user, verb = selection
+        values = after, since, until, verb, user, message, limit
+        return self._read(lambda db: [Decision(*row) for row in db.execute(_DECISIONS, values)])
 
     def personal_data(self, customer_id: int) -> PersonalData:
         """Return where the journal has a customer's data. Reads all of it, in several transactions."""
+        return find_personal_data(self._read, customer_id)
 
     def names_seen(self, settings_ids: Collection[int]) -> Mapping[int, NamesSeen]:
         """Return the names of variables by settings, of messages whose variables are kept."""
+        return self._read(
+            lambda db: names_by_settings(db.execute(_VARIABLES, (LOOKED_THROUGH,)), settings_ids)
+        )
 
     def audit(self) -> Audit:
         """Check the whole journal for contradictions, in one transaction."""
+
+        def audit(db: Db) -> Audit:
+            self._check_store(db)
+            return audit_journal(db, self._checks)
+
+        return self._read(audit)
+
+
+def file_reader(path: Path) -> Reader:
+    """Return what reads the journal in a file."""
+    return Reader(partial(read, path), check_store=partial(check_pages, path))
 
 
 def read_found(
@@ -156,3 +277,92 @@ def next_portion(limit: int, seconds: float) -> int:
     """Return how many messages the next portion examines, after one that took so long."""
     factor = min(PORTION_SECONDS / max(seconds, 1e-6), 2.0)
     return max(LEAST_PORTION, min(int(limit * factor), LARGEST_PORTION))
+
+
+class _Walk:
+    """An order in which messages are examined: the columns that it goes by, and what bounds it."""
+
+    def __init__(self, columns: str, begin: Callable[[Selection], tuple[int, ...]], bounds: str) -> None:
+        marks = ", ".join("?" * len(columns.split(", ")))
+        self.begin = begin
+        self.columns = columns
+        self.bound = (
+            f"SELECT {columns} FROM message WHERE {bounds} AND ({columns}) > ({marks})"  # noqa: S608
+            f" ORDER BY {columns} LIMIT 1 OFFSET ?"
+        )
+        self.rest = (
+            f"SELECT count(*) FROM (SELECT 1 FROM message WHERE {bounds} AND ({columns}) > ({marks})"  # noqa: S608
+            f" ORDER BY {columns} LIMIT ?)"
+        )
+        self.within = f"{bounds} AND ({columns}) > ({marks})"
+        self.up_to = f"AND ({columns}) <= ({marks})"
+
+
+def _first_id(selection: Selection) -> tuple[int, ...]:
+    first = _LOWEST if selection.first is None else selection.first
+    return (max(first - 1, _LOWEST),)
+
+
+def _first_end(selection: Selection) -> tuple[int, ...]:
+    return (selection.since or 0, -1, 0)
+
+
+_BY_ID = _Walk("id", _first_id, "TRUE")
+_BY_END = _Walk("ended_at, state, id", _first_end, "ended_at IS NOT NULL")
+
+
+def _portion(walk: _Walk, selection: Selection, after: tuple[int, ...] | None, limit: int, db: Db) -> Page:
+    """Examine one portion: find its last message, then what is selected up to there."""
+    begin = after or walk.begin(selection)
+    end = db.execute(walk.bound, (*begin, limit - 1)).fetchone()
+    terms, values = _terms(selection)
+    up_to, bounds = ("", ()) if end is None else (walk.up_to, end)
+    rows = db.execute(
+        f"SELECT {walk.columns}, {_COLUMNS} FROM message WHERE {walk.within} {up_to} {terms}"  # noqa: S608
+        f" ORDER BY {walk.columns} LIMIT ?",
+        (*begin, *bounds, *values, MOST_FOUND),
+    ).fetchall()
+    width = len(begin)
+    is_cut = len(rows) == MOST_FOUND
+    last = tuple(rows[-1][:width]) if is_cut else end
+    examined = limit if end is not None else db.execute(walk.rest, (*begin, limit)).fetchone()[0]
+    found = of_reason(selection, [found_of_row(row[width:]) for row in rows])
+    return Page(
+        found, last if not _is_behind(walk, selection, last) else None, len(rows) if is_cut else examined
+    )
+
+
+def _is_behind(walk: _Walk, selection: Selection, last: tuple[int, ...] | None) -> bool:
+    """Whether nothing that is selected can follow."""
+    if last is None:
+        return True
+    end = selection.until if walk is _BY_END else selection.last
+    return end is not None and last[0] > end
+
+
+def _by_ids(selection: Selection, after: tuple[int, ...] | None, limit: int, db: Db) -> Page:
+    """Look these ids up, a portion of them."""
+    begin = 0 if after is None else after[0]
+    end = begin + min(limit, MOST_FOUND)
+    ids = selection.ids[begin:end]
+    terms, values = _terms(selection)
+    rows = db.execute(
+        f"SELECT {_COLUMNS} FROM message WHERE id IN {IDS} {terms} ORDER BY id",  # noqa: S608
+        (json.dumps(ids), *values),
+    )
+    found = of_reason(selection, [found_of_row(row) for row in rows])
+    return Page(found, (end,) if end < len(selection.ids) else None, len(ids))
+
+
+def _terms(selection: Selection) -> tuple[str, Sequence[object]]:
+    """Return SQL for what is selected, beginning with AND, and its values."""
+    terms: list[str] = []
+    values: list[object] = []
+    for name, term_of in _TERMS.items():
+        if (wanted := getattr(selection, name)) is not None:
+            term, given = term_of(wanted)
+            terms.append(f"AND {term}")
+            values += given
+    if selection.states:
+        terms.append(f"AND state IN ({', '.join(f'{state:d}' for state in selection.states)})")
+    return " ".join(terms), values

@@ -6,13 +6,13 @@ from contextlib import closing
 from pathlib import Path
 
 from deliveryd.errors import JournalUnusable
-from deliveryd.journal.decisions import RECORD
-from deliveryd.journal.lock import exclusive_journal
 from deliveryd.journal.orders import Order
 from deliveryd.journal.place import NOT_INSTALLED, JournalFile, JournalPlace
-from deliveryd.journal.read_transaction import read_any_format
-from deliveryd.journal.service import keep_service, kept_service
-from deliveryd.journal.sqlite_file import checked, open_database
+from deliveryd.journal.sql.records import RECORD
+from deliveryd.journal.sql.service import keep_service, kept_service
+from deliveryd.journal.sqlite.lock import exclusive_journal
+from deliveryd.journal.sqlite.opening import checked, open_database
+from deliveryd.journal.sqlite.read_transaction import read_any_format
 
 
 def read_service(path: Path) -> str | None:

@@ -13,7 +13,7 @@ from deliveryd.delivery.recorder import Recorder
 from deliveryd.errors import JournalError
 from deliveryd.http.peers import EVERYBODY, Peers
 from deliveryd.journal.base import NOT_OURS
-from deliveryd.journal.used_tokens import SignedToken
+from deliveryd.journal.sql.used_tokens import SignedToken
 from deliveryd.metrics import Metrics, ReceiptResult
 from deliveryd.model import (
     Clock,
@@ -27,7 +27,7 @@ from deliveryd.model import (
     channel_of,
 )
 from deliveryd.receipts.batcher import ReceiptBatcher
-from deliveryd.receipts.endpoint import ELSEWHERE, NOTHING_HERE, STARTING, KnownProviders, ReceiptEndpoint
+from deliveryd.receipts.endpoint import NOTHING_HERE, STARTING, ReceiptEndpoint
 from deliveryd.receipts.inlet import Inlet, ReceiptReply
 from deliveryd.receipts.pages import Pages, PageSource
 from deliveryd.receipts.reading import READ_AT_ONCE, ReadReports, Report, Slices
@@ -115,7 +115,7 @@ class Receipts:
             self._turned_away,
             largest=self._largest,
             public_url=self._public_url,
-            known=self._known,
+            is_started=lambda: self._recorder.recovered,
             peers=self._peers,
         )
         self._endpoints.append(endpoint)
@@ -123,10 +123,6 @@ class Receipts:
             self._paths, self._inlets, largest=self._largest, public_url=self._public_url
         )
         return endpoint
-
-    def _known(self) -> KnownProviders | None:
-        pausing = self._recorder.pausing
-        return KnownProviders(pausing.here, pausing.elsewhere) if self._recorder.recovered else None
 
     def adopt(
         self,
@@ -150,7 +146,7 @@ class Receipts:
             return STARTING
         inlet = self._inlets.get(provider)
         if inlet is None:
-            return ELSEWHERE if provider in self._recorder.pausing.elsewhere else NOTHING_HERE
+            return NOTHING_HERE
         if (challenged := inlet.answer_challenge(request)) is not None:
             return challenged
         now = self._clock.now()

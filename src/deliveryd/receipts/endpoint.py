@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import lru_cache, partial
-from typing import NamedTuple
 from urllib.parse import unquote
 
 import anyio.lowlevel
@@ -14,7 +13,6 @@ from deliveryd.http.content_coding import Decoder, Layers, Undecodable, decoder_
 from deliveryd.http.peers import EVERYBODY, Peers
 from deliveryd.http.wire import Header
 from deliveryd.http.wrong_tries import WrongTries
-from deliveryd.model import channel_of
 from deliveryd.receipts.inlet import Inlet, ReceiptReply
 from deliveryd.receipts.large_bodies import SMALL_BODY, HeldRoom, LargeBodies
 from deliveryd.receipts.request import ReceiptRequest
@@ -32,13 +30,8 @@ MOST_VALUES = 100_000
 """Values, by their commas, that a body may have: more are parsed at one go than the loop may stand."""
 
 STARTING = ReceiptReply(503, "deliveryd is starting; report it again later")
-"""As long as nobody knows what other workers have."""
-
-ELSEWHERE = ReceiptReply(503, "another worker may have this provider; report it again later")
-"""So that a report isn't lost that the other worker, or this one with a newer configuration, can read."""
 
 NOTHING_HERE = ReceiptReply(404, "no provider of this name has receipts")
-"""What no worker of the journal can read, as far as is known."""
 
 _CROWDED = ReceiptReply(503, "too many large reports at once; report it again later")
 _OTHER_METHOD = ReceiptReply(405, "reports come by POST or GET")
@@ -55,13 +48,6 @@ _HEADERS = {
     _TOO_OFTEN.status: (b"connection", b"close"),
 }
 """What an answer needs besides: RFC 9110, 15.5.6 and 15.5.16."""
-
-
-class KnownProviders(NamedTuple):
-    """The providers that this worker has, and those that other workers of the journal have."""
-
-    here: Collection[str] = ()
-    others: Collection[str] = ()
 
 
 class _Arrival:
@@ -114,8 +100,7 @@ class ReceiptEndpoint:
     """The ASGI application: POST and GET of `paths`, such as /receipts/CHANNEL/PROVIDER, by providers.
 
     A slash behind a path changes nothing. `largest` are the sizes of providers' largest requests,
-    `public_url` is what they call, in front of the path; `known` tells which providers there are, None
-    before the start is over.
+    `public_url` is what they call, in front of the path.
     """
 
     def __init__(
@@ -127,14 +112,14 @@ class ReceiptEndpoint:
         *,
         largest: Mapping[str, int],
         public_url: str = "",
-        known: Callable[[], KnownProviders | None] = KnownProviders,
+        is_started: Callable[[], bool] = lambda: True,
         peers: Peers = EVERYBODY,
     ) -> None:
         self._peers = peers
         self._wrong = WrongTries()
         self._take_in = take_in
         self._turned_away = turned_away
-        self._known = known
+        self._is_started = is_started
         self.adopt(paths, inlets, largest=largest, public_url=public_url)
 
     def adopt(
@@ -156,9 +141,9 @@ class ReceiptEndpoint:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
         path = scope["path"].rstrip("/")
-        provider = self._paths.get(path) or self._before_token(path, scope["raw_path"])
+        provider = self._paths.get(path) or self._before_token(scope["raw_path"])
         if provider is None:
-            reply: ReceiptReply | None = self._turn_away(self._not_here(path), None)
+            reply: ReceiptReply | None = self._turn_away(self._not_here(), None)
         elif scope["method"] not in _METHODS:
             reply = self._turn_away(_OTHER_METHOD, provider)
         else:
@@ -230,25 +215,14 @@ class ReceiptEndpoint:
         forwarded = [value for name, value in scope["headers"] if name == b"x-forwarded-for"]
         return self._peers.connected(client[0]) or self._peers.forwarded(forwarded)
 
-    def _before_token(self, path: str, raw: bytes) -> str | None:
-        """Return the provider whose path ends with a token, which may have a slash in it (%2F).
-
-        Another worker's provider may have the name that a wrong token would be.
-        """
+    def _before_token(self, raw: bytes) -> str | None:
+        """Return the provider whose path ends with a token, which may have a slash in it (%2F)."""
         if not self._with_token:
             return None
-        raw_path = raw.decode("latin-1").rstrip("/")
-        provider = self._with_token.get(unquote(raw_path.rpartition("/")[0]))
-        known = self._known()
-        if provider is None or known is None or path not in map(_path_of, known.others):
-            return provider
-        return provider if self._inlets[provider].has_token(raw_path) else None
+        return self._with_token.get(unquote(raw.decode("latin-1").rstrip("/").rpartition("/")[0]))
 
-    def _not_here(self, path: str) -> ReceiptReply:
-        known = self._known()
-        if known is None:
-            return STARTING
-        return ELSEWHERE if _is_elsewhere(path, known) else NOTHING_HERE
+    def _not_here(self) -> ReceiptReply:
+        return NOTHING_HERE if self._is_started() else STARTING
 
     def _turn_away(self, reply: ReceiptReply, provider: str | None) -> ReceiptReply:
         self._turned_away(reply.status, provider)
@@ -262,23 +236,6 @@ def _coding(headers: Sequence[Header]) -> str:
     given = [value for name, value in headers if name == b"content-encoding"]
     codings = (each.strip() for each in b",".join(given).decode("latin-1").lower().split(","))
     return ", ".join(each for each in codings if each not in ("", "identity"))
-
-
-def _path_of(provider: str) -> str:
-    """Return the path that names a provider, also one that has its channel's name."""
-    channel, _, name = provider.partition("/")
-    return f"/receipts/{channel}/{name or channel}"
-
-
-def _is_elsewhere(path: str, known: KnownProviders) -> bool:
-    """Whether workers have other providers of a path's channel than this one, and so other paths."""
-    theirs = _in_channel(path, known.others)
-    return bool(theirs) and theirs != _in_channel(path, known.here)
-
-
-def _in_channel(path: str, providers: Iterable[str]) -> set[str]:
-    """Return the providers of the channel that a path names."""
-    return {each for each in providers if f"{path}/".startswith(f"/receipts/{channel_of(each)}/")}
 
 
 async def _send(send: Send, reply: ReceiptReply) -> None:

@@ -88,14 +88,6 @@ class Inlet:
         self._verifier.verify(request.with_body(request.sent), now)
         return request
 
-    def has_token(self, path: str) -> bool:
-        """Whether a path ends with the token, of a provider that has it there."""
-        try:
-            self.verify(ReceiptRequest("POST", path, b"", [], b""), 0)
-        except Forged:
-            return False
-        return True
-
     def read(self, request: ReceiptRequest, now: int) -> Slices:
         """Read the reports of a request, slice by slice. Raises Unreadable."""
         return (yield from self._reader.read(request.document(), now))

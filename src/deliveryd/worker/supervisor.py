@@ -34,7 +34,8 @@ from deliveryd.delivery.settings import SettingsCache
 from deliveryd.errors import ConfigError, JournalError
 from deliveryd.http.addresses import bind, parse_listen, url_of
 from deliveryd.http.lazy_server import serve_when_asked
-from deliveryd.journal.base import Account, Counts, Journal
+from deliveryd.journal.base import Account, Counts
+from deliveryd.journal.journal import Journal
 from deliveryd.journal.opening import open_reader
 from deliveryd.journal.orders import Order
 from deliveryd.model import Clock, WallClock

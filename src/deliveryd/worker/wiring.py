@@ -43,10 +43,10 @@ from deliveryd.errors import ConfigError
 from deliveryd.http.client import build_client
 from deliveryd.http.tls import TlsFiles
 from deliveryd.http.wire import IDENTITY
-from deliveryd.journal.base import Journal
-from deliveryd.journal.lock import exclusive_worker
+from deliveryd.journal.journal import Journal
 from deliveryd.journal.opening import JournalTerms, open_journal
 from deliveryd.journal.place import JournalFile
+from deliveryd.journal.sqlite.lock import exclusive_worker
 from deliveryd.metrics import Metrics
 from deliveryd.model import Clock, Settings, channel_of
 from deliveryd.rendering.content import CompiledSettings, compile_settings
@@ -234,7 +234,7 @@ def open_dispatcher(lane: Lane, outcomes: Outcomes, common: Common) -> Dispatche
         share=lane.share,
         intermediate=lane.intermediate,
         awaited=lane.awaited,
-        shared=journal if journal.is_shared else None,
+        shared=journal.limits,
     )  # fmt: skip
 
 

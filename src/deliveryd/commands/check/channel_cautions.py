@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from deliveryd.commands.check.findings import Finding, Level
+from deliveryd.commands.common.shared_journal import known_providers
 from deliveryd.config import Config
 from deliveryd.errors import JournalError
 from deliveryd.journal.attention import LeftBehind
@@ -36,9 +37,10 @@ def _no_weights(config: Config) -> Iterator[Finding]:
 
 
 def left_behind(config: Config) -> Iterator[Finding]:
-    """Warn of what the journal has of providers that aren't configured; the journal is only read."""
+    """Warn of what the journal has of providers that nobody has; the journal is only read."""
     try:
-        found = open_reader(config.journal.place).left_behind(config.channels.providers)
+        providers = {*config.channels.providers, *known_providers(config)}
+        found = open_reader(config.journal.place).left_behind(providers)
     except JournalError:  # reported with the journal, or there is none yet
         return
     for each in found:

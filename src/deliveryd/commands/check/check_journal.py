@@ -13,12 +13,12 @@ from deliveryd.config import Config
 from deliveryd.control.client import listener_at
 from deliveryd.control.protocol import socket_at
 from deliveryd.errors import JournalError, JournalFull, JournalUnusable
-from deliveryd.journal.files import check_writable
-from deliveryd.journal.lock_owner import lock_owner
 from deliveryd.journal.place import NOT_INSTALLED, JournalDatabase, JournalFile
-from deliveryd.journal.read_transaction import JournalAbsent
-from deliveryd.journal.service import difference
 from deliveryd.journal.service_adoption import read_service
+from deliveryd.journal.sql.service import difference
+from deliveryd.journal.sqlite.files import check_writable
+from deliveryd.journal.sqlite.lock_owner import lock_owner
+from deliveryd.journal.sqlite.read_transaction import JournalAbsent
 from deliveryd.model import format_duration
 
 MOST_APART = 5.0

@@ -14,8 +14,8 @@ from deliveryd.commands.common.output import print_json, print_lines
 from deliveryd.commands.messages.explanation import life_data, life_lines
 from deliveryd.config import Config
 from deliveryd.errors import DeliverydError
-from deliveryd.journal.history import without_values
 from deliveryd.journal.opening import open_reader
+from deliveryd.journal.sql.history import without_values
 from deliveryd.model import number_of
 
 

@@ -9,7 +9,8 @@ from itertools import groupby
 from typing import Any, NamedTuple
 
 from deliveryd.commands.common.moments import length, moment
-from deliveryd.journal.history import (
+from deliveryd.journal.orders import Action
+from deliveryd.journal.sql.history import (
     AttemptRecord,
     DecisionRecord,
     EventRecord,
@@ -17,9 +18,8 @@ from deliveryd.journal.history import (
     MessageRecord,
     ReceiptRecord,
 )
-from deliveryd.journal.orders import Action
-from deliveryd.journal.pauses import pause_data
-from deliveryd.journal.tombstones import Tombstone
+from deliveryd.journal.sql.pauses import pause_data
+from deliveryd.journal.sql.tombstones import Tombstone
 from deliveryd.model import NEVER, SECOND, channel_of, format_instant, parse_instant
 from deliveryd.runtime.waits import awaited
 from deliveryd.states import State

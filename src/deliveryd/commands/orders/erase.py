@@ -16,10 +16,10 @@ from deliveryd.config import Config
 from deliveryd.control.protocol import MOST_KEYS, ControlReply
 from deliveryd.directory.file_options import FileOptions
 from deliveryd.directory.none import NoOptions
-from deliveryd.journal.lock_owner import lock_owner
 from deliveryd.journal.opening import open_reader
 from deliveryd.journal.orders import Action, ItemKind
 from deliveryd.journal.place import JournalFile
+from deliveryd.journal.sqlite.lock_owner import lock_owner
 from deliveryd.model import format_duration
 
 ERASED_KINDS: Mapping[ItemKind, tuple[str, str]] = {

@@ -11,8 +11,8 @@ from deliveryd.commands.common.moments import moment
 from deliveryd.commands.common.tables import table
 from deliveryd.commands.messages.explanation import life_data
 from deliveryd.commands.messages.found import NO_CHANNEL, channels_of, found_data
-from deliveryd.journal.history import Life, without_values
 from deliveryd.journal.selection import FoundMessage
+from deliveryd.journal.sql.history import Life, without_values
 from deliveryd.model import format_instant
 
 MOST_GROUPS = 10_000

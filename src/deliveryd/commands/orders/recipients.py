@@ -16,7 +16,7 @@ from deliveryd.channels.phone_numbers import PhoneReader
 from deliveryd.channels.smtp_options import SmtpOptions
 from deliveryd.cleaning import cleaned
 from deliveryd.config import Config
-from deliveryd.journal.stopped import DIGEST_PREFIX
+from deliveryd.journal.sql.stopped import DIGEST_PREFIX
 
 
 class RecipientKind(NamedTuple):

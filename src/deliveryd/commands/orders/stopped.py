@@ -24,7 +24,7 @@ from deliveryd.control.protocol import ControlReply
 from deliveryd.errors import DeliverydError
 from deliveryd.journal.opening import open_reader
 from deliveryd.journal.orders import Action, ItemKind
-from deliveryd.journal.stopped import StoppedRecipient
+from deliveryd.journal.sql.stopped import StoppedRecipient
 from deliveryd.model import format_instant
 
 stopped = CommandGroup(

@@ -37,8 +37,6 @@ HOW_ENDED = {
     "fenced": "another worker ended it, after a whole lease without a commit",
     "ordered": "an operator ordered it",
     "halted": "the database lost commits",
-    "folded": "others have all that it had",
-    "left": "attempts of it are left, at providers that no worker has that took over",
 }
 _NUMBERS = (0, 4, 5, 6, 7, 8, 9)
 
@@ -63,6 +61,9 @@ def list_workers(*, config: ConfigOption = USUAL_CONFIG, as_data: AsData = False
     lease ended. released: the worker ended it itself. fenced: another worker ended it, after a whole lease
     without a commit. ordered: an operator did, by workers fence. halted: the database lost commits, see
     accept-loss.
+
+    Where live workers have different providers, a line below the table says who lacks which: to a worker that
+    takes over, a provider that it doesn't have is a removed one.
     """
     _print_workers(config, as_data=as_data)
 
@@ -109,6 +110,8 @@ def _print_workers(config: ConfigOption, *, as_data: bool) -> None:
         return
     print_table(_HEADING, map(_row, found), _NUMBERS)
     print_lines(_count(found))
+    if lacking := _lacking(found):
+        print_lines(f"their configurations differ: {lacking}")
     if lost:
         print_lines("the database lost commits, and no worker starts: run deliveryd accept-loss")
 
@@ -146,6 +149,14 @@ def _count(found: Sequence[WorkerRecord]) -> str:
     if ended:
         counts.append(f"{ended} ended")
     return ", ".join(counts)
+
+
+def _lacking(found: Sequence[WorkerRecord]) -> str:
+    """Tell which providers live workers lack that others have; one that has just begun has told none yet."""
+    live = [each for each in found if each.ended is None and not each.is_over and each.providers]
+    known = {name for each in live for name in each.providers}
+    lacks = [(each, sorted(known.difference(each.providers))) for each in live]
+    return "; ".join(f"{each.name} ({each.id}) lacks {', '.join(names)}" for each, names in lacks if names)
 
 
 def _row(each: WorkerRecord) -> Sequence[str]:

@@ -19,19 +19,16 @@ from typing import NamedTuple
 import psycopg
 
 from deliveryd.errors import JournalError, JournalLocked, JournalUnreachable, JournalUnusable
-from deliveryd.journal import account as file_account
 from deliveryd.journal.base import Account
-from deliveryd.journal.damage import unusable
-from deliveryd.journal.files import make_file, sync_file
-from deliveryd.journal.lock import exclusive_journal
 from deliveryd.journal.moving.progress import Watch
 from deliveryd.journal.moving.to_postgresql import fill_database
 from deliveryd.journal.moving.to_sqlite import fill_file
 from deliveryd.journal.place import JournalDatabase, JournalFile, JournalPlace
-from deliveryd.journal.postgresql import move_marks, upkeep
+from deliveryd.journal.postgresql import move_marks
 from deliveryd.journal.postgresql import schema as tables
 from deliveryd.journal.postgresql.commits import translated_at_opening
-from deliveryd.journal.postgresql.connection import Db, connect_to_copy
+from deliveryd.journal.postgresql.connection import Connected, connect_to_copy
+from deliveryd.journal.postgresql.database import Database
 from deliveryd.journal.postgresql.halt import check_not_halted
 from deliveryd.journal.postgresql.lease import (
     LeaseWatch,
@@ -41,8 +38,14 @@ from deliveryd.journal.postgresql.lease import (
     fence,
     live_workers,
 )
-from deliveryd.journal.schema import mark_moved, moved_by, moved_to, prepare_schema, unmark_moved, was_moved
-from deliveryd.journal.sqlite_file import checked, open_database
+from deliveryd.journal.sql.account import account
+from deliveryd.journal.sql.schema import was_moved
+from deliveryd.journal.sqlite.connection import connect_file
+from deliveryd.journal.sqlite.damage import unusable
+from deliveryd.journal.sqlite.files import make_file, sync_file
+from deliveryd.journal.sqlite.format import mark_moved, moved_by, moved_to, prepare_schema, unmark_moved
+from deliveryd.journal.sqlite.lock import exclusive_journal
+from deliveryd.journal.sqlite.opening import checked, open_database
 from deliveryd.model import format_instant
 
 WATCH_PAUSE = 0.25
@@ -70,14 +73,14 @@ def move_journal(
     began = time.monotonic()
     match source, target:
         case JournalFile(), JournalDatabase():
-            account = _to_database(source, target, now, watch)
+            moved = _to_database(source, target, now, watch)
         case JournalDatabase(), JournalFile():
-            account = _to_file(source, target, now, watch, waits)
+            moved = _to_file(source, target, now, watch, waits)
         case JournalFile(), _:
             raise JournalUnusable("both are SQLite files: while no worker has it, a copy of the file will do")
         case _:
             raise JournalUnusable("both are PostgreSQL databases: pg_dump and pg_restore copy one")
-    return Moved(account, time.monotonic() - began)
+    return Moved(moved, time.monotonic() - began)
 
 
 def reopen_journal(place: JournalPlace) -> bool:
@@ -103,8 +106,8 @@ def _to_database(source: JournalFile, target: JournalDatabase, now: int, watch: 
         with closing(open_database(source.path)) as file:
             _prepare_empty(db)
             file.execute("BEGIN IMMEDIATE")
-            fill_database(file, db, now, watch)
-            before, after = file_account.account(file), upkeep.account(db)
+            fill_database(file, db, watch)
+            before, after = account(file), account(Database(db))
             _agree(before, after)
             file.execute("COMMIT")
             if token is None:
@@ -126,7 +129,7 @@ def _to_file(
         if target.path.exists() and target.path.stat().st_size:
             return _finished(target, db)
         with _translated():
-            if db.execute("SELECT to_regclass('meta')").fetchone() == (None,):
+            if db.execute("SELECT to_regclass('main.meta')").fetchone() == (None,):
                 raise JournalUnusable(f"there is no journal to be moved in {source.name}")
             tables.prepare_schema(db)
             tables.check_movable(db)
@@ -144,7 +147,7 @@ def _to_file(
     return found[0]
 
 
-def _finished(target: JournalFile, db: Db) -> Account:
+def _finished(target: JournalFile, db: Connected) -> Account:
     """Finish a move that broke off when the database was marked already. Raises JournalUnusable."""
     token = checked(target.path, lambda: moved_by(target.path))
     with _translated():
@@ -153,7 +156,7 @@ def _finished(target: JournalFile, db: Db) -> Account:
             raise JournalUnusable(f"{target.path} isn't empty: name a file that doesn't exist")
     checked(target.path, lambda: unmark_moved(target.path))
     with closing(open_database(target.path)) as file:
-        return file_account.account(file)
+        return account(file)
 
 
 def _new_token() -> str:
@@ -168,21 +171,21 @@ def _make(target: JournalFile, fill: Callable[[object], None]) -> None:
         raise unusable(f"{target.path} can't be made: {error.strerror}", error) from error
 
 
-def _fill(path: str, db: Db, token: str, watch: Watch) -> Account:
+def _fill(path: str, db: Connected, token: str, watch: Watch) -> Account:
     """Fill a new file, which nobody may use until the database is marked as moved."""
     tables.hold_schema(db)
     db.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
     tables.check_movable(db)
     check_not_halted(db)
     _refuse_workers(db)
-    with closing(sqlite3.connect(path, isolation_level=None)) as file:
+    with closing(connect_file(path)) as file:
         file.execute("PRAGMA journal_mode = OFF")  # nobody knows of it until it is whole
         file.execute("PRAGMA synchronous = OFF")
         prepare_schema(file)
         file.execute("BEGIN")
         fill_file(db, file, watch)
         file.execute("COMMIT")
-        before, after = upkeep.account(db), file_account.account(file)
+        before, after = account(Database(db)), account(file)
         _agree(before, after)
         mark_moved(file, token)
     sync_file(path)
@@ -208,7 +211,7 @@ def _insist_on_a_file(place: JournalFile) -> None:
 
 
 @contextmanager
-def _database(place: JournalDatabase) -> Iterator[Db]:
+def _database(place: JournalDatabase) -> Iterator[Connected]:
     with connect_to_copy(place) as db:
         yield db
 
@@ -223,7 +226,7 @@ def _translated() -> Iterator[None]:
         raise unusable(f"the SQLite journal can't be copied: {error}", error) from error
 
 
-def _prepare_empty(db: Db) -> None:
+def _prepare_empty(db: Connected) -> None:
     """Make the tables, unless they are there and hold nothing. Raises JournalUnusable."""
     tables.prepare_target(db)
     if (table := tables.first_filled(db)) is not None:
@@ -232,7 +235,7 @@ def _prepare_empty(db: Db) -> None:
         )
 
 
-def _await_workers(db: Db, waits: Callable[[str], None]) -> None:
+def _await_workers(db: Connected, waits: Callable[[str], None]) -> None:
     """Wait until the leases of workers that are gone are over. Raises JournalLocked while one works.
 
     Also of those that were ended early: what they were sending is repeated from the file, at once.
@@ -261,12 +264,12 @@ def _awaited(worker: LiveWorker, *, is_ended: bool) -> str:
     return f"the worker {worker.name} didn't end its lease: waiting {worker.lease:g} s for a sign of life"
 
 
-def _refuse_workers(db: Db) -> None:
+def _refuse_workers(db: Connected) -> None:
     if workers := live_workers(db):
         raise JournalLocked(f"the worker {workers[0].name} began to use this journal: stop it first")
 
 
-def _commit_or(db: Db, undo: Callable[[], object]) -> None:
+def _commit_or(db: Connected, undo: Callable[[], object]) -> None:
     """Commit; if it is certain that it wasn't committed, undo what was done for it."""
     notices: list[str] = []
     db.add_notice_handler(lambda notice: notices.append(notice.message_primary or ""))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from deliveryd.journal.postgresql.connection import Db
+from deliveryd.journal.postgresql.connection import Connected
 
 # Nothing of another user's session is visible but its number and user, unless the role may read statistics.
 _BLOCKERS = """
@@ -16,7 +16,7 @@ FROM pg_stat_activity a WHERE a.pid = ANY(pg_blocking_pids(%s::int4)) ORDER BY a
 """
 
 
-def blocked_by(db: Db, pid: int) -> str | None:
+def blocked_by(db: Connected, pid: int) -> str | None:
     """Return which session holds the lock that a session waits for, and on which tables; None: none does."""
     rows = db.execute(_BLOCKERS, (pid,)).fetchall()
     if not rows:

@@ -6,6 +6,7 @@ What only reads needs no commit if the lease was renewed a short while ago: it a
 from __future__ import annotations
 
 import time
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -14,11 +15,15 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import anyio
 import psycopg
 
-from deliveryd.errors import IllegalTransition, JournalError, JournalFull, JournalUnreachable, JournalUnusable
-from deliveryd.journal.group_commit import GroupCommit, PendingOperation
-from deliveryd.journal.postgresql.connection import STANDBY, Db, is_lost
+from deliveryd.errors import JournalError, JournalFull, JournalUnreachable, JournalUnusable
+from deliveryd.journal.group_commit import PendingOperation
+from deliveryd.journal.journal import Journal
+from deliveryd.journal.log import Log, LogTerms
+from deliveryd.journal.postgresql.connection import STANDBY, Connected, is_lost
+from deliveryd.journal.postgresql.database import Database
 from deliveryd.journal.postgresql.halt import CommitsLost, halt
 from deliveryd.journal.postgresql.lease import Lease, Neighbours, release_lease
+from deliveryd.journal.sql.db import Db
 from deliveryd.runtime.threads import Blocking
 from deliveryd.telemetry.log_events import Event, log
 
@@ -42,14 +47,8 @@ _BEYOND_LIMITS = "54"
 """The class of what the server's limits don't allow, as of a value too long for its index."""
 
 _REPEATABLE = frozenset({"40001", "40P01"})
-_NO_PARTITION = "23514"
-"""Of a row whose day was dropped meanwhile; a condition of ours would have a name."""
-
-_NO_TABLE = "42P01"
-"""Of a statement that names the partition of such a day."""
-
-_GRANT_CREATE = "; let the user that connects own the database, or GRANT CREATE ON SCHEMA public TO it"
-_GRANT_OWNER = "; workers make and drop parts of its tables: GRANT their owner TO the user that connects"
+_GRANT_CREATE = "; let the user that connects own the database, or GRANT CREATE ON DATABASE TO it"
+_GRANT_OWNER = "; GRANT the owner of its tables TO the user that connects"
 
 T = TypeVar("T")
 Pending = PendingOperation[Db, Any]
@@ -65,7 +64,7 @@ class Look(Generic[T]):
         return self._operation(db)
 
 
-class ChangedMeanwhile(IllegalTransition):
+class ChangedMeanwhile(JournalError):
     """Another worker changed what was read; the transaction is repeated, and finds it as it is then."""
 
 
@@ -79,18 +78,20 @@ class Work(NamedTuple):
     `observe` is called after each batch with its seconds and how many operations it has, but not after looks.
     """
 
-    db: Db
-    connect: Callable[[], Db]
+    db: Connected
+    connect: Callable[[], Connected]
     lease: Lease
     write: Blocking
     observe: Callable[[float, int], None]
 
 
-class LeasedCommits(GroupCommit[Db]):
+class LeasedCommits(Journal):
     """Commits operations in the name of one worker."""
 
-    def __init__(self, work: Work) -> None:
-        super().__init__(work.write)
+    def __init__(self, work: Work, own: int, terms: LogTerms) -> None:
+        self._database = Database(work.db)
+        self._database.enter(own)
+        super().__init__(work.write, Log(self._database, own, terms), terms)
         self._db = work.db
         self._connect = work.connect
         self._lease = work.lease
@@ -103,6 +104,7 @@ class LeasedCommits(GroupCommit[Db]):
 
     def _forget_uncommitted(self) -> None:
         """Called when a transaction was rolled back: what is remembered of it isn't so."""
+        self._database.forget_log()
 
     async def _why_stalled(self) -> str:
         """Why a commit has no answer, as far as another connection can tell."""
@@ -245,27 +247,27 @@ class LeasedCommits(GroupCommit[Db]):
             db = self._connected()
             if _only_looks(batch) and self._lease.age < self._neighbours.interval / 2:
                 self._lease.check(db)
-                self._run(db, batch)
+                self._run(batch)
                 return None
             db.execute("BEGIN")
             self._lease.renew(db)
             if self._neighbours.is_due:
                 self._neighbours.look(db)
-            self._run(db, batch)
+            self._run(batch)
         except Exception as error:  # raised where the operation was asked for
             self._forget_uncommitted()
             self._roll_back()
             if isinstance(error, psycopg.errors.ReadOnlySqlTransaction):
                 self._db.close()  # the next one leads to a server that takes writes
-            return self._judged(error) if isinstance(error, JournalError) else error
+            is_final = isinstance(error, JournalError) and not isinstance(error, ChangedMeanwhile)
+            return self._judged(error) if is_final else error
         return self._committed(db)
 
-    def _run(self, db: Db, batch: Sequence[Pending]) -> None:
+    @abstractmethod
+    def _run(self, batch: Sequence[Pending]) -> None:
         """Run operations in the transaction that is open; looks may be in none."""
-        for request in batch:
-            request.result = request.operation(db)
 
-    def _committed(self, db: Db) -> Exception | None:
+    def _committed(self, db: Connected) -> Exception | None:
         """Commit. A COMMIT that was cancelled while it waited for a standby succeeds with a warning."""
         self._warnings.clear()
         try:
@@ -289,15 +291,16 @@ class LeasedCommits(GroupCommit[Db]):
         if self._db.broken:
             self._db.close()
 
-    def _connected(self) -> Db:
+    def _connected(self) -> Connected:
         """The connection, made anew if it was lost. Raises JournalUnreachable."""
         if self._db.closed:
             self._db = self._connect()
+            self._database = Database(self._db)
             self._neighbours.note_connected()
             self._watch_warnings(self._db)
         return self._db
 
-    def _watch_warnings(self, db: Db) -> None:
+    def _watch_warnings(self, db: Connected) -> None:
         def note(diagnostic: psycopg.errors.Diagnostic) -> None:
             if diagnostic.severity_nonlocalized == "WARNING":
                 self._warnings.append(diagnostic.message_primary or "")
@@ -324,10 +327,9 @@ def _only_looks(batch: Sequence[Pending]) -> bool:
 
 def _is_repeatable(error: Exception | None) -> bool:
     """Whether another attempt finds things as they are by then."""
-    if not isinstance(error, psycopg.Error):
-        return isinstance(error, ChangedMeanwhile)
-    is_without_partition = error.sqlstate == _NO_PARTITION and error.diag.constraint_name is None
-    return error.sqlstate in _REPEATABLE or error.sqlstate == _NO_TABLE or is_without_partition
+    if isinstance(error, psycopg.Error):
+        return error.sqlstate in _REPEATABLE
+    return isinstance(error, ChangedMeanwhile)
 
 
 def _is_beyond_limits(error: Exception) -> bool:
@@ -352,9 +354,10 @@ def translated_at_opening(error: psycopg.Error) -> JournalError:
     failure = translated(error)
     if not isinstance(failure, JournalUnusable):
         return failure
-    text = f"the journal's database can't be used: {_first_line(error)}"
+    said = _first_line(error)
+    text = f"the journal's database can't be used: {said}"
     if isinstance(error, psycopg.errors.InsufficientPrivilege):
-        text += _GRANT_CREATE if " schema " in text else _GRANT_OWNER
+        text += _GRANT_CREATE if " database " in said else _GRANT_OWNER
     return JournalUnusable(text)
 
 

@@ -16,7 +16,7 @@ from deliveryd.journal.place import JournalDatabase
 from deliveryd.network.plain_text import is_loopback
 from deliveryd.runtime.secret_file import SecretFile
 
-Db = Connection[tuple[Any, ...]]
+Connected = Connection[tuple[Any, ...]]
 """A connection whose rows are tuples."""
 
 OLDEST_SERVER = 16
@@ -70,6 +70,8 @@ _SETTINGS = {
     "client_encoding": "UTF8",
     "default_transaction_isolation": "read committed",
     "jit": "off",
+    "search_path": "main",
+    "deliveryd.log": "0",
 }
 _PINNED = {  # one shape of plan for any size of table, whatever the statistics say
     "plan_cache_mode": "force_generic_plan",
@@ -78,6 +80,9 @@ _PINNED = {  # one shape of plan for any size of table, whatever the statistics 
     "enable_seqscan": "off",
     "enable_bitmapscan": "off",
     "enable_material": "off",
+    "join_collapse_limit": "1",
+    "random_page_cost": "0",
+    "seq_page_cost": "0",
 }
 
 
@@ -150,7 +155,7 @@ def longest_idle(lease: float) -> float:
     return lease / 2
 
 
-def connect_to_write(source: JournalDatabase, idle_limit: float) -> Db:
+def connect_to_write(source: JournalDatabase, idle_limit: float) -> Connected:
     """Connect for the journal's thread. `idle_limit`: seconds after which an idle transaction is ended.
 
     Raises JournalUnusable, or JournalUnreachable if another attempt may succeed.
@@ -159,19 +164,19 @@ def connect_to_write(source: JournalDatabase, idle_limit: float) -> Db:
     return _connect(source, settings)
 
 
-def connect_to_read(source: JournalDatabase) -> Db:
+def connect_to_read(source: JournalDatabase) -> Connected:
     """Connect for reads beside the journal's thread. Raises like `connect_to_write`."""
     return _connect(source, _SETTINGS | {"default_transaction_read_only": "on"})
 
 
-def connect_to_copy(source: JournalDatabase) -> Db:
+def connect_to_copy(source: JournalDatabase) -> Connected:
     """Connect for one long transaction that reads or fills all tables. Raises like `connect_to_write`."""
     return _connect(source, _SETTINGS | {"idle_in_transaction_session_timeout": "0"})
 
 
-def _connect(source: JournalDatabase, settings: dict[str, str]) -> Db:
+def _connect(source: JournalDatabase, settings: dict[str, str]) -> Connected:
     try:
-        db: Db = psycopg.connect(conninfo(source), autocommit=True, prepare_threshold=0)
+        db: Connected = psycopg.connect(conninfo(source), autocommit=True, prepare_threshold=0)
     except psycopg.OperationalError as error:
         reason = _first_line(error).removeprefix("connection failed: ")
         remedy = next((todo for said, todo in _REFUSALS.items() if said in reason), _REACHING)
@@ -191,14 +196,14 @@ def _connect(source: JournalDatabase, settings: dict[str, str]) -> Db:
     return db
 
 
-def _configure(db: Db, settings: dict[str, str]) -> None:
+def _configure(db: Connected, settings: dict[str, str]) -> None:
     pairs = ", ".join(f"set_config('{name}', '{value}', false)" for name, value in settings.items())
     (level, *_) = db.execute(f"SELECT current_setting('synchronous_commit'), {pairs}").fetchone() or ("",)
     if level in ("off", "local"):  # an acknowledged commit has to survive
         db.execute("SET synchronous_commit = on")
 
 
-def _check_server(db: Db) -> None:
+def _check_server(db: Connected) -> None:
     if db.info.server_version < OLDEST_SERVER * 10_000:
         raise JournalUnusable(
             f"the journal's database is PostgreSQL {db.info.server_version // 10_000},"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from deliveryd.journal.postgresql.connection import Db
+from deliveryd.journal.postgresql.connection import Connected
 from deliveryd.model import SECOND, Clock
 
 INSTANT = "coalesce({}::int8, (extract(epoch FROM clock_timestamp()) * 1000000)::int8)"
@@ -25,7 +25,7 @@ class DatabaseClock:
         """The parameter."""
         return None if self._stand_in is None else self._stand_in.now()
 
-    def now(self, db: Db) -> int:
+    def now(self, db: Connected) -> int:
         """The present instant."""
         if (given := self.given) is not None:
             return given

@@ -10,12 +10,13 @@ from typing import NamedTuple
 import psycopg
 
 from deliveryd.journal.place import JournalDatabase
-from deliveryd.journal.postgresql.commits import translated
-from deliveryd.journal.postgresql.connection import Db, connect_to_read
+from deliveryd.journal.postgresql.commits import translated_at_opening
+from deliveryd.journal.postgresql.connection import Connected, connect_to_read
+from deliveryd.journal.postgresql.database import Database
 from deliveryd.journal.postgresql.halt import losses
 from deliveryd.journal.postgresql.lease import live_workers
-from deliveryd.journal.postgresql.schema import writable_format
-from deliveryd.journal.postgresql.service import kept_service
+from deliveryd.journal.postgresql.schema import is_there, writable_format
+from deliveryd.journal.sql.service import kept_service
 
 
 class ExaminedDatabase(NamedTuple):
@@ -45,10 +46,10 @@ _SETTINGS = """
 SELECT (SELECT reset_val FROM pg_settings WHERE name = 'synchronous_commit'),
     (SELECT setting FROM pg_settings WHERE name = 'fsync')
 """
-_MAY_CREATE = "SELECT coalesce(has_schema_privilege(current_schema(), 'CREATE'), false)"
+_MAY_CREATE = "SELECT coalesce(has_database_privilege(current_database(), 'CREATE'), false)"
 _FOREIGN = """
 SELECT c.relname, pg_get_userbyid(c.relowner) FROM pg_class c
-WHERE c.oid = to_regclass('message') AND NOT pg_has_role(c.relowner, 'USAGE')
+WHERE c.oid = to_regclass('main.message') AND NOT pg_has_role(c.relowner, 'USAGE')
 """
 
 
@@ -68,26 +69,24 @@ def examine_database(source: JournalDatabase) -> ExaminedDatabase:
                 _ahead(db),
                 [each.name for each in live_workers(db)] if exists else [],
                 next((each.name for each in losses(db)), None) if exists else None,
-                kept_service(db) if exists else None,
+                kept_service(Database(db)) if exists else None,
             )
     except psycopg.Error as error:
-        raise translated(error) from error
+        raise translated_at_opening(error) from error
 
 
-def _missing(db: Db) -> str | None:
+def _missing(db: Connected) -> str | None:
     """What a worker has to do that this user may not, and what to do about it."""
     user = db.info.user
     if (foreign := db.execute(_FOREIGN).fetchone()) is not None:
         owner = foreign[1]
-        return (
-            f"its tables belong to {owner}, and workers make and drop parts of them: GRANT {owner} TO {user}"
-        )
-    if db.execute(_MAY_CREATE).fetchone() != (True,):
-        return f"{user} may not create tables: let {user} own the database, or GRANT CREATE ON SCHEMA public"
+        return f"its tables belong to {owner}: GRANT {owner} TO {user}"
+    if not is_there(db, "main.meta") and db.execute(_MAY_CREATE).fetchone() != (True,):
+        return f"{user} may not create schemas: let {user} own the database, or GRANT CREATE ON DATABASE"
     return None
 
 
-def _ahead(db: Db) -> float:
+def _ahead(db: Connected) -> float:
     """Seconds by which the database's clock is ahead, to half of the time that an answer takes."""
     before = time()
     (theirs,) = db.execute("SELECT extract(epoch FROM clock_timestamp())::float8").fetchone() or (before,)

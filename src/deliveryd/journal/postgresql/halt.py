@@ -16,8 +16,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from deliveryd.errors import JournalError
-from deliveryd.journal.postgresql.asking_anew import ask_anew
-from deliveryd.journal.postgresql.connection import Db
+from deliveryd.journal.postgresql.connection import Connected
 from deliveryd.journal.postgresql.schema import lock_schema
 
 HALTED = "halted"
@@ -25,10 +24,10 @@ HALTED = "halted"
 
 _NOW = "(extract(epoch FROM clock_timestamp()) * 1000000)::int8"
 _NOTE = f"""
-INSERT INTO loss (noticed_at, worker, name, acknowledged, found) VALUES ({_NOW}, %s, %s, %s, %s)
+INSERT INTO main.loss (noticed_at, worker, name, acknowledged, found) VALUES ({_NOW}, %s, %s, %s, %s)
 """
 _UNACCEPTED = """
-SELECT noticed_at, worker, name, acknowledged, found FROM loss WHERE accepted_at IS NULL ORDER BY seq
+SELECT noticed_at, worker, name, acknowledged, found FROM main.loss WHERE accepted_at IS NULL ORDER BY seq
 """
 
 
@@ -73,20 +72,20 @@ def own_name() -> str:
     return f"{socket.gethostname()}/{os.getpid()}"
 
 
-def halt(db: Db, loss: CommitsLost) -> None:
+def halt(db: Connected, loss: CommitsLost) -> None:
     """Leave the mark, and end all leases."""
     with db.transaction():
         lock_schema(db)
         db.execute(_NOTE, (loss.worker, own_name(), loss.acknowledged, loss.found))
-        db.execute("UPDATE worker SET ended = %s WHERE ended IS NULL", (HALTED,))
+        db.execute("UPDATE main.worker SET ended = %s WHERE ended IS NULL", (HALTED,))
 
 
-def losses(db: Db) -> Sequence[Loss]:
+def losses(db: Connected) -> Sequence[Loss]:
     """Return what was noticed since an operator last accepted a loss."""
     return [Loss(*row) for row in db.execute(_UNACCEPTED)]
 
 
-def check_not_halted(db: Db) -> None:
+def check_not_halted(db: Connected) -> None:
     """Raise JournalHalted while the mark is there; call it under `lock_schema` before a worker begins."""
     if found := losses(db):
         raise JournalHalted(
@@ -95,7 +94,6 @@ def check_not_halted(db: Db) -> None:
         )
 
 
-def accept_losses(db: Db, at: int) -> int:
+def accept_losses(db: Connected, at: int) -> int:
     """Remove the mark; return how many workers had noticed a loss."""
-    ask_anew(db)  # whoever asked is gone, and two that start at the same time take each other for it
-    return db.execute("UPDATE loss SET accepted_at = %s WHERE accepted_at IS NULL", (at,)).rowcount
+    return db.execute("UPDATE main.loss SET accepted_at = %s WHERE accepted_at IS NULL", (at,)).rowcount

@@ -1,69 +1,74 @@
 """The shared journal: a PostgreSQL database, one connection in one thread, commits that many share.
 
-Each commit begins with the renewal of the worker's lease, and is lost with it (see `lease`).
+Each commit begins with the renewal of the worker's lease, and is lost with it (see `lease`). What reaches a
+log by another worker than the one that has it goes through its inbox. Where two commit side by side, an
+outcome with a provider's id and a receipt with the same, neither may see the other: both look once more.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from functools import partial
-from typing import TypeVar
+from typing import Any, NamedTuple, TypeVar
 
+import anyio
 import psycopg
 
 from deliveryd.errors import JournalError, JournalFull
 from deliveryd.journal.base import (
-    Account,
     Allotment,
-    Counts,
-    Doubtful,
-    Due,
+    EndedWorker,
     FromOthers,
-    Left,
     MatchedReceipt,
-    Open,
-    Orphans,
     OutboxRow,
-    PassedDeadlines,
     Recorded,
     Recovery,
 )
-from deliveryd.journal.event_json import EventWriter
-from deliveryd.journal.orders import Decided, Order
-from deliveryd.journal.pauses import Pause
-from deliveryd.journal.postgresql import (
-    deadlines,
-    intake,
-    pauses,
-    reporting,
-    retention,
-    upkeep,
-    waiting,
-    waking,
-)
+from deliveryd.journal.log import Log, LogTerms
+from deliveryd.journal.orders import Decided, Effect, ItemKind, Order
+from deliveryd.journal.postgresql import inbox, logs
 from deliveryd.journal.postgresql.blockers import blocked_by
-from deliveryd.journal.postgresql.commits import LeasedCommits, Look, Pending, Work, translated
-from deliveryd.journal.postgresql.connection import Db
-from deliveryd.journal.postgresql.days import Days
-from deliveryd.journal.postgresql.decisions import Decisions
-from deliveryd.journal.postgresql.elsewhere import providers_elsewhere
-from deliveryd.journal.postgresql.following import Counting, Follower, News, read_versions
-from deliveryd.journal.postgresql.lease import Fenced
-from deliveryd.journal.postgresql.outbox import Outbox, written
+from deliveryd.journal.postgresql.commits import (
+    ChangedMeanwhile,
+    LeasedCommits,
+    Look,
+    Pending,
+    Work,
+    translated,
+)
+from deliveryd.journal.postgresql.connection import Connected
+from deliveryd.journal.postgresql.database import Database
+from deliveryd.journal.postgresql.following import Counting, changed_stops, read_versions
+from deliveryd.journal.postgresql.inbox import InboxRow, Kind
+from deliveryd.journal.postgresql.lease import Fenced, live_providers
+from deliveryd.journal.postgresql.logs import LogSeen
 from deliveryd.journal.postgresql.pacing import Pacing
-from deliveryd.journal.postgresql.receipts import Matching
-from deliveryd.journal.postgresql.schema import day_of, make_day
-from deliveryd.journal.postgresql.steps import StepWriter
-from deliveryd.journal.postgresql.stopped import in_force, stops_reported
-from deliveryd.journal.postgresql.tokens import use_token
-from deliveryd.journal.used_tokens import SignedToken
+from deliveryd.journal.postgresql.routing import (
+    kept_messages,
+    logs_of_keys,
+    logs_of_reports,
+    unmatched,
+    unmatched_by_ids,
+    unmatched_lately,
+)
+from deliveryd.journal.sql import account, deadlines, upkeep
+from deliveryd.journal.sql.db import Db
+from deliveryd.journal.sql.pause_orders import PAUSE_ORDERS
+from deliveryd.journal.sql.pauses import pauses
+from deliveryd.journal.sql.repeats import report_again
+from deliveryd.journal.sql.stopped import in_force, stops_reported
+from deliveryd.journal.sql.upkeep import RetentionSweep
 from deliveryd.model import (
+    SECOND,
     Clock,
-    Entry,
     Malformed,
     QueuedMessage,
+    Receipt,
+    RecipientReport,
     Reported,
+    SharedReceipt,
     StopChange,
     Transition,
     WallClock,
@@ -72,8 +77,31 @@ from deliveryd.runtime.threads import Blocking
 
 _LIMITLESS = 1 << 62
 
+FORWARDED = "forwarded"
+"""What a report did that is about a message of another worker: it is in the inbox of its log."""
+
 RENEWED_WITHIN = 1.0
 """Seconds within which the lease has to have been renewed before a take."""
+
+ANSWERED_WITHIN = 15.0
+"""Seconds after which an order is taken back that another worker hasn't carried out, at least."""
+
+ENDED_WITHIN = 3.0
+"""Seconds after a lease's length within which the end of a worker is noticed that is gone."""
+
+UNANSWERED = "the worker that has it doesn't answer; try again"
+"""Why an order isn't carried out."""
+
+ASKED_EVERY = 0.1
+"""Seconds between two looks whether it has."""
+
+SWEPT_EVERY = 5.0
+SWEPT_AT_ONCE = 500
+SWEPT_FOR = 3600
+"""Seconds between two looks at receipts that fit no attempt, how many at once, and for how long (seconds)."""
+
+_HEAR = "SELECT 1 FROM main.version WHERE kind = 'stops' FOR UPDATE"
+_NOTE = "UPDATE main.worker SET providers = %s, pauses = %s WHERE id = %s"
 
 T = TypeVar("T")
 
@@ -81,18 +109,28 @@ T = TypeVar("T")
 class _Change:
     """Steps to record: those of several callers are recorded at once."""
 
-    def __init__(self, matching: Matching, steps: Sequence[Transition]) -> None:
-        self._matching = matching
+    def __init__(
+        self, change: Callable[[Db, Sequence[Transition]], Recorded], steps: Sequence[Transition]
+    ) -> None:
+        self.change = change
         self.steps = steps
 
     def __call__(self, db: Db) -> Recorded:
-        return _recorded(self._matching, db, [self])[0]
+        return self.change(db, self.steps)
+
+
+class _News(NamedTuple):
+    """What one look found, and what is remembered of it when its commit took place."""
+
+    found: FromOthers
+    logs: Mapping[int, Log]
+    others: frozenset[int]
+    versions: Mapping[str, int]
+    looked_at: frozenset[str]
 
 
 class PostgresqlJournal(LeasedCommits):
     """A journal in a PostgreSQL database; see `opening`."""
-
-    is_shared = True
 
     reserve = 0
     """The server says nothing of its disk before that is full."""
@@ -100,39 +138,40 @@ class PostgresqlJournal(LeasedCommits):
     def __init__(
         self,
         work: Work,
-        reading: Callable[[], Db],
+        own: int,
+        terms: LogTerms,
+        reading: Callable[[], Connected],
         read: Blocking,
-        events: EventWriter,
         *,
-        keeps_variables: bool,
         clock: Clock | None = None,
         under_next_lease: Callable[[], AbstractAsyncContextManager[PostgresqlJournal]],
     ) -> None:
-        super().__init__(work)
+        super().__init__(work, own, terms)
         self._under_next_lease = under_next_lease
         self._pacing = Pacing(work.connect, read, clock)
+        self.limits = self
         self._clock = work.lease.database_clock
         self.common_clock: Clock | None = work.lease.followed_clock
         self._reading = reading
         self._read_in = read
-        self._keeps_variables = keeps_variables
-        self._checked: set[int] = set()
-        self._days_changed = False
-        db, lease = work.db, work.lease
-        left = written(db)
-        self.last_at = left.last_at
+        self.last_at = self._own.last_at
         self.kept_clock = ""
-        self.namespace = upkeep.meta(db, "namespace") or ""
-        self.stop_key = bytes.fromhex(upkeep.meta(db, "stop_key") or "")
-        self._days = Days(db)
-        self._outbox = Outbox(events, lease.worker, left, self._days)
-        recorder = StepWriter(lease.worker, self._days, keeps_variables=keeps_variables)
-        self._matching = Matching(self._outbox, recorder, self.namespace, keeps_variables=keeps_variables)
-        self._missed = waking.Missed()
-        self._follower = Follower(lease.worker, self._neighbours, self._outbox, self._matching, lease.clock)
-        self._counting = Counting(reading, lease.clock)
-        self._listening = deadlines.Listening(db, lease.worker)
-        self._decisions = Decisions(self._outbox, self._matching, lease.worker, self.stop_key)
+        self.stop_key = bytes.fromhex(upkeep.value_of(self._database, "stop_key"))
+        self._counting = Counting(reading, work.lease.clock)
+        self._providers: frozenset[str] = frozenset()
+        self._others: frozenset[int] = frozenset()  # the logs that this worker hasn't
+        self._seen: dict[str, int] = {}  # versions
+        self._noted: tuple[frozenset[str], int] | None = None
+        self._live: frozenset[int] = frozenset()
+        self._named: set[str] = set()  # ids of providers that this transaction or one before it brought
+        self._to_look: set[str] = set()  # of those, the ones of transactions that are over
+        self._swept_at = float("-inf")
+        self._swept_to = 0
+        self._sweeps: dict[int, RetentionSweep] = {}  # of logs that nobody has
+        self._pruned_to = 0  # the log of the last of them
+        self._answered = 0  # rows of inboxes up to this number were there at the last look at what is old
+
+    # Intake
 
     async def take(
         self, messages: Sequence[QueuedMessage], malformed: Sequence[Malformed], at: int, lost: int = 0
@@ -143,17 +182,12 @@ class PostgresqlJournal(LeasedCommits):
         its own, which is given back at once.
         """
 
-        def record(db: Db) -> Mapping[int, int]:
-            intake.add_lost(db, lost, at)
-            self._days.today = self._day_for(db, at)
-            return intake.take(db, self._outbox, messages, malformed, at)
-
         async def record_under_next_lease() -> Mapping[int, int]:
             async with self._under_next_lease() as journal:
                 return await journal.take(messages, malformed, at, lost)
 
         try:
-            return await self._commit(record)
+            return await super().take(messages, malformed, at, lost)
         except Fenced:
             try:
                 return await record_under_next_lease()
@@ -167,286 +201,411 @@ class PostgresqlJournal(LeasedCommits):
         """Count batches that can't be recorded, beside the writer: it may commit nothing more."""
 
         def count() -> None:
-            with self._connect() as db:
-                intake.add_lost(db, batches, at)
+            with self._connect() as connection:
+                db = Database(connection)
+                db.enter(self._own.number)
+                account.add_lost(db, batches, at)
 
         with suppress(psycopg.Error, JournalError):  # the log says it too
             await self._read_in(count)
 
-    def _day_for(self, db: Db, at: int) -> int:
-        """The day in whose partitions something is recorded that is new at an instant; makes them first."""
-        day = retention.day_to_take_into(db, day_of(at), self._clock)
-        if day not in self._checked or day not in self._days:
-            make_day(db, day)
-            self._checked.add(day)
-            self._days.look(db)
-        return day
+    def _hand_over_repeats(self, db: Db, ids: Collection[int], at: int) -> None:
+        there = kept_messages(self._db, ids)
+        if there.keys() < set(ids):
+            raise ChangedMeanwhile("a message that the queue handed out again was forgotten meanwhile")
+        groups: defaultdict[int, list[int]] = defaultdict(list)
+        for id_, number in there.items():
+            groups[number].append(id_)
+        for number, group in groups.items():
+            if (log := self._logs.get(number)) is not None:
+                db.enter(number)
+                report_again(db, log.outbox, group, at)
+            else:
+                inbox.put(self._db, number, Kind.REPEATS, group)
+
+    # Delivery
 
     async def change(self, transitions: Sequence[Transition]) -> Recorded:
         """Record steps of messages, and apply the receipts that were kept for them."""
-        return await self._commit(_Change(self._matching, transitions))
+        return await self._commit(_Change(self._change, transitions))
 
-    async def due(self, now: int, room: Mapping[str, int]) -> Due:
-        """Make waiting messages READY whose time has come."""
-        return await self._commit(lambda db: waiting.take_due(db, self._lease.worker, now, room))
-
-    async def overdue(self, now: int, limit: int) -> Due:
-        """Make messages READY that have waited for something for long enough."""
-        return await self._commit(
-            lambda db: waiting.take_overdue(db, self._lease.worker, now, limit, self._follower.foreign)
-        )
-
-    async def resume(self, waits_for: Sequence[str], limit: int) -> list[Entry]:
-        """Make messages READY that wait for one of these."""
-        return await self._commit(
-            lambda db: waiting.take_waiting_for(
-                db, self._lease.worker, waits_for, limit, self._follower.foreign
+    def _change(self, db: Db, transitions: Sequence[Transition]) -> Recorded:
+        if self._others:
+            self._named.update(
+                step.outcome.provider_id
+                for step in transitions
+                if step.outcome is not None and step.outcome.provider_id is not None
             )
-        )
+        return super()._change(db, transitions)
 
-    async def wake(self, waits_for: Collection[str], at: int, limit: int) -> int:
-        """Let messages be due that wait for one of these."""
-        woken = await self._commit(
-            lambda db: waking.wake(
-                db, waits_for, at, limit, foreign=self._follower.foreign, missed=self._missed
-            )
-        )
-        self._missed.note(waits_for, at, woken.missed)
-        return limit if woken.found == limit else woken.found - len(woken.missed)
+    def _run(self, batch: Sequence[Pending]) -> None:
+        self._to_look |= self._named  # what brought these is committed, or was rolled back
+        self._named.clear()
+        for group in _grouped(batch):
+            first = group[0].operation
+            if isinstance(first, _Change):
+                changes = [each.operation for each in group if isinstance(each.operation, _Change)]
+                for request, result in zip(group, _recorded(self._database, changes), strict=True):
+                    request.result = result
+            else:
+                group[0].result = first(self._database)
 
-    async def release(self, provider: str, at: int, limit: int) -> int:
-        """Let messages be due at any provider that wait for this one."""
-        return await self._commit(lambda db: waiting.release(db, provider, at, limit))
-
-    async def park(self, waits_for: str, instead_of: Collection[str], limit: int) -> int:
-        """Let messages wait for the end of a pause instead of these."""
-        return await self._commit(
-            lambda db: waiting.park(db, waits_for, instead_of, limit, self._follower.foreign)
-        )
-
-    async def end_pauses(self, now: int) -> Sequence[Pause]:
-        """Resume what was paused until an instant that has come."""
-        return await self._commit(lambda db: self._decisions.end_pauses(db, now))
-
-    async def retime_pauses(self, back: int, now: int) -> Sequence[Pause]:
-        """Bring pauses in line with a clock that was put back."""
-        return await self._commit(
-            lambda db: pauses.retime_pauses(db, self._back(back), self._common_now(db, now))
-        )
-
-    def _back(self, back: int) -> int:
-        """How far the database's clock was put back: all workers notice, and the oldest moves due times."""
-        return back if all(each.id > self._lease.worker for each in self._neighbours.live) else 0
-
-    def _common_now(self, db: Db, now: int) -> int:
-        """The time that all due times go by: where others work, a clock that is behind doesn't count."""
-        return max(now, self._clock.now(db)) if self._neighbours.live else now
-
-    def _common_time(self, db: Db) -> int | None:
-        """The time of what reaches any worker: the database's clock, if there are others."""
-        return self._clock.now(db) if self._neighbours.live else None
-
-    async def largest_cause(self) -> tuple[str, int]:
-        """What most messages wait for; read beside the writer, since it scans all that wait."""
-        return await self._read(upkeep.largest_cause)
+    # Reporting
 
     async def outbox(self, after: int, limit: int) -> list[OutboxRow]:
         """The oldest events that wait."""
-        return await self._commit(Look(lambda db: self._outbox.waiting(db, after, limit)))
+        return await self._commit(Look(lambda db: self._outbox(db, after, limit)))
 
-    async def accept(self, rows: Sequence[OutboxRow], at: int) -> list[Entry]:
-        """Mark events as accepted; return the messages that were set aside and may be sent now."""
-        return await self._commit(lambda db: reporting.accept(db, self._outbox, self._lease.worker, rows, at))
+    # Receipts
 
-    async def accept_early(self, rows: Sequence[OutboxRow], at: int) -> list[Entry]:
-        """Let messages go on whose `dequeued` was accepted before events ahead of it were answered."""
-        return await self._commit(
-            lambda db: reporting.accept_early(db, self._outbox, self._lease.worker, rows, at)
+    def _receive(self, db: Db, reports: Sequence[Reported]) -> list[MatchedReceipt]:
+        """Match what is about messages of this worker; all else goes to the logs of its messages.
+
+        A worker that began within the last second is not known yet: what is kept is looked at again, but of
+        an account that others use, too, nothing is kept.
+        """
+        is_alone = not self._others and len(self._logs) == 1
+        if is_alone and not any(isinstance(each, SharedReceipt) for each in reports):
+            of: Sequence[int | None] = [self._own.number] * len(reports)
+        else:
+            of = logs_of_reports(self._db, reports, self.namespace)
+        groups: defaultdict[int, list[int]] = defaultdict(list)  # by log, the places of reports
+        for place, number in enumerate(of):
+            groups[self._own.number if number is None else number].append(place)
+        matched: dict[int, MatchedReceipt] = {}
+        for number, places in groups.items():
+            mine = [reports[place] for place in places]
+            if (log := self._logs.get(number)) is not None:
+                db.enter(number)
+                found = log.matching.receive(db, mine)
+            else:
+                found = _forwarded(mine)
+                if left := [each for each in mine if not isinstance(each, RecipientReport)]:
+                    inbox.put(self._db, number, Kind.REPORTS, inbox.of_reports(left))
+            matched |= dict(zip(places, found, strict=True))
+        results = [matched[place] for place in range(len(reports))]
+        self._named.update(
+            each.provider_id
+            for each, done in zip(reports, results, strict=True)
+            if done.result == "unmatched" and isinstance(each, Receipt) and each.provider_id
         )
+        return results
 
-    async def put_last(self, rows: Sequence[OutboxRow]) -> None:
-        """Have events wait behind all others, with the later ones of their messages."""
-        await self._commit(lambda db: reporting.put_last(db, self._outbox, rows))
+    def _hear(self, db: Db, stops: Sequence[StopChange]) -> list[MatchedReceipt]:
+        """Record what receipts say of recipients: one worker after another, by the database's clock.
 
-    async def refuse(self, row: OutboxRow, reason: str, at: int) -> int:
-        """Set an event aside; return how often it was refused by now."""
-        return await self._commit(lambda db: reporting.refuse(db, self._outbox, row, reason, at))
-
-    async def receive(
-        self, reports: Sequence[Reported], stops: Sequence[StopChange] = ()
-    ) -> list[MatchedReceipt]:
-        """Record providers' updates."""
-        return await self._try(
-            lambda db: [
-                *self._matching.receive(db, reports),
-                *stops_reported(db, stops, self._common_time(db) if stops else None),
-            ]
+        Else a word could count that another worker heard before.
+        """
+        if not stops:
+            return []
+        self._db.execute(_HEAR)
+        now = self._clock.now(self._db)
+        return stops_reported(
+            db, [each if each.heard_at is None else each._replace(heard_at=now) for each in stops]
         )
-
-    async def id_in_doubt(self, message_id: int, key: int) -> str | None:
-        """The provider's id of a message in doubt."""
-        return await self._commit(lambda db: upkeep.id_in_doubt(db, message_id, key))
 
     async def stopped(self) -> list[tuple[str, bytes]]:
         """The recipients who can't be reached any more."""
 
         def read(db: Db) -> tuple[list[tuple[str, bytes]], int]:
-            version = read_versions(db)["stops"]  # first: a change that comes in between is read twice
-            return in_force(db), version
+            version = read_versions(self._db)["stops"]  # first: what comes in between is read twice
+            return [(channel, bytes(digest)) for channel, digest in in_force(db)], version
 
         found, version = await self._commit(read)
-        self._follower.remember({"stops": version})
+        self._seen["stops"] = version
         return found
 
-    async def pass_deadlines(
-        self, listened: int, at: int, providers: Collection[str], limit: int
-    ) -> PassedDeadlines:
-        """Add to the listening time; send messages on whose deadline passed."""
+    async def _read_own(self, query: Callable[[Db], int]) -> int:
+        def read(db: Db) -> int:
+            found = 0
+            for number in list(self._logs):
+                db.enter(number)
+                found += query(db)
+            return found
 
-        def count(db: Db) -> tuple[PassedDeadlines, deadlines.ListenedTo]:
-            time = self._listening.add(db, listened)
-            found = deadlines.pass_deadlines(
-                db,
-                time,
-                at,
-                providers,
-                limit,
-                worker=self._lease.worker,
-                instant=self._clock.given,
-                keeps_variables=self._keeps_variables,
-            )
-            return found, time
+        return await self._read(read)
 
-        found, time = await self._commit(count)
-        self._listening.remember(time)
-        return found
-
-    async def count_overdue(self, provider: str, since: int | None, until: int) -> int:  # noqa: ARG002
-        """Count what a provider accepted and nobody confirmed; read beside the writer.
-
-        From where any worker ended, whatever its patience: each message is counted by one of them.
-        """
-        found = await self._read(lambda db: deadlines.count_overdue(db, provider, until))
-        if not found.messages:
-            return 0
-        is_mine = await self._commit(lambda db: deadlines.keep_counted(db, provider, found.since, until))
-        return found.messages if is_mine else 0
+    # What others do
 
     async def recover(self, now: int, providers: Collection[str]) -> Recovery:
-        """Put in order what earlier workers left."""
+        """Put in order what ended workers left."""
 
-        def recover(db: Db) -> tuple[Recovery, Mapping[str, int]]:
-            self._follower.begin(db, providers)
-            versions = read_versions(db)
-            return upkeep.recover(db, self._lease.worker, now, providers, self._neighbours), versions
+        def begin(db: Db) -> tuple[Mapping[int, Log], frozenset[int], Mapping[str, int]]:
+            self._note(self._db, providers)
+            self._neighbours.look(self._db)
+            found = {each.number: log for each, log in self._take_over(db)}
+            others = logs.all_logs(self._db) - self._logs.keys() - found.keys()
+            return found, others, read_versions(self._db)
 
-        found, versions = await self._commit(recover)
-        self._follower.remember({"pauses": versions["pauses"], "down": versions["down"]})
+        found, others, versions = await self._commit(begin)
+        self._logs |= found
+        self._others = others
+        self._seen |= {"pauses": versions["pauses"], "down": versions["down"]}
+        return await super().recover(now, providers)
+
+    def _recover(self, db: Db, log: Log, now: int, providers: Collection[str]) -> Recovery:
+        """Reports in its inbox come first: what they settle isn't in doubt any more."""
+        rows = inbox.read_inbox(self._db, [log.number], [Kind.REPORTS])
+        matched = [each for row in rows for each in log.matching.receive(db, inbox.reports_of(row.body))]
+        inbox.delete(self._db, [row.seq for row in rows])
+        found = super()._recover(db, log, now, providers)
+        effects = [each.effect for each in matched if each.effect is not None]
+        # What waits is counted afterwards.
+        return found._replace(
+            effects=[*(each._replace(waiting=0, paused=0) for each in effects), *found.effects]
+        )
+
+    def _note(self, db: Connected, providers: Collection[str]) -> None:
+        """Tell the others which providers this worker has, and which pauses it goes by."""
+        self._providers = frozenset(providers)
+        noted = self._providers, self._seen.get("pauses", 0)
+        if noted != self._noted:
+            db.execute(_NOTE, (sorted(providers), noted[1], self._lease.worker))
+            self._noted = noted
+
+    def _take_over(self, db: Db) -> list[tuple[LogSeen, Log]]:
+        """Take over the logs that nobody has, and in which something is open.
+
+        Also one that is this worker's already, if the commit's outcome never got here.
+        """
+        found = []
+        for each in logs.logs_seen(self._db, self._neighbours.over):
+            is_left = each.has_work or each.holder == self._lease.worker
+            if not is_left or each.number in self._logs:
+                continue
+            if logs.take_over(self._db, self._lease.worker, each):
+                found.append((each, self._opened(db, each.number)))
         return found
 
-    async def use_token(self, token: SignedToken, at: int) -> bool:
-        """Note what a token was used for; return whether it wasn't used for anything else before."""
-        return await self._commit(lambda db: use_token(db, token, at))
+    def _opened(self, db: Db, number: int) -> Log:
+        """Begin to work on a log that was taken over."""
+        db.enter(self._own.number)
+        own = deadlines.listened(db)
+        db.enter(number)
+        log = Log(db, number, self._terms)
+        log.ahead = deadlines.listened(db) - own
+        log.is_new = True
+        return log
 
-    async def leave(self, providers: Collection[str], at: int, limit: int) -> Left:
-        """Hold or release what waits at removed providers."""
+    async def follow(self, now: int, providers: Collection[str]) -> FromOthers:
+        """Take over what ended workers left, read the inboxes, and return what other workers did."""
+        # First: the line has to know what was taken over before it reports the events of that.
+        counts = await self._read_in(self._counting.count) if self._counting.is_due else None
+        news = await self._commit(lambda db: self._look(db, now, providers))
+        self._logs = dict(news.logs)
+        self._away = {id_: number for id_, number in self._away.items() if number in self._logs}
+        self._others = news.others
+        self._seen |= news.versions
+        self._live = frozenset(each.id for each in self._neighbours.live)
+        self._to_look -= news.looked_at
+        if counts is None:
+            return news.found
+        return news.found._replace(waiting=counts.waiting, paused=counts.paused)
 
-        def leave(db: Db) -> Left:
-            elsewhere = providers_elsewhere(db, self._lease.worker, self._clock.given)
-            return waiting.leave(db, frozenset(providers) - elsewhere, at, limit)
+    def _look(self, db: Db, now: int, providers: Collection[str]) -> _News:
+        connection, worker = self._db, self._lease.worker
+        self._note(connection, providers)
+        self._neighbours.look(connection)
+        taken = self._take_over(db)
+        there = dict(self._logs)
+        left = []
+        for each, log in taken:
+            there[each.number] = log
+            db.enter(each.number)
+            left.append(self._recover(db, log, now, providers))
+        effects = self._read_inboxes(db, there, now)
+        effects += self._look_once_more(db, there, now)
+        for number in logs.give_back(
+            connection, worker, [each for each in self._logs if each != self._own.number]
+        ):
+            del there[number], self._logs[number]  # at once: what is committed next is done without it
+            self._others |= {number}
+        versions = read_versions(connection)
+        found = FromOthers(
+            upkeep.of_all_logs(left)._replace(
+                ended=[EndedWorker(each.name, each.ended_in_order) for each, _ in taken]
+            )
+            if left
+            else None,
+            pauses(db) if versions["pauses"] != self._seen.get("pauses") else None,
+            changed_stops(connection, self._seen.get("stops", versions["stops"]), versions["stops"]),
+            upkeep.down_since(db) if versions["down"] != self._seen.get("down") else None,
+            effects=effects,
+            any_ended=not self._live <= frozenset(each.id for each in self._neighbours.live),
+        )
+        return _News(
+            found, there, logs.all_logs(connection) - there.keys(), versions, frozenset(self._to_look)
+        )
 
-        return await self._commit(leave)
+    def _read_inboxes(self, db: Db, there: Mapping[int, Log], now: int) -> list[Effect]:
+        """Do what others left in the inboxes of this worker's logs."""
+        effects: list[Effect] = []
+        done: list[int] = []
+        for row in inbox.read_inbox(self._db, there):
+            db.enter(row.log)
+            effects += self._carry_out(db, there[row.log], row, now)
+            if row.kind is not Kind.ORDER:
+                done.append(row.seq)
+        inbox.delete(self._db, done)
+        return effects
 
-    async def held(self, providers: Collection[str], after: int, limit: int) -> list[Doubtful]:
-        """The messages held in doubt at these providers."""
-        return await self._commit(lambda db: waiting.held(db, providers, after, limit))
+    def _carry_out(self, db: Db, log: Log, row: InboxRow, now: int) -> Sequence[Effect]:
+        match row.kind:
+            case Kind.REPORTS:
+                matched = log.matching.receive(db, inbox.reports_of(row.body))
+                return [each.effect for each in matched if each.effect is not None]
+            case Kind.REPEATS:
+                report_again(db, log.outbox, row.body, now)
+                return [Effect(events=1)]
+            case Kind.UNMATCHED:
+                return self._match_again(db, log, row.body, now)
+            case Kind.ORDER:
+                order, at = inbox.order_of(row.body)
+                decided = log.decisions.carry_out(db, order, at, self._providers)
+                self._have(log, [each.taken for each in decided.effects if each.taken is not None])
+                inbox.answer(self._db, row.seq, [decided.done, decided.skipped])
+                return decided.effects
 
-    async def orphans(self, provider: str, sent_since: int) -> Orphans:
-        """Count what the removal of a provider would leave; read beside the writer."""
-        return await self._read(lambda db: upkeep.count_orphans(db, provider, sent_since))
+    def _match_again(self, db: Db, log: Log, seqs: Collection[int], now: int) -> list[Effect]:
+        found = [log.matching.match_again(db, seq, now) for seq in sorted(unmatched(self._db, seqs))]
+        return [effect for effect in found if effect is not None]
 
-    async def note_down(self, since: Mapping[str, int]) -> None:
-        """Keep since when all providers of these channels are down."""
-        await self._commit(lambda db: upkeep.note_down(db, since))
+    def _look_once_more(self, db: Db, there: Mapping[int, Log], now: int) -> list[Effect]:
+        """Match receipts that were kept while the outcome that they fit was committed by somebody else."""
+        if not self._others and len(there) == 1:
+            return []
+        found = dict(unmatched_by_ids(self._db, self._to_look)) if self._to_look else {}
+        if self._lease.clock() - self._swept_at >= SWEPT_EVERY:
+            lately = unmatched_lately(self._db, now - SWEPT_FOR * SECOND, self._swept_to, SWEPT_AT_ONCE)
+            found |= lately
+            self._swept_at = self._lease.clock()
+            self._swept_to = max(lately) if len(lately) == SWEPT_AT_ONCE else 0
+        of = logs_of_reports(self._db, list(found.values()), self.namespace)
+        groups: defaultdict[int, list[int]] = defaultdict(list)
+        for seq, number in zip(found, of, strict=True):
+            if number is not None:
+                groups[number].append(seq)
+        effects: list[Effect] = []
+        for number, seqs in groups.items():
+            if (log := there.get(number)) is not None:
+                db.enter(number)
+                effects += self._match_again(db, log, seqs, now)
+            else:
+                inbox.put(self._db, number, Kind.UNMATCHED, seqs)
+        return effects
 
-    async def retime(self, back: int, now: int, longest: int) -> None:
-        """Bring due times in line with a clock that was put back."""
-
-        def retime(db: Db) -> None:
-            if back:
-                self._outbox.note_step(db)
-            waiting.retime(db, self._back(back), self._common_now(db, now) + longest)
-
-        await self._commit(retime)
-
-    async def hasten(self, due: Mapping[int, int]) -> None:
-        """Let waiting messages be due earlier."""
-        await self._commit(lambda db: waiting.hasten(db, due))
-
-    async def counts(self) -> Counts:
-        """The sums of what is open."""
-        return await self._commit(upkeep.counts)
-
-    async def open_work(self) -> Open:
-        """What hasn't ended; read beside the writer, since it scans all that waits."""
-        return await self._read(upkeep.open_work)
-
-    async def account(self) -> Account:
-        """Where all messages are; read beside the writer, since it counts all that has ended."""
-        return await self._read(upkeep.account)
+    # Orders
 
     async def decide(self, order: Order, at: int, providers: Collection[str]) -> Decided:
-        """Carry out an operator's order."""
+        """Carry out an operator's order; what is about a message of another log by the worker that has it."""
+        if order.verb in PAUSE_ORDERS:  # also of what only others have
+            known = await self._try(lambda _db: live_providers(self._db).union(providers))
+            return await super().decide(order, at, known)
+        if order.kind not in {ItemKind.MESSAGE, ItemKind.EVENT, ItemKind.RECEIPT}:
+            return await super().decide(order, at, providers)
+        decided, handed = await self._try(lambda db: self._decide(db, order, at, providers))
+        if not handed:
+            return decided
+        await self._await_answers(handed)
+        decided, left = _answered(decided, handed, await self._take_back(handed))
+        if left:  # whoever had it may be gone by now
+            again = order._replace(keys=tuple(left))
+            more, handed = await self._try(lambda db: self._decide(db, again, at, providers))
+            more, left = _answered(more, handed, await self._take_back(handed))
+            decided = Decided(
+                (*decided.done, *more.done),
+                {**decided.skipped, **more.skipped, **dict.fromkeys(left, UNANSWERED)},
+                (*decided.effects, *more.effects),
+            )
+        return decided
 
-        def decide(db: Db) -> Decided:
-            known = providers_elsewhere(db, self._lease.worker, self._clock.given).union(providers)
-            return self._decisions.carry_out(db, order, at, known)
+    def _decide(
+        self, db: Db, order: Order, at: int, providers: Collection[str]
+    ) -> tuple[Decided, Mapping[int, Sequence[str]]]:
+        """Carry out what is this worker's, or nobody's; return also what was handed on, by rows' numbers."""
+        of = logs_of_keys(self._db, order, self.namespace)
+        groups: defaultdict[int, list[str]] = defaultdict(list)
+        for key in order.keys:
+            groups[of.get(key, self._own.number)].append(key)
+        found = []
+        effects: list[Effect] = []
+        handed: dict[int, Sequence[str]] = {}
+        for number, keys in groups.items():
+            mine = order._replace(keys=tuple(keys))
+            if (log := self._logs.get(number)) is not None:
+                db.enter(number)
+                effects += self._repeat(db, log, at)
+                decided = log.decisions.carry_out(db, mine, at, providers)
+                self._have(log, [each.taken for each in decided.effects if each.taken is not None])
+                found.append(decided)
+            elif logs.keep_free(self._db, number, self._neighbours.over):
+                log = self._opened(db, number)
+                self._repeat(db, log, at)
+                decided = log.decisions.carry_out(db, mine, at, providers)
+                found.append(decided._replace(effects=()))  # whoever takes the log over finds them
+            else:
+                handed[inbox.put(self._db, number, Kind.ORDER, inbox.of_order(mine, at))] = keys
+        done = [key for each in found for key in each.done]
+        skipped = {key: why for each in found for key, why in each.skipped.items()}
+        effects += [effect for each in found for effect in each.effects]
+        in_force = next((each.pauses for each in found if each.pauses is not None), None)
+        return Decided(tuple(done), skipped, tuple(effects), in_force), handed
 
-        return await self._try(decide)
+    def _repeat(self, db: Db, log: Log, now: int) -> Sequence[Effect]:
+        """Report what the queue handed out again at other workers: an order might forget it unreported."""
+        rows = inbox.read_inbox(self._db, [log.number], [Kind.REPEATS])
+        inbox.delete(self._db, [row.seq for row in rows])
+        return [effect for row in rows for effect in self._carry_out(db, log, row, now)]
+
+    async def _await_answers(self, handed: Mapping[int, Sequence[str]]) -> None:
+        """Wait until all are carried out, or somebody who has their logs would have been found to be gone."""
+        with anyio.move_on_after(max(ANSWERED_WITHIN, self._lease.seconds + ENDED_WITHIN)):
+            while True:
+                found = await self._try(Look(lambda _db: inbox.answers(self._db, handed)))
+                if len(found) == len(handed):
+                    return
+                await anyio.sleep(ASKED_EVERY)
+
+    async def _take_back(self, handed: Collection[int]) -> Mapping[int, Any]:
+        return await self._try(lambda _db: inbox.take_back(self._db, handed))
+
+    # Upkeep
 
     async def keep_clock(self, record: str) -> None:
         """The database's clock is everybody's."""
 
     async def prune(self, before: int, limit: int) -> int:
-        """Forget messages of days that are over; make tomorrow's partitions ahead of its takes."""
-        due: list[int] = []
+        """Delete old ended messages, also of logs that nobody has."""
 
-        def prune(db: Db) -> retention.PrunedPortion:
-            due[:] = [day + 1 for day in self._checked]
-            self._checked.clear()
-            ahead = max(WallClock().now() - self._clock.now(db), 0)  # forgotten is forgotten for all
-            pruned = retention.prune(db, self._lease.worker, self._days.today, before - ahead, limit)
-            there = self._days.look(db)
-            due[:] = [day for day in due if day not in there]
-            if self._days.today not in there:
-                self._days.today = max(there, default=0)
-            return pruned
+        def prune(db: Db) -> int:
+            ahead = max(WallClock().now() - self._clock.now(self._db), 0)  # what is deleted is so for all
+            by = before - ahead
+            deleted = sum(log.retention.step(db, by, limit) for log in self._each(db))
+            deleted += self._prune_left(db, by, limit)
+            logs.forget_workers(self._db, by)
+            self._answered = inbox.forget_answers(self._db, self._answered)
+            return deleted + upkeep.delete_others(db, by, limit)
 
-        pruned = await self._commit(prune)
-        if pruned.is_drop_due or due:
-            await self._keep_days(due)
-        return pruned.deleted
+        return await self._commit(prune)
 
-    async def _keep_days(self, due: Sequence[int]) -> None:
-        """Make and drop days beside the writer."""
-        today = self._days.today
+    def _prune_left(self, db: Db, before: int, limit: int) -> int:
+        """Delete a portion from one of the logs that nobody has: from the next one each time."""
+        number = logs.lock_old(self._db, self._neighbours.over, before, self._pruned_to)
+        if number is None:
+            return 0
+        self._pruned_to = number
+        db.enter(number)
+        return self._sweeps.setdefault(number, RetentionSweep()).step(db, before, limit)
 
-        def keep() -> None:
-            with self._connect() as db:
-                for day in due:
-                    make_day(db, day)
-                retention.drop_retired(db, today)
-
-        with suppress(psycopg.Error, JournalError):  # in a minute again; the writer reports what stays broken
-            await self._read_in(keep)
-
-    async def give_back(self, limit: int) -> int:  # noqa: ARG002  # a dropped day leaves nothing to give back
+    async def give_back(self, limit: int) -> int:  # noqa: ARG002  # the server does that itself
         """Give room back to the disk: the server does."""
         return 0
 
     async def cut_log(self) -> bool:
         """Empty what is kept beside the tables; the server's own log is beyond a journal's reach."""
         return True
+
+    # The lease, and limits that workers share
 
     async def renew(self) -> None:
         """Return when the lease was renewed within the last second, or by a slow commit since this call."""
@@ -470,23 +629,6 @@ class PostgresqlJournal(LeasedCommits):
         """Let the other workers probe a provider at once."""
         await self._pacing.free_probe(provider)
 
-    async def follow(self, now: int, providers: Collection[str]) -> FromOthers:
-        """Adopt what ended workers left; return what other workers did."""
-
-        def look(db: Db) -> tuple[News, Mapping[int, object]]:
-            self._follower.note(db, providers)
-            news = self._follower.look(db, now, self._clock.given)
-            return news, self._missed.wake(db)
-
-        # First: the line has to know what was adopted before it reports the events of that.
-        counts = await self._read_in(self._counting.count) if self._counting.is_due else None
-        news, woken = await self._commit(look)
-        self._follower.remember(news.versions)
-        self._missed.forget(woken)
-        if counts is None:
-            return news.found
-        return news.found._replace(waiting=counts.waiting, paused=counts.paused)
-
     def has_room(self) -> bool:
         """Whether more may be taken in."""
         return not self.full
@@ -507,10 +649,15 @@ class PostgresqlJournal(LeasedCommits):
             return await self._again(partial(self._try_to_read, query), error)
 
     async def _try_to_read(self, query: Callable[[Db], T]) -> T:
+        return await self._look_beside(lambda connection: query(Database(connection)))
+
+    async def _look_beside(self, query: Callable[[Connected], T]) -> T:
+        """Run a query on one snapshot, in a connection of its own."""
+
         def run() -> T:
-            with self._reading() as db:
-                db.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
-                return query(db)
+            with self._reading() as connection:
+                connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+                return query(connection)
 
         try:
             return await self._read_in(run)
@@ -520,7 +667,7 @@ class PostgresqlJournal(LeasedCommits):
     async def _why_stalled(self) -> str:
         pid = self._db.info.backend_pid
         try:
-            found = await self._try_to_read(lambda db: blocked_by(db, pid))
+            found = await self._look_beside(lambda connection: blocked_by(connection, pid))
         except JournalError:
             found = None
         return found or "nobody's lock; the server waits for its standby, or hangs"
@@ -530,27 +677,33 @@ class PostgresqlJournal(LeasedCommits):
         super()._end()
 
     def _forget_uncommitted(self) -> None:
-        self._checked.clear()
-        self._days_changed = True
-        self._follower.forget_uncommitted()
+        self._noted = None
+        super()._forget_uncommitted()
 
     def close(self) -> None:
         """Close the connections."""
         self._counting.close()
         self._db.close()
 
-    def _run(self, db: Db, batch: Sequence[Pending]) -> None:
-        if self._days_changed:  # perhaps: another worker may have dropped the day of what is put in
-            self._days.today = max(self._days.look(db), default=0)
-            self._days_changed = False
-        for group in _grouped(batch):
-            first = group[0].operation
-            if isinstance(first, _Change):
-                changes = [each.operation for each in group if isinstance(each.operation, _Change)]
-                for request, result in zip(group, _recorded(self._matching, db, changes), strict=True):
-                    request.result = result
-            else:
-                group[0].result = first(db)
+
+def _answered(
+    decided: Decided, handed: Mapping[int, Sequence[str]], answers: Mapping[int, Any]
+) -> tuple[Decided, Sequence[str]]:
+    """What was decided with the answers of others, and the keys that nobody answered."""
+    done, skipped = list(decided.done), dict(decided.skipped)
+    left: list[str] = []
+    for seq, keys in handed.items():
+        if (answer := answers.get(seq)) is None:
+            left += keys
+        else:
+            done += answer[0]
+            skipped |= answer[1]
+    return decided._replace(done=tuple(done), skipped=skipped), left
+
+
+def _forwarded(reports: Sequence[Reported]) -> list[MatchedReceipt]:
+    """What reports did that go to another worker; one of a recipient needs nothing but that it is ours."""
+    return [MatchedReceipt("noted" if isinstance(each, RecipientReport) else FORWARDED) for each in reports]
 
 
 def _grouped(batch: Sequence[Pending]) -> Iterator[Sequence[Pending]]:
@@ -572,13 +725,10 @@ def _grouped(batch: Sequence[Pending]) -> Iterator[Sequence[Pending]]:
         yield group
 
 
-def _recorded(matching: Matching, db: Db, changes: Sequence[_Change]) -> list[Recorded]:
-    """Record the steps of several callers; return to each what concerns its own messages."""
-    done = matching.change(db, [step for change in changes for step in change.steps])
-    found = []
-    for change in changes:
-        mine = [step.entry.id for step in change.steps]
-        effects = [effect for id_ in mine for effect in done.effects.get(id_, ())]
-        settled, elsewhere = set(mine) & set(done.settled), set(mine) & set(done.elsewhere)
-        found.append(Recorded(settled, effects, elsewhere))
+def _recorded(db: Db, changes: Sequence[_Change]) -> list[Recorded]:
+    """Record the steps of several callers; each is told which of its messages are settled."""
+    done = changes[0].change(db, [step for change in changes for step in change.steps])
+    settled = set(done.settled)
+    found = [Recorded(settled.intersection(step.entry.id for step in each.steps)) for each in changes]
+    found[0] = found[0]._replace(effects=done.effects)
     return found

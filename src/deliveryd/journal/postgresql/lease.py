@@ -13,36 +13,35 @@ from collections.abc import Callable, Sequence
 from typing import LiteralString, NamedTuple
 
 from deliveryd.errors import JournalError
-from deliveryd.journal.postgresql.asking_anew import ask_anew
-from deliveryd.journal.postgresql.connection import Db
+from deliveryd.journal.postgresql.connection import Connected
+from deliveryd.journal.postgresql.database import Database
 from deliveryd.journal.postgresql.database_clock import INSTANT, DatabaseClock, FollowedClock
-from deliveryd.journal.postgresql.elsewhere import providers_elsewhere
 from deliveryd.journal.postgresql.halt import HALTED, CommitsLost, JournalHalted, check_not_halted, own_name
-from deliveryd.journal.postgresql.schema import FORMAT, LOG_BITS, lock_schema, writable_format
-from deliveryd.journal.postgresql.service import belong_to
+from deliveryd.journal.postgresql.schema import FORMAT, lock_schema, writable_format
+from deliveryd.journal.sql.service import belong_to
 from deliveryd.model import SECOND
 
 _RENEW = f"""
-UPDATE worker SET commits = commits + 1,
+UPDATE main.worker SET commits = commits + 1,
     renewed_at = coalesce(timestamptz 'epoch' + %s::int8 * interval '1 microsecond', statement_timestamp())
 WHERE id = %s AND began_at = %s AND commits = %s AND ended IS NULL
 RETURNING {INSTANT.format("%s")}
 """
-_IN_FORCE = "SELECT 1 FROM worker WHERE id = %s AND began_at = %s AND commits = %s AND ended IS NULL"
+_IN_FORCE = "SELECT 1 FROM main.worker WHERE id = %s AND began_at = %s AND commits = %s AND ended IS NULL"
 # A session that stands still within a transaction holds its row as long as the server lets it: nobody waits.
 _FENCE = """
-UPDATE worker SET ended = 'fenced' WHERE id = (
-    SELECT id FROM worker WHERE id = %s AND commits = %s AND ended IS NULL FOR UPDATE SKIP LOCKED)
+UPDATE main.worker SET ended = 'fenced' WHERE id = (
+    SELECT id FROM main.worker WHERE id = %s AND commits = %s AND ended IS NULL FOR UPDATE SKIP LOCKED)
 """
 _BEGIN = f"""
-INSERT INTO worker (name, began_at, format, lease, renewed_at) VALUES (%s, %s, %s, %s,
+INSERT INTO main.worker (name, began_at, format, lease, renewed_at) VALUES (%s, %s, %s, %s,
     timestamptz 'epoch' + {INSTANT.format("%s")} * interval '1 microsecond') RETURNING id
 """
-_BEGIN_LOG = f"UPDATE worker SET settled = id << {LOG_BITS}, holder = id WHERE id = %s"
-_FOLDED = "SELECT commits FROM worker WHERE id = 0"
-"""The highest number of a worker whose row was deleted: see `adoption.fold`."""
+_FORGOTTEN = "SELECT commits FROM main.worker WHERE id = 0"
+"""The highest number of a worker whose row was deleted: see `logs.forget_workers`."""
 
-_LIVE = "SELECT id, name, lease, commits FROM worker WHERE ended {} ORDER BY id"
+_PROVIDERS = "SELECT unnest(providers) FROM main.worker WHERE ended IS NULL"
+_LIVE = "SELECT id, name, lease, commits FROM main.worker WHERE ended {} ORDER BY id"
 
 WATCHED_EVERY = 0.5
 """Least seconds between two looks at the other workers' counters."""
@@ -57,14 +56,8 @@ RELEASED = "released"
 ORDERED = "ordered"
 """How a lease ended that an operator ended: attempts may go on until it would have been over by itself."""
 
-LEFT_OVER = "left"
-"""The same of a row that was nobody's: of attempts at providers that the adopter of their worker lacks."""
-
-FOLDED = "folded"
-"""The same of a worker whose row is gone, since others have all that it had: only its name is kept."""
-
 _EARLY = f"IN ('{ORDERED}', '{HALTED}')"
-_RELEASE = f"UPDATE worker SET ended = '{RELEASED}' WHERE id = %s AND ended IS NULL"
+_RELEASE = f"UPDATE main.worker SET ended = '{RELEASED}' WHERE id = %s AND ended IS NULL"
 ATTEMPTS_MAY_GO_ON = f"({{0}}.ended {_EARLY} AND {{0}}.id <> ALL(%(over)s::int8[]))"
 """SQL for whether a worker whose lease was ended early may still be making attempts; `{0}` is its row.
 
@@ -104,7 +97,7 @@ class Lease:
         self._sent_at = began_at
         self._commits = 0
 
-    def renew(self, db: Db) -> None:
+    def renew(self, db: Connected) -> None:
         """Begin a commit with it. Raises Fenced or CommitsLost: then nothing may be committed."""
         self._sent_at = self.clock()
         given = self.database_clock.given
@@ -113,7 +106,7 @@ class Lease:
             raise self._refused(db)
         self.followed_clock.note(row[0], self._sent_at)
 
-    def check(self, db: Db) -> None:
+    def check(self, db: Connected) -> None:
         """Raise Fenced or CommitsLost where `renew` would."""
         if db.execute(_IN_FORCE, (self.worker, self.born_at, self._commits)).fetchone() is None:
             raise self._refused(db)
@@ -128,7 +121,7 @@ class Lease:
         """Seconds since the last renewal was sent that is committed."""
         return self.clock() - self.renewed_at
 
-    def took_place(self, db: Db) -> bool:
+    def took_place(self, db: Connected) -> bool:
         """Whether a commit took place whose answer was lost. Raises Fenced or CommitsLost.
 
         Its session may still be at it, as while it waits for a standby: then the row is locked.
@@ -140,10 +133,10 @@ class Lease:
             raise self._refused(db)
         return False
 
-    def _refused(self, db: Db) -> JournalError:
+    def _refused(self, db: Connected) -> JournalError:
         """Why this worker may commit nothing more."""
         commits, ended = self._row(db)
-        if commits is None and self.worker <= _folded(db):  # what was left is adopted, and the row deleted
+        if commits is None and self.worker <= _forgotten(db):  # what was left is adopted, and the row deleted
             return Fenced("another worker took over, and everything this one had")
         if commits is None or commits < self._commits:
             return CommitsLost(self.worker, self._commits, commits)
@@ -156,17 +149,17 @@ class Lease:
             return Fenced("an operator ended this worker: see deliveryd decisions --verb fence")
         return Fenced(f"another worker took over: this one's lease is {ended or 'used by another process'}")
 
-    def _row(self, db: Db, locked: LiteralString = "") -> tuple[int | None, str | None]:
+    def _row(self, db: Connected, locked: LiteralString = "") -> tuple[int | None, str | None]:
         """The counter, and how the lease was ended."""
         row = db.execute(
-            f"SELECT commits, ended FROM worker WHERE id = %s AND began_at = %s {locked}",
+            f"SELECT commits, ended FROM main.worker WHERE id = %s AND began_at = %s {locked}",
             (self.worker, self.born_at),
         ).fetchone()
         return (None, None) if row is None else (row[0], row[1])
 
 
-def _folded(db: Db) -> int:
-    row = db.execute(_FOLDED).fetchone()
+def _forgotten(db: Connected) -> int:
+    row = db.execute(_FORGOTTEN).fetchone()
     return 0 if row is None else int(row[0])
 
 
@@ -218,9 +211,6 @@ class Neighbours:
         self.over: Sequence[int] = ()
         """Those whose leases were ended early, by an operator or a loss, and would be over by now anyway."""
 
-        self.providers: frozenset[str] = frozenset()
-        """The providers that others have, or had until a short while ago, at the last look."""
-
     def note_connected(self) -> None:
         """The connection is a new one."""
         self._steady_since = self._lease.clock()
@@ -235,7 +225,7 @@ class Neighbours:
         """Whether the next commit should look."""
         return self._lease.clock() - self._looked_at >= min(WATCHED_EVERY, self.interval)
 
-    def look(self, db: Db) -> None:
+    def look(self, db: Connected) -> None:
         """Look at their counters, within a commit of this worker, and fence those whose leases are over."""
         now = self._looked_at = self._lease.clock()
         if self._lease.age > 2 * self.interval:
@@ -247,7 +237,6 @@ class Neighbours:
         over = [each for each in over if each in others]
         fenced = {each.id for each in over if now - self._steady_since >= each.lease and fence(db, each)}
         self.live = [each for each in others if each.id not in fenced]
-        self.providers = providers_elsewhere(db, self._lease.worker, self._lease.database_clock.given)
 
 
 def boot_time() -> float:
@@ -255,34 +244,33 @@ def boot_time() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
-def live_workers(db: Db) -> list[LiveWorker]:
+def live_workers(db: Connected) -> list[LiveWorker]:
     """The workers whose leases nobody ended."""
     return _workers(db, "IS NULL")
 
 
-def ended_early(db: Db) -> list[LiveWorker]:
+def live_providers(db: Connected) -> frozenset[str]:
+    """The providers that workers have whose leases nobody ended."""
+    return frozenset(name for (name,) in db.execute(_PROVIDERS))
+
+
+def ended_early(db: Connected) -> list[LiveWorker]:
     """The workers that an operator or a loss ended: until their leases would be over, attempts may go on."""
     return _workers(db, _EARLY)
 
 
-def _workers(db: Db, ended: LiteralString) -> list[LiveWorker]:
+def _workers(db: Connected, ended: LiteralString) -> list[LiveWorker]:
     rows = db.execute(_LIVE.format(ended)).fetchall()
     return [LiveWorker(id_, name, lease / SECOND, commits) for id_, name, lease, commits in rows]
 
 
-def fence(db: Db, worker: LiveWorker) -> bool:
-    """End a worker's lease, if its counter is still what was seen and no commit is under way.
-
-    What waits for an answer that it may have asked for is due: another one asks anew.
-    """
-    if db.execute(_FENCE, (worker.id, worker.commits)).rowcount != 1:
-        return False
-    ask_anew(db)
-    return True
+def fence(db: Connected, worker: LiveWorker) -> bool:
+    """End a worker's lease, if its counter is still what was seen and no commit is under way."""
+    return db.execute(_FENCE, (worker.id, worker.commits)).rowcount == 1
 
 
 def begin_work(
-    db: Db,
+    db: Connected,
     lease: float,
     at: int,
     clock: Callable[[], float],
@@ -290,7 +278,7 @@ def begin_work(
     *,
     service: str | None = None,
 ) -> Lease:
-    """Begin as a new worker, with a log of its own. What ended ones left is adopted later.
+    """Begin as a new worker, without a log yet.
 
     Raises JournalHalted, and JournalUnusable if the journal was moved or upgraded beyond this program, or
     belongs to another service than that at the address `service`.
@@ -301,18 +289,15 @@ def begin_work(
         writable_format(db)  # it may have been moved since it was opened
         check_not_halted(db)
         if service is not None:
-            belong_to(db, service)
+            belong_to(Database(db), service)
         row = own_name(), at, FORMAT, round(lease * SECOND), database_clock.given
         (id_,) = db.execute(_BEGIN, row).fetchone() or (0,)
-        db.execute(_BEGIN_LOG, (id_,))
         begun = Lease(id_, lease, clock, began_at, database_clock, born_at=at)
         asked_at = clock()
         begun.followed_clock.note(database_clock.now(db), asked_at)
     return begun
 
 
-def release_lease(db: Db, lease: Lease) -> None:
-    """End this worker's own lease: others may adopt at once."""
-    with db.transaction():
-        db.execute(_RELEASE, (lease.worker,))
-        ask_anew(db)
+def release_lease(db: Connected, lease: Lease) -> None:
+    """End this worker's own lease: others may have its logs at once."""
+    db.execute(_RELEASE, (lease.worker,))

@@ -11,14 +11,20 @@ import anyio
 import psycopg
 
 from deliveryd.journal.event_json import EventWriter
+from deliveryd.journal.log import LogTerms
 from deliveryd.journal.place import JournalDatabase
 from deliveryd.journal.postgresql.commits import Work, translated_at_opening
-from deliveryd.journal.postgresql.connection import Db, connect_to_read, connect_to_write, longest_idle
+from deliveryd.journal.postgresql.connection import Connected, connect_to_read, connect_to_write, longest_idle
+from deliveryd.journal.postgresql.database import Database
 from deliveryd.journal.postgresql.database_clock import DatabaseClock
 from deliveryd.journal.postgresql.halt import own_name
 from deliveryd.journal.postgresql.journal import PostgresqlJournal
 from deliveryd.journal.postgresql.lease import begin_work, boot_time, live_workers
-from deliveryd.journal.postgresql.schema import prepare_schema
+from deliveryd.journal.postgresql.logs import take_first
+from deliveryd.journal.postgresql.schema import lock_schema, prepare_schema
+from deliveryd.journal.sql import upkeep
+from deliveryd.journal.sql.emptying import EMPTIED
+from deliveryd.journal.sql.provider_ids import IdsInOneIndex
 from deliveryd.model import Clock, WallClock
 from deliveryd.runtime.threads import Blocking, in_thread, own_thread
 from deliveryd.telemetry.log_events import Event, log
@@ -64,9 +70,13 @@ async def open_shared_journal(
                 worker=own_name(),
                 workers=await write(partial(_as_told, partial(_others, db, mine.worker))),
             )
-            work = Work(db, connect, mine, write, observe)
-            make = partial(PostgresqlJournal, work, partial(connect_to_read, source), blocking or in_thread)
-            events = EventWriter(details_field)
+            own = await write(partial(_as_told, partial(_first_log, db, mine.worker)))
+            terms = LogTerms(
+                EventWriter(details_field),
+                upkeep.namespace_of(Database(db)),
+                "" if keep_variables else EMPTIED,
+                IdsInOneIndex(),
+            )
             again = partial(
                 open_shared_journal,
                 source,
@@ -78,7 +88,9 @@ async def open_shared_journal(
                 clock=clock,
                 boot_time=boot_time,
             )
-            make = partial(make, events, keeps_variables=keep_variables, clock=clock, under_next_lease=again)
+            work, read = Work(db, connect, mine, write, observe), partial(connect_to_read, source)
+            make = partial(PostgresqlJournal, work, own, terms, read, blocking or in_thread)
+            make = partial(make, clock=clock, under_next_lease=again)
             journal = await write(partial(_as_told, make))
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(journal.run)
@@ -90,7 +102,13 @@ async def open_shared_journal(
             (db if journal is None else journal).close()
 
 
-def _others(db: Db, worker: int) -> list[str]:
+def _first_log(db: Connected, worker: int) -> int:
+    with db.transaction():
+        lock_schema(db)
+        return take_first(db, worker)
+
+
+def _others(db: Connected, worker: int) -> list[str]:
     return [each.name for each in live_workers(db) if each.id != worker]
 
 

@@ -20,9 +20,9 @@ import psycopg
 
 from deliveryd.journal.base import Allotment
 from deliveryd.journal.postgresql.commits import translated
-from deliveryd.journal.postgresql.connection import Db
+from deliveryd.journal.postgresql.connection import Connected
+from deliveryd.journal.postgresql.database import plain
 from deliveryd.journal.postgresql.database_clock import INSTANT, DatabaseClock
-from deliveryd.journal.postgresql.values import plain
 from deliveryd.model import SECOND, Clock
 from deliveryd.runtime.threads import Blocking
 
@@ -36,36 +36,36 @@ _ASKED = f"(SELECT {INSTANT.format('%(at)s')} AS at)"
 _ALLOT = f"""
 WITH asked AS MATERIALIZED {_ASKED},
 granted AS (
-    UPDATE pace SET next_at = %(cost)s + CASE
+    UPDATE main.pace SET next_at = %(cost)s + CASE
         WHEN next_at BETWEEN asked.at AND asked.at + %(longest)s THEN next_at ELSE asked.at END
     FROM asked WHERE provider = %(provider)s
         AND next_at NOT BETWEEN asked.at + %(ahead)s + 1 AND asked.at + %(longest)s
     RETURNING next_at - %(cost)s - asked.at AS delay)
 SELECT (SELECT delay FROM granted), pace.next_at - asked.at - %(ahead)s
-FROM asked, pace WHERE provider = %(provider)s
+FROM asked, main.pace AS pace WHERE provider = %(provider)s
 """
-_FIRST = "INSERT INTO pace VALUES (%(provider)s, 0) ON CONFLICT DO NOTHING"
+_FIRST = "INSERT INTO main.pace VALUES (%(provider)s, 0) ON CONFLICT DO NOTHING"
 _CLAIM = f"""
 WITH asked AS MATERIALIZED {_ASKED},
 claimed AS (
-    INSERT INTO probe AS p SELECT %(provider)s, at, at + %(pause)s FROM asked
+    INSERT INTO main.probe AS p SELECT %(provider)s, at, at + %(pause)s FROM asked
     ON CONFLICT (provider) DO UPDATE SET since = excluded.since,
         until = excluded.since + least(greatest(%(pause)s, p.until - p.since), %(longest)s)
     WHERE excluded.since NOT BETWEEN p.since - {SECOND} AND p.until
     RETURNING 1)
-SELECT EXISTS (SELECT FROM claimed), (SELECT until - at FROM probe, asked WHERE provider = %(provider)s)
+SELECT EXISTS (SELECT FROM claimed), (SELECT until - at FROM main.probe, asked WHERE provider = %(provider)s)
 """
-_FREE = "DELETE FROM probe WHERE provider = %(provider)s"
+_FREE = "DELETE FROM main.probe WHERE provider = %(provider)s"
 
 
 class Pacing:
     """Asks for a worker's share. `clock` None: the database's. Each method raises JournalError."""
 
-    def __init__(self, connect: Callable[[], Db], run: Blocking, clock: Clock | None) -> None:
+    def __init__(self, connect: Callable[[], Connected], run: Blocking, clock: Clock | None) -> None:
         self._connect = connect
         self._run_in = run
         self._clock = DatabaseClock(clock)
-        self._db: Db | None = None
+        self._db: Connected | None = None
         self._turn = threading.Lock()
 
     async def allot(self, provider: str, interval: float, wanted: int) -> Allotment:

@@ -8,17 +8,16 @@ from typing import NamedTuple, TypeVar
 import psycopg
 
 from deliveryd.errors import JournalLocked
+from deliveryd.journal.log import LOG_BITS
 from deliveryd.journal.orders import Action, ItemKind, Order
 from deliveryd.journal.place import JournalDatabase
-from deliveryd.journal.postgresql.asking_anew import ask_anew
 from deliveryd.journal.postgresql.commits import translated
-from deliveryd.journal.postgresql.connection import Db, connect_to_read, connect_to_write
-from deliveryd.journal.postgresql.elsewhere import providers_elsewhere
+from deliveryd.journal.postgresql.connection import Connected, connect_to_read, connect_to_write
+from deliveryd.journal.postgresql.database import Database, plain
 from deliveryd.journal.postgresql.halt import Loss, accept_losses, losses
-from deliveryd.journal.postgresql.lease import FOLDED, LEFT_OVER, ORDERED, live_workers
-from deliveryd.journal.postgresql.schema import LOG_BITS, check_readable, lock_schema
-from deliveryd.journal.postgresql.service import keep_service, kept_service
-from deliveryd.journal.postgresql.values import plain
+from deliveryd.journal.postgresql.lease import ORDERED, live_providers, live_workers
+from deliveryd.journal.postgresql.schema import check_readable, lock_schema
+from deliveryd.journal.sql.service import keep_service, kept_service
 from deliveryd.model import SECOND
 from deliveryd.states import State
 
@@ -29,38 +28,40 @@ _SESSION_LIMIT = 3.0
 
 _WORKERS = f"""
 WITH held AS (
-    SELECT coalesce(v.holder, v.id) AS holder,
-        coalesce(sum(m.taken), 0)::int8 AS taken, coalesce(sum(m.ready), 0)::int8 AS ready,
-        coalesce(sum(m.sending), 0)::int8 AS sending, sum((SELECT count(*) FROM event e
-            WHERE e.seq > v.settled AND e.seq < (v.id + 1) << {LOG_BITS})
-            + (SELECT count(*) FROM inbox i WHERE i.log = v.id))::int8 AS events
-    FROM worker v LEFT JOIN (
-        SELECT owner, count(*) FILTER (WHERE state = {State.TAKEN:d}) AS taken,
+    SELECT l.holder, sum(m.taken)::int8 AS taken, sum(m.ready)::int8 AS ready,
+        sum(m.sending)::int8 AS sending,
+        sum((SELECT count(*) FROM main.event e WHERE e.seq > l.settled
+            AND e.seq < (l.number + 1) << {LOG_BITS}))::int8 AS events
+    FROM main.log l CROSS JOIN LATERAL (
+        SELECT count(*) FILTER (WHERE state = {State.TAKEN:d}) AS taken,
             count(*) FILTER (WHERE state = {State.READY:d}) AS ready,
             count(*) FILTER (WHERE state = {State.SENDING:d}) AS sending
-        FROM message WHERE owner > 0 GROUP BY owner) AS m ON m.owner = v.id
-    WHERE v.holder IS NOT NULL OR m.owner IS NOT NULL GROUP BY coalesce(v.holder, v.id))
+        FROM main.message WHERE log = l.number AND ended_at IS NULL AND due_at IS NULL) AS m
+    WHERE l.holder IS NOT NULL GROUP BY l.holder)
 SELECT w.id, w.name, w.began_at, w.lease / {SECOND}::float8, w.commits,
     greatest(extract(epoch FROM clock_timestamp() - w.renewed_at), 0)::float8, w.ended,
     coalesce(held.taken, 0), coalesce(held.ready, 0), coalesce(held.sending, 0), coalesce(held.events, 0),
     w.providers
-FROM worker w LEFT JOIN held ON held.holder = w.id
-WHERE w.ended IS NULL OR held.taken + held.ready + held.sending + held.events > 0
+FROM main.worker w LEFT JOIN held ON held.holder = w.id
+WHERE w.id > 0 AND (w.ended IS NULL OR held.taken + held.ready + held.sending + held.events > 0)
 ORDER BY w.id
 """
-_BEHIND = "SELECT w.id FROM worker w JOIN version v ON v.kind = 'pauses' AND w.pauses < v.number"
-_HELD = "SELECT id, state FROM message WHERE owner = %s ORDER BY id"
-_FENCE = f"UPDATE worker SET ended = '{ORDERED}' WHERE id = %s AND ended IS NULL"
+_BEHIND = "SELECT w.id FROM main.worker w JOIN main.version v ON v.kind = 'pauses' AND w.pauses < v.number"
+_HELD = f"""
+SELECT m.id, m.state FROM main.log l JOIN main.message m ON m.log = l.number
+WHERE l.holder = %s AND m.ended_at IS NULL AND m.due_at IS NULL
+    AND m.state IN ({State.TAKEN:d}, {State.READY:d}, {State.SENDING:d}) ORDER BY m.id
+"""
+_FENCE = f"UPDATE main.worker SET ended = '{ORDERED}' WHERE id = %s AND ended IS NULL"
 _HOW_ENDED = f"""
 SELECT ended FROM (
-    SELECT ended, id FROM worker WHERE id > 0 AND ended IS NOT NULL AND %(name)s IN (name, id::text)
-    UNION ALL SELECT '{ORDERED}', 0 FROM decision
-    WHERE verb = '{Action.FENCE}' AND kind = '{ItemKind.WORKER}' AND key = %(name)s
-    UNION ALL SELECT '{FOLDED}', -1 FROM former WHERE %(name)s IN (name, id::text)) AS ended
-ORDER BY ended = '{FOLDED}', ended = '{LEFT_OVER}', id DESC LIMIT 1
+    SELECT ended, id FROM main.worker WHERE id > 0 AND ended IS NOT NULL AND %(name)s IN (name, id::text)
+    UNION ALL SELECT '{ORDERED}', 0 FROM main.decision
+    WHERE verb = '{Action.FENCE}' AND kind = '{ItemKind.WORKER}' AND key = %(name)s) AS ended
+ORDER BY id DESC LIMIT 1
 """
 _RECORD = """
-INSERT INTO decision (at, verb, kind, key, message_id, "user", caller, reason)
+INSERT INTO main.decision (at, verb, kind, key, message_id, "user", caller, reason)
 VALUES (%s, %s, %s, %s, NULL, %s, %s, %s)
 """
 
@@ -70,8 +71,7 @@ class WorkerRecord(NamedTuple):
 
     `lease` and `still` are seconds: how long its lease is, and for how long its counter `commits` stood still
     by the database's clock. `ended` None: nobody ended its lease. `taken`, `ready`, `sending`: messages.
-    `events`: those that the service hasn't accepted, also those that others left in its inbox. What it took
-    over from others is among them.
+    `events`: those that the service hasn't accepted. What it took over from others is among them.
     """
 
     id: int
@@ -116,13 +116,13 @@ class Workers:
         return self._run(connect_to_read, lambda db: _held(db, worker))
 
     def providers(self) -> Collection[str]:
-        """Return the providers that workers have, or had until a short while ago."""
-        return self._run(connect_to_read, lambda db: providers_elsewhere(db, 0, None))
+        """Return the providers that live workers have."""
+        return self._run(connect_to_read, live_providers)
 
     def behind(self) -> Sequence[str]:
         """Return the names of workers with a lease that don't go by the latest pauses yet."""
 
-        def read(db: Db) -> Sequence[str]:
+        def read(db: Connected) -> Sequence[str]:
             behind = {id_ for (id_,) in db.execute(_BEHIND)}
             live = [each for each in _listed(db) if each.ended is None and not each.is_over]
             return [each.name for each in live if each.id in behind]
@@ -132,10 +132,10 @@ class Workers:
     def how_ended(self, name: str) -> str | None:
         """Return how the lease of an ended worker of this name or number ended; None: there is none.
 
-        Of a worker whose work others have it isn't known any more, unless an operator ended it.
+        Of one that ended longer ago than messages are kept it isn't known any more.
         """
 
-        def read(db: Db) -> str | None:
+        def read(db: Connected) -> str | None:
             found: tuple[str] | None = db.execute(_HOW_ENDED, {"name": plain(name)}).fetchone()
             return found[0] if found else None
 
@@ -147,10 +147,9 @@ class Workers:
         A commit that is under way comes before it.
         """
 
-        def fence(db: Db) -> bool:
+        def fence(db: Connected) -> bool:
             if not db.execute(_FENCE, (worker.id,)).rowcount:
                 return False
-            ask_anew(db)
             db.execute(_RECORD, (at, Action.FENCE, ItemKind.WORKER, plain(worker.name), *map(plain, by)))
             return True
 
@@ -163,7 +162,7 @@ class Workers:
     def accept_losses(self, at: int, by: By) -> int:
         """Let workers begin again; return how many had noticed a loss."""
 
-        def accept(db: Db) -> int:
+        def accept(db: Connected) -> int:
             lock_schema(db)
             for each in losses(db):
                 name = plain(each.name)
@@ -176,7 +175,7 @@ class Workers:
         """See `service_adoption.adopt_service`."""
         (service,) = order.keys
 
-        def adopt(db: Db) -> str | None:
+        def adopt(db: Connected) -> str | None:
             lock_schema(db)
             if workers := live_workers(db):
                 names = ", ".join(each.name for each in workers)
@@ -184,15 +183,15 @@ class Workers:
                     f"the journal is in use by {names}: stop all workers of it first; of one that is"
                     " gone, end the lease with deliveryd workers fence"
                 )
-            before = kept_service(db)
-            keep_service(db, service)
+            before = kept_service(Database(db))
+            keep_service(Database(db), service)
             by = order.user, order.caller, order.reason
             db.execute(_RECORD, (at, order.verb, order.kind, plain(service), *map(plain, by)))
             return before
 
         return self._run(_connect, adopt)
 
-    def _run(self, connect: Callable[[JournalDatabase], Db], work: Callable[[Db], T]) -> T:
+    def _run(self, connect: Callable[[JournalDatabase], Connected], work: Callable[[Connected], T]) -> T:
         try:
             with connect(self._source) as db, db.transaction():
                 check_readable(db, self._source.name)
@@ -201,13 +200,13 @@ class Workers:
             raise translated(error) from error
 
 
-def _connect(source: JournalDatabase) -> Db:
+def _connect(source: JournalDatabase) -> Connected:
     return connect_to_write(source, _SESSION_LIMIT)
 
 
-def _held(db: Db, worker: int) -> Mapping[int, State]:
+def _held(db: Connected, worker: int) -> Mapping[int, State]:
     return {id_: State(state) for id_, state in db.execute(_HELD, (worker,))}
 
 
-def _listed(db: Db) -> Sequence[WorkerRecord]:
+def _listed(db: Connected) -> Sequence[WorkerRecord]:
     return [WorkerRecord._make((*row[:-1], tuple(row[-1]))) for row in db.execute(_WORKERS)]

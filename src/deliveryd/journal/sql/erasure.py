@@ -1,0 +1,58 @@
+"""Erasure of a customer's data, message by message; `personal_data` finds it.
+
+An erased message leaves a tombstone like an expired one, without the details of its latest event, so that the
+journal still recognizes a repeat of it (see `tombstones`).
+"""
+
+from __future__ import annotations
+
+from deliveryd.journal.sql.account import add_pruned
+from deliveryd.journal.sql.beginnings import keep_beginnings
+from deliveryd.journal.sql.db import Db
+from deliveryd.journal.sql.outbox import WAITS
+from deliveryd.journal.sql.tombstones import add_tombstones, strip_details
+from deliveryd.journal.sql.upkeep import DELETE_MESSAGE
+from deliveryd.states import State
+
+
+def obstacle(db: Db, id_: int) -> str | None:
+    """Return why a message can't be erased now, or None if it can."""
+    row = db.execute(
+        "SELECT state, ended_at IS NOT NULL, EXISTS"  # noqa: S608  # a constant
+        f" (SELECT 1 FROM event WHERE message_id = message.id AND {WAITS})"
+        " FROM message WHERE id = ?",
+        (id_,),
+    ).fetchone()
+    if row is None:
+        return "it isn't there any more"
+    state, has_ended, is_reporting = row
+    if not has_ended:
+        return f"it hasn't ended: it is {State(state).name.lower()}"
+    if is_reporting:
+        return "the service hasn't accepted all of its events yet"
+    return None
+
+
+def erase_message(db: Db, id_: int) -> str | None:
+    """Erase an ended message and everything that belongs to it; return why not if it can't be erased."""
+    if (reason := obstacle(db, id_)) is not None:
+        return reason
+    add_tombstones(db, [(id_,)])
+    keep_beginnings(db, [(id_,)])
+    strip_details(db, id_)
+    for statement in (*DELETE_MESSAGE, "DELETE FROM malformed WHERE message_id = ?"):
+        db.execute(statement, (id_,))
+    add_pruned(db, 1)
+    return None
+
+
+def erase_malformed(db: Db, digest: str) -> str | None:
+    """Erase a malformed element; return why not if it can't be erased."""
+    erased = db.execute("DELETE FROM malformed WHERE digest = ?", (digest,)).rowcount
+    return None if erased else "it isn't there any more"
+
+
+def erase_receipt(db: Db, seq: int) -> str | None:
+    """Erase an unmatched receipt; return why not if it can't be erased."""
+    erased = db.execute("DELETE FROM receipt WHERE seq = ? AND message_id IS NULL", (seq,)).rowcount
+    return None if erased else "it isn't there any more, or fits an attempt by now"

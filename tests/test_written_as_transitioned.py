@@ -129,6 +129,8 @@ def rules() -> Mapping[str, Rule]:
         "statements.RETIME": Rule(frozenset({"due_at"})),
         "statements.HASTEN": Rule(frozenset({"due_at"})),
         "statements.RELEASE": Rule(frozenset({"state"})),
+        "statements.REPORTED": Rule(ENDS),
+        "statements.REPORTED_WITH_DEADLINE": Rule(ENDS | AWAITED, EMPTIED),
         "statements.REOPEN": Rule(ENDS),
         "statements.SET_ASIDE": Rule(ENDS),
         "upkeep._INTERRUPTED": Rule(DUE),
@@ -140,9 +142,6 @@ def rules() -> Mapping[str, Rule]:
         "deadlines._RESTORE": Rule(PROVED - {"tries"} - EMPTIED, PROVED | {"waits_for"}),
         "receipt_match._NAME_ACCEPTED": Rule(frozenset({"provider_id"})),
         "receipt_match._SETTLE": Rule(ENDS | {"key", "number"} | ACCEPTED, PROVED),
-        "receipt_match._ENDED": Rule(ENDS),
-        "receipt_match._CONFIRM": Rule(ENDS | AWAITED, EMPTIED),
-        "receipt_bulk._CONFIRM": Rule(ENDS),
         "anew._LEAVE": Rule(frozenset({"sent_by"}) | ACCEPTED, AWAITED),
         "pauses._PARK": Rule(frozenset({"waits_for"})),
     }  # fmt: skip

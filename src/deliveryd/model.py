@@ -569,3 +569,9 @@ class ReceiptStep(NamedTuple):
     before: State
     after: State
     event: StatusEvent
+
+    @property
+    def ended_at(self) -> int | None:
+        """When the message ended by this step; None: it was sent before, and is delivered."""
+        is_confirmed = self.before is State.SENT and self.after is State.DELIVERED
+        return None if is_confirmed else self.event.timestamp

@@ -27,6 +27,7 @@ from journal.samples import (
     deliver_to_sent,
     make_ready,
     sample_message,
+    sample_receipt,
     tried,
 )
 
@@ -118,6 +119,27 @@ class ReadingCases:
             assert ids_of(reader, ids=(3, 9, 1)) == [1, 3]
             assert ids_of(reader, first=2, last=3) == [2, 3]
             assert ids_of(reader, first=5) == []
+
+    @pytest.mark.parametrize("count", [1, 5], ids=["one", "many"])
+    async def test_a_delivered_message_ended_when_it_was_sent_and_a_failed_one_when_it_failed(
+        self, open_journal: OpenJournal, open_reader: OpenReader, count: int
+    ) -> None:
+        """Whether its report came alone or with others."""
+        async with open_journal() as journal:
+            for id_ in range(1, 2 * count + 1):
+                await deliver_to_sent(journal, id_, f"p{id_}")
+            (sent,) = {each.ended_at for each in read_found(open_reader(), Selection())}
+            later = NOW + ONE_SECOND
+            await journal.receive([sample_receipt(f"p{id_}", later) for id_ in range(1, count + 1)])
+            await journal.receive(
+                [sample_receipt(f"p{count + i}", later, delivered=False) for i in range(1, count + 1)]
+            )
+            found = list(read_found(open_reader(), Selection()))
+            assert [each.state for each in found] == [State.DELIVERED] * count + [State.FAILED] * count
+            assert [each.ended_at for each in found] == [sent] * count + [later] * count
+            (again,) = await journal.receive([sample_receipt(f"p{2 * count}", later + 1)])
+            assert again.result == "matched"
+            assert list(read_found(open_reader(), Selection()))[-1].ended_at == later + 1
 
     async def test_what_is_found_says_why_it_failed_and_whether_it_may_have_arrived(
         self, open_journal: OpenJournal, open_reader: OpenReader

@@ -51,7 +51,7 @@ WantedSince = Annotated[
         parser=parse_instant_option,
         metavar="TIME",
         help='Only those that ended since this instant, or within this time, such as "2h". What hasn\'t'
-        " ended counts by when it was taken.",
+        " ended counts by when it was taken, what was delivered by when it was sent.",
     ),
 ]
 WantedUntil = Annotated[

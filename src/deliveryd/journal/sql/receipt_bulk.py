@@ -15,6 +15,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from deliveryd import transitions
 from deliveryd.journal.base import NOT_OURS, MatchedReceipt
 from deliveryd.journal.orders import Effect
+from deliveryd.journal.sql import statements
 from deliveryd.journal.sql.db import Db
 from deliveryd.journal.sql.outbox import Outbox
 from deliveryd.journal.sql.provider_ids import SENT, ProviderIds
@@ -49,7 +50,6 @@ INSERT INTO receipt
     (provider, provider_id, delivered, status, reported_at, received_at, reference, message_id)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?)
 """
-_CONFIRM = "UPDATE message SET state = ?, ended_at = ? WHERE id = ?"
 
 
 class BulkMatching:
@@ -142,7 +142,7 @@ class BulkMatching:
                 events.append(step.event)
         db.executemany(_MATCHED, [_row(receipt, found[receipt]) for receipt in steps])
         db.executemany(
-            _CONFIRM, [(+step.after, each.received_at, found[each]) for each, step in steps.items()]
+            statements.REPORTED, [(+step.after, step.ended_at, found[each]) for each, step in steps.items()]
         )
         self._outbox.put(db, events)
         return {

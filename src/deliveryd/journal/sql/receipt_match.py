@@ -28,7 +28,7 @@ from deliveryd.journal.rules.receipts import (
     was_tried,
     word_of,
 )
-from deliveryd.journal.sql import deadlines
+from deliveryd.journal.sql import deadlines, statements
 from deliveryd.journal.sql.db import Db
 from deliveryd.journal.sql.emptying import empty_words
 from deliveryd.journal.sql.outbox import Outbox
@@ -92,12 +92,6 @@ _MATCHED = (
     " AND (u.key, u.number) <> (message.key, message.number))"
     " FROM message WHERE id = ?"
 )
-_ENDED = "UPDATE message SET state = ?, ended_at = ? WHERE id = ?"
-_CONFIRM = """
-UPDATE message SET state = ?, ended_at = ?,
-    confirm_by = NULL, confirm_within = NULL, failed_next = NULL{emptied}
-WHERE id = ?
-"""
 
 
 class Matching:
@@ -105,7 +99,7 @@ class Matching:
 
     def __init__(self, outbox: Outbox, namespace: str, emptied: str, ids: ProviderIds) -> None:
         self._settled = _SETTLE.format(emptied=emptied)
-        self._confirmed = _CONFIRM.format(emptied=emptied)
+        self._confirmed = statements.REPORTED_WITH_DEADLINE.format(emptied=emptied)
         self._emptied = emptied
         self._outbox = outbox
         self._namespace = namespace
@@ -377,8 +371,8 @@ class Matching:
         step = transitions.reported(message.id, state, receipt, *earlier)
         if step is None:
             return NO_EFFECT
-        statement = _ENDED if message.failed_next is None else self._confirmed
-        db.execute(statement, (step.after, receipt.received_at, message.id))
+        statement = statements.REPORTED if message.failed_next is None else self._confirmed
+        db.execute(statement, (step.after, step.ended_at, message.id))
         if message.failed_next is not None:
             empty_words(db, [message.id])
         self._outbox.put(db, [step.event])

@@ -14,7 +14,7 @@ CREATE TABLE message (
     taken_at INTEGER NOT NULL,
     due_at INTEGER,                       -- only in WAITING: when it continues
     waits_for TEXT,                       -- only in WAITING: what wakes it before due_at (see waits.py)
-    ended_at INTEGER,                     -- only in an end state
+    ended_at INTEGER,                     -- only in an end state; of a delivered one: when it was sent
     provider TEXT NOT NULL DEFAULT '',    -- the provider it is bound to; '': none yet
     key INTEGER NOT NULL DEFAULT 1,       -- number of its stay at a provider
     beginning INTEGER NOT NULL DEFAULT 1, -- how often it began; part of its idempotency keys

@@ -108,6 +108,13 @@ SELECT {ENTRY} FROM message WHERE state = {of.REOPENED.before:d} AND id IN
     (SELECT message_id FROM event WHERE seq BETWEEN ? AND ? AND status = 'dequeued' AND dropped_at IS NULL)
 ORDER BY id
 """
+REPORTED = "UPDATE message SET state = ?, ended_at = coalesce(?, ended_at) WHERE id = ?"
+REPORTED_WITH_DEADLINE = """
+UPDATE message SET state = ?, ended_at = coalesce(?, ended_at),
+    confirm_by = NULL, confirm_within = NULL, failed_next = NULL{emptied}
+WHERE id = ?
+"""
+
 REOPEN = f"UPDATE message SET state = {of.REOPENED.after:d}, ended_at = NULL WHERE id = ?"
 REFUSE = """
 UPDATE event SET refused_at = ?, refused = ?, refusals = coalesce(refusals, 0) + 1 WHERE seq = ?

@@ -6,10 +6,11 @@ from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 from deliveryd.journal.journal import Journal
-from deliveryd.journal.orders import Action, ItemKind
+from deliveryd.journal.orders import Action, Decided, ItemKind
 from deliveryd.journal.place import JournalDatabase
 from deliveryd.journal.postgresql import journal as shared_journal
 from deliveryd.journal.postgresql.journal import FORWARDED, SWEPT_EVERY, SWEPT_FOR
@@ -469,6 +470,30 @@ async def test_an_order_that_isnt_answered_is_taken_back(
         assert not (await one.follow(NOW, SMS)).effects
         assert await state_counts(one) == {State.IN_DOUBT: 1}
         assert query(source, WAITING_ROWS) == [(0,)]
+
+
+async def test_what_an_order_does_to_the_own_messages_is_told_at_once_when_it_is_done(
+    source: JournalDatabase,
+) -> None:
+    """However long others need for theirs: the service could accept the event before the line knows of it."""
+    async with two_workers(source) as (one, other):
+        for journal, id_ in ((one, 1), (other, 2)):
+            await journal.take([sample_message(id_)], [], NOW)
+            await refuse_first(journal, NOW)
+        decided: list[Decided] = []
+
+        async def decide() -> None:
+            decided.append(await decide_on(one, Action.RETRY, ItemKind.MESSAGE, 1, 2))
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(decide)
+            while query(source, WAITING_ROWS) == [(0,)]:
+                await anyio.lowlevel.checkpoint()
+            assert await waiting_events(one) == []
+            await other.follow(NOW, SMS)
+        assert decided[0].done == ("2", "1")
+        assert [effect.taken.id for effect in decided[0].effects if effect.taken is not None] == [1]
+        assert await waiting_events(one) == [(1, "dequeued")]
 
 
 @pytest.mark.parametrize("key", ["5", "-5", "99999999999999999", "x"])

@@ -497,59 +497,67 @@ class PostgresqlJournal(LeasedCommits):
     # Orders
 
     async def decide(self, order: Order, at: int, providers: Collection[str]) -> Decided:
-        """Carry out an operator's order; what is about a message of another log by the worker that has it."""
+        """Carry out an operator's order; what is about a message of another log by the worker that has it.
+
+        What is this worker's comes last, since the line has to hear at once of what follows from it: else the
+        service might have accepted an event by then, and nobody would wait for that.
+        """
         if order.verb in PAUSE_ORDERS:  # also of what only others have
             known = await self._try(lambda _db: live_providers(self._db).union(providers))
             return await super().decide(order, at, known)
         if order.kind not in {ItemKind.MESSAGE, ItemKind.EVENT, ItemKind.RECEIPT}:
             return await super().decide(order, at, providers)
-        decided, handed = await self._try(lambda db: self._decide(db, order, at, providers))
+        decided, handed = await self._try(lambda db: self._decide(db, order, at, providers, hands_on=True))
         if not handed:
             return decided
         await self._await_answers(handed)
-        decided, left = _answered(decided, handed, await self._take_back(handed))
-        if left:  # whoever had it may be gone by now
-            again = order._replace(keys=tuple(left))
-            more, handed = await self._try(lambda db: self._decide(db, again, at, providers))
-            more, left = _answered(more, handed, await self._take_back(handed))
-            decided = Decided(
-                (*decided.done, *more.done),
-                {**decided.skipped, **more.skipped, **dict.fromkeys(left, UNANSWERED)},
-                (*decided.effects, *more.effects),
-            )
-        return decided
+        done, skipped = _answered(await self._take_back(handed))
+        rest = tuple(key for key in order.keys if key not in skipped and key not in done)
+        if rest:  # whoever had some of it may be gone by now
+            left = order._replace(keys=rest)
+            decided, _ = await self._try(lambda db: self._decide(db, left, at, providers, hands_on=False))
+        return decided._replace(done=(*done, *decided.done), skipped={**skipped, **decided.skipped})
 
     def _decide(
-        self, db: Db, order: Order, at: int, providers: Collection[str]
-    ) -> tuple[Decided, Mapping[int, Sequence[str]]]:
-        """Carry out what is this worker's, or nobody's; return also what was handed on, by rows' numbers."""
+        self, db: Db, order: Order, at: int, providers: Collection[str], *, hands_on: bool
+    ) -> tuple[Decided, Collection[int]]:
+        """Carry out what is this worker's, or nobody's.
+
+        If something is another worker's, that is handed on instead, and the rows' numbers are returned; or,
+        with `hands_on` False, skipped.
+        """
         of = logs_of_keys(self._db, order, self.namespace)
-        groups: defaultdict[int, list[str]] = defaultdict(list)
+        parts: defaultdict[int, list[str]] = defaultdict(list)
         for key in order.keys:
-            groups[of.get(key, self._own.number)].append(key)
+            parts[of.get(key, self._own.number)].append(key)
+        orders = {number: order._replace(keys=tuple(keys)) for number, keys in parts.items()}
+        others = {
+            number: orders.pop(number)
+            for number in parts
+            if number not in self._logs and not logs.keep_free(self._db, number, self._neighbours.over)
+        }
+        if others and hands_on:
+            return Decided((), {}, ()), [
+                inbox.put(self._db, number, Kind.ORDER, inbox.of_order(each, at))
+                for number, each in others.items()
+            ]
+        skipped = {key: UNANSWERED for each in others.values() for key in each.keys}
         found = []
-        effects: list[Effect] = []
-        handed: dict[int, Sequence[str]] = {}
-        for number, keys in groups.items():
-            mine = order._replace(keys=tuple(keys))
+        for number, mine in orders.items():
             if (log := self._logs.get(number)) is not None:
                 db.enter(number)
-                effects += self._repeat(db, log, at)
+                repeated = self._repeat(db, log, at)
                 decided = log.decisions.carry_out(db, mine, at, providers)
                 self._have(log, [each.taken for each in decided.effects if each.taken is not None])
-                found.append(decided)
-            elif logs.keep_free(self._db, number, self._neighbours.over):
+                found.append(decided._replace(effects=(*repeated, *decided.effects)))
+            else:
                 log = self._opened(db, number)
                 self._repeat(db, log, at)
                 decided = log.decisions.carry_out(db, mine, at, providers)
                 found.append(decided._replace(effects=()))  # whoever takes the log over finds them
-            else:
-                handed[inbox.put(self._db, number, Kind.ORDER, inbox.of_order(mine, at))] = keys
+            skipped |= found[-1].skipped
         done = [key for each in found for key in each.done]
-        skipped = {key: why for each in found for key, why in each.skipped.items()}
-        effects += [effect for each in found for effect in each.effects]
-        in_force = next((each.pauses for each in found if each.pauses is not None), None)
-        return Decided(tuple(done), skipped, tuple(effects), in_force), handed
+        return Decided(tuple(done), skipped, tuple(effect for each in found for effect in each.effects)), ()
 
     def _repeat(self, db: Db, log: Log, now: int) -> Sequence[Effect]:
         """Report what the queue handed out again at other workers: an order might forget it unreported."""
@@ -557,7 +565,7 @@ class PostgresqlJournal(LeasedCommits):
         inbox.delete(self._db, [row.seq for row in rows])
         return [effect for row in rows for effect in self._carry_out(db, log, row, now)]
 
-    async def _await_answers(self, handed: Mapping[int, Sequence[str]]) -> None:
+    async def _await_answers(self, handed: Collection[int]) -> None:
         """Wait until all are carried out, or somebody who has their logs would have been found to be gone."""
         with anyio.move_on_after(max(ANSWERED_WITHIN, self._lease.seconds + ENDED_WITHIN)):
             while True:
@@ -686,19 +694,11 @@ class PostgresqlJournal(LeasedCommits):
         self._db.close()
 
 
-def _answered(
-    decided: Decided, handed: Mapping[int, Sequence[str]], answers: Mapping[int, Any]
-) -> tuple[Decided, Sequence[str]]:
-    """What was decided with the answers of others, and the keys that nobody answered."""
-    done, skipped = list(decided.done), dict(decided.skipped)
-    left: list[str] = []
-    for seq, keys in handed.items():
-        if (answer := answers.get(seq)) is None:
-            left += keys
-        else:
-            done += answer[0]
-            skipped |= answer[1]
-    return decided._replace(done=tuple(done), skipped=skipped), left
+def _answered(answers: Mapping[int, Any]) -> tuple[Sequence[str], Mapping[str, str]]:
+    """The keys that others carried out, and why they didn't some."""
+    given = [answer for answer in answers.values() if answer is not None]
+    skipped = {key: why for _, each in given for key, why in each.items()}
+    return [key for done, _ in given for key in done], skipped
 
 
 def _forwarded(reports: Sequence[Reported]) -> list[MatchedReceipt]:

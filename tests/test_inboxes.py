@@ -496,7 +496,17 @@ async def test_what_an_order_does_to_the_own_messages_is_told_at_once_when_it_is
         assert await waiting_events(one) == [(1, "dequeued")]
 
 
-@pytest.mark.parametrize("key", ["5", "-5", "99999999999999999", "x"])
+@pytest.mark.parametrize("id_", [-(2**63), 2**63 - 1])
+async def test_an_order_reaches_a_message_of_the_other_worker_whatever_its_id(
+    source: JournalDatabase, id_: int
+) -> None:
+    async with two_workers(source) as (one, other):
+        await bring_in_doubt(one, id_)
+        decided, _ = await ordered(other, Action.RESEND_ANEW, ItemKind.MESSAGE, id_, followed_by=[one])
+        assert decided.done == (str(id_),)
+
+
+@pytest.mark.parametrize("key", ["5", "-5", "99999999999999999", "99999999999999999999", "x", "--5", "²"])
 @pytest.mark.parametrize("kind", [ItemKind.EVENT, ItemKind.MESSAGE, ItemKind.RECEIPT])
 async def test_an_order_about_what_isnt_there_is_answered_at_once(
     source: JournalDatabase, kind: ItemKind, key: str

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from deliveryd.journal.log import log_of
@@ -12,6 +13,7 @@ from deliveryd.journal.postgresql.logs import all_logs
 from deliveryd.journal.rules.receipts import referred_by
 from deliveryd.model import Receipt, Reported, UnreadReport
 
+_NUMBER = re.compile(r"-?[0-9]{1,19}")
 _BY_ID = """
 SELECT id, log FROM main.message WHERE id = ANY(%(ids)s::int8[])
 UNION ALL SELECT id, log FROM main.tombstone WHERE id = ANY(%(ids)s::int8[])
@@ -82,18 +84,24 @@ def _named(report: Reported, namespace: str) -> int | None:
 
 def logs_of_keys(db: Connected, order: Order, namespace: str) -> Mapping[str, int]:
     """Return the logs of what the keys of an order name; of what belongs to no log, nothing."""
-    numbers = {key: int(key) for key in order.keys if key.lstrip("-").isdigit() and len(key) < 20}
+    numbers = _numbers(order)
     if order.kind is ItemKind.EVENT:
         there = all_logs(db)
         return {key: log for key, number in numbers.items() if (log := log_of(number)) in there}
     if order.kind is ItemKind.MESSAGE:
-        logs = logs_of_messages(db, [each for each in numbers.values() if -(2**63) <= each < 2**63])
+        logs = logs_of_messages(db, numbers.values())
         return {key: logs[number] for key, number in numbers.items() if number in logs}
     if order.kind is ItemKind.RECEIPT:
-        found = unmatched(db, [each for each in numbers.values() if 0 <= each < 2**63])
+        found = unmatched(db, numbers.values())
         of = logs_of_reports(db, list(found.values()), namespace)
         return {str(seq): log for seq, log in zip(found, of, strict=True) if log is not None}
     return {}
+
+
+def _numbers(order: Order) -> Mapping[str, int]:
+    """The numbers of 64 bits that keys of an order are."""
+    numbers = {key: int(key) for key in order.keys if _NUMBER.fullmatch(key) is not None}
+    return {key: number for key, number in numbers.items() if -(2**63) <= number < 2**63}
 
 
 def unmatched(db: Connected, seqs: Collection[int]) -> Mapping[int, Receipt]:

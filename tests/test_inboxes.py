@@ -13,6 +13,7 @@ from deliveryd.journal.journal import Journal
 from deliveryd.journal.orders import Action, Decided, ItemKind
 from deliveryd.journal.place import JournalDatabase
 from deliveryd.journal.postgresql import journal as shared_journal
+from deliveryd.journal.postgresql.inbox import READ_AT_ONCE
 from deliveryd.journal.postgresql.journal import FORWARDED, SWEPT_EVERY, SWEPT_FOR
 from deliveryd.journal.postgresql.opening import open_shared_journal
 from deliveryd.model import (
@@ -684,3 +685,60 @@ async def test_what_the_other_worker_is_handed_out_just_before_it_is_forgotten_i
         assert decided.skipped
         assert [effect.events for effect in decided.effects] == [1]
         assert await waiting_events(one) == [(7, "dequeued"), (7, "error")]
+
+
+async def test_what_the_other_worker_is_handed_out_after_an_order_to_forget_it_isnt_lost(
+    source: JournalDatabase,
+) -> None:
+    """The worker that has it finds both in its inbox."""
+    async with two_workers(source) as (one, other):
+        await failed(one)
+        decided: list[Decided] = []
+
+        async def forget() -> None:
+            decided.append(await decide_on(other, Action.FORGET, ItemKind.MESSAGE, 7))
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(forget)
+            while query(source, WAITING_ROWS) == [(0,)]:
+                await anyio.lowlevel.checkpoint()
+            assert not await other.take([sample_message(7)], [], NOW)
+            await one.follow(NOW, SMS)
+        assert decided[0].skipped
+        assert await waiting_events(one) == [(7, "dequeued"), (7, "error")]
+
+
+async def test_what_the_other_worker_is_handed_out_while_it_is_forgotten_isnt_lost(
+    source: JournalDatabase,
+) -> None:
+    """The worker that forgets it has looked into its inbox already."""
+    async with two_workers(source) as (one, other):
+        await failed(one)
+        with standing_before_the_commit(other, source) as stands:
+
+            async def forget() -> Decided:
+                await stands.reached()
+                _, decided = await beside(
+                    stands.go_on_when_waited_for,
+                    lambda: decide_on(one, Action.FORGET, ItemKind.MESSAGE, 7),
+                )
+                assert isinstance(decided, Decided)
+                return decided
+
+            new, decided = await beside(lambda: other.take([sample_message(7)], [], NOW), forget)
+        assert not new
+        assert decided.skipped
+        assert await waiting_events(one) == [(7, "dequeued"), (7, "error")]
+
+
+async def test_an_id_that_is_handed_out_again_is_reported_before_it_may_be_forgotten_however_many_are(
+    source: JournalDatabase,
+) -> None:
+    async with two_workers(source) as (one, other):
+        await failed(one)
+        await deliver_to_sent(one, 8)
+        for id_ in [*[8] * READ_AT_ONCE, 7]:
+            assert not await other.take([sample_message(id_)], [], NOW)
+        assert (await decide_on(one, Action.FORGET, ItemKind.MESSAGE, 7)).skipped
+        assert query(source, WAITING_ROWS) == [(0,)]
+        assert (7, "dequeued") in await waiting_events(one)

@@ -51,7 +51,10 @@ class Action(StrEnum):
     ACCEPT_LOSS = "accept loss"  # what a worker noticed: the database lost commits; the workers go on
 
 
-REMOVALS = frozenset({Action.ERASE, Action.FORGET, Action.FORGET_ANYWAY})
+FORGETTING = frozenset({Action.FORGET, Action.FORGET_ANYWAY})
+"""Orders after which an id is taken as new."""
+
+REMOVALS = frozenset({Action.ERASE, *FORGETTING})
 """Orders that remove messages, each with its own pause."""
 
 NOT_RETRIED: Mapping[ItemKind, str] = {

@@ -27,7 +27,7 @@ from deliveryd.journal.base import (
     Recovery,
 )
 from deliveryd.journal.log import Log, LogTerms
-from deliveryd.journal.orders import Decided, Effect, ItemKind, Order
+from deliveryd.journal.orders import FORGETTING, Decided, Effect, ItemKind, Order
 from deliveryd.journal.postgresql import inbox, logs
 from deliveryd.journal.postgresql.blockers import blocked_by
 from deliveryd.journal.postgresql.commits import (
@@ -41,11 +41,12 @@ from deliveryd.journal.postgresql.commits import (
 from deliveryd.journal.postgresql.connection import Connected
 from deliveryd.journal.postgresql.database import Database
 from deliveryd.journal.postgresql.following import Counting, changed_stops, read_versions
-from deliveryd.journal.postgresql.inbox import InboxRow, Kind
+from deliveryd.journal.postgresql.inbox import HandedOrder, InboxRow, Kind
 from deliveryd.journal.postgresql.lease import Fenced, live_providers
 from deliveryd.journal.postgresql.logs import LogSeen
 from deliveryd.journal.postgresql.pacing import Pacing
 from deliveryd.journal.postgresql.routing import (
+    hold_messages,
     kept_messages,
     logs_of_keys,
     logs_of_reports,
@@ -460,8 +461,7 @@ class PostgresqlJournal(LeasedCommits):
             case Kind.UNMATCHED:
                 return self._match_again(db, log, row.body, now)
             case Kind.ORDER:
-                order, at = inbox.order_of(row.body)
-                decided = log.decisions.carry_out(db, order, at, self._providers)
+                decided = self._carry_out_order(db, log, inbox.order_of(row.body), now, self._providers)
                 self._have(log, [each.taken for each in decided.effects if each.taken is not None])
                 inbox.answer(self._db, row.seq, [decided.done, decided.skipped])
                 return decided.effects
@@ -543,27 +543,36 @@ class PostgresqlJournal(LeasedCommits):
             ]
         skipped = {key: UNANSWERED for each in others.values() for key in each.keys}
         found = []
-        for number, mine in orders.items():
+        for number, part in orders.items():
+            mine = HandedOrder(part, at)
             if (log := self._logs.get(number)) is not None:
                 db.enter(number)
-                repeated = self._repeat(db, log, at)
-                decided = log.decisions.carry_out(db, mine, at, providers)
+                decided = self._carry_out_order(db, log, mine, at, providers)
                 self._have(log, [each.taken for each in decided.effects if each.taken is not None])
-                found.append(decided._replace(effects=(*repeated, *decided.effects)))
+                found.append(decided)
             else:
-                log = self._opened(db, number)
-                self._repeat(db, log, at)
-                decided = log.decisions.carry_out(db, mine, at, providers)
+                decided = self._carry_out_order(db, self._opened(db, number), mine, at, providers)
                 found.append(decided._replace(effects=()))  # whoever takes the log over finds them
             skipped |= found[-1].skipped
         done = [key for each in found for key in each.done]
         return Decided(tuple(done), skipped, tuple(effect for each in found for effect in each.effects)), ()
 
-    def _repeat(self, db: Db, log: Log, now: int) -> Sequence[Effect]:
-        """Report what the queue handed out again at other workers: an order might forget it unreported."""
-        rows = inbox.read_inbox(self._db, [log.number], [Kind.REPEATS])
-        inbox.delete(self._db, [row.seq for row in rows])
-        return [effect for row in rows for effect in self._carry_out(db, log, row, now)]
+    def _carry_out_order(
+        self, db: Db, log: Log, given: HandedOrder, now: int, providers: Collection[str]
+    ) -> Decided:
+        """Carry out an order in the log that is worked on, once what it concerns was reported again.
+
+        What the queue handed out again at other workers might be forgotten unreported. Nobody can take it for
+        a repeat from now on: whoever is about to waits, and finds it forgotten.
+        """
+        if given.order.verb in FORGETTING:
+            hold_messages(self._db, given.order)
+        effects: list[Effect] = []
+        while rows := inbox.read_inbox(self._db, [log.number], [Kind.REPEATS]):
+            inbox.delete(self._db, [row.seq for row in rows])
+            effects += [effect for row in rows for effect in self._carry_out(db, log, row, now)]
+        decided = log.decisions.carry_out(db, given.order, given.at, providers)
+        return decided._replace(effects=(*effects, *decided.effects))
 
     async def _await_answers(self, handed: Collection[int]) -> None:
         """Wait until all are carried out, or somebody who has their logs would have been found to be gone."""

@@ -18,9 +18,9 @@ _BY_ID = """
 SELECT id, log FROM main.message WHERE id = ANY(%(ids)s::int8[])
 UNION ALL SELECT id, log FROM main.tombstone WHERE id = ANY(%(ids)s::int8[])
 """
-_KEEP = [
-    f"SELECT id, log FROM main.{table} WHERE id = ANY(%s::int8[]) ORDER BY id FOR KEY SHARE".encode()
-    for table in ("message", "tombstone")
+_LOCK = [
+    f"SELECT id, log FROM main.{table} WHERE id = ANY(%s::int8[]) ORDER BY id FOR {{}}"
+    for table in ("message", "tombstone")  # one that is being pruned is a tombstone next
 ]
 _BY_PROVIDER_ID = """
 SELECT m.provider_id, m.provider, m.log, m.started_at FROM unnest(%(ids)s::text[]) AS wanted (id)
@@ -45,9 +45,18 @@ def logs_of_messages(db: Connected, ids: Collection[int]) -> Mapping[int, int]:
 
 def kept_messages(db: Connected, ids: Collection[int]) -> Mapping[int, int]:
     """Return the logs of messages and tombstones, which nobody deletes until the transaction ends."""
+    return _locked(db, ids, "KEY SHARE")
+
+
+def hold_messages(db: Connected, order: Order) -> None:
+    """Let nobody keep the messages that an order names until the transaction ends."""
+    _locked(db, _numbers(order).values(), "UPDATE")
+
+
+def _locked(db: Connected, ids: Collection[int], lock: str) -> Mapping[int, int]:
     found: dict[int, int] = {}
-    for query in _KEEP:  # a message that is being pruned is a tombstone next
-        found |= dict(db.execute(query, (list(ids),)).fetchall())
+    for query in _LOCK:
+        found |= dict(db.execute(query.format(lock).encode(), (list(ids),)).fetchall())
     return found
 
 
@@ -99,7 +108,7 @@ def logs_of_keys(db: Connected, order: Order, namespace: str) -> Mapping[str, in
 
 
 def _numbers(order: Order) -> Mapping[str, int]:
-    """The numbers of 64 bits that keys of an order are."""
+    """The numbers of 64 bits that the keys of an order are."""
     numbers = {key: int(key) for key in order.keys if _NUMBER.fullmatch(key) is not None}
     return {key: number for key, number in numbers.items() if -(2**63) <= number < 2**63}
 

@@ -9,14 +9,17 @@ import pytest
 from deliveryd.journal.base import MatchedReceipt
 from deliveryd.journal.place import JournalDatabase
 from deliveryd.journal.postgresql.connection import connect_to_write
+from deliveryd.journal.postgresql.inbox import READ_AT_ONCE
 from deliveryd.journal.postgresql.lease import fence, live_workers
 from deliveryd.journal.postgresql.opening import open_shared_journal
+from deliveryd.model import ProgressReport
 from deliveryd.runtime.threads import inline
 from deliveryd.states import State
 from journal.samples import (
     NOW,
     accept_all,
     bring_in_doubt,
+    deliver_to_sent,
     echoed_receipt,
     hand_over,
     sample_receipt,
@@ -52,6 +55,24 @@ async def test_a_report_that_waited_for_a_start_settles_what_was_in_doubt(source
             assert not left.doubtful
             assert [end for each in left.effects for end in each.ended] == [State.SENT, State.DELIVERED]
             assert (await begun.follow(NOW, ["sms"])).effects == []  # none is done twice
+
+
+async def test_all_reports_that_waited_for_a_start_count_before_it_however_many_they_are(
+    source: JournalDatabase,
+) -> None:
+    async with open_shared_journal(source, blocking=inline) as dead:
+        await dead.recover(NOW, ["sms"])
+        await deliver_to_sent(dead, 2, "p2")
+        await bring_in_doubt(dead, 1)
+        async with open_shared_journal(source, blocking=inline) as other:
+            await other.recover(NOW, ["sms"])
+            for _ in range(READ_AT_ONCE):
+                await other.receive([ProgressReport("sms", "p2", "enroute", NOW)])
+            assert [each.result for each in await other.receive([echoed_receipt("1", "")])] == ["forwarded"]
+        with connect_to_write(source, 9) as db:
+            fence(db, live_workers(db)[0])
+        async with open_shared_journal(source, blocking=inline) as begun:
+            assert not (await begun.recover(NOW, ["sms"])).doubtful
 
 
 async def test_a_log_that_is_given_back_is_written_no_more(source: JournalDatabase) -> None:

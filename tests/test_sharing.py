@@ -18,6 +18,7 @@ from deliveryd.commands.watch.screens import status_lines
 from deliveryd.commands.watch.watched import read_overview
 from deliveryd.errors import JournalError, TooLate
 from deliveryd.journal.base import EndedWorker, FromOthers, Recovery
+from deliveryd.journal.orders import Action, ItemKind, Order
 from deliveryd.journal.sql.pauses import Pause, PauseKind
 from deliveryd.model import SECOND, Receipt, StopChange
 from deliveryd.telemetry.overview import as_json
@@ -253,6 +254,30 @@ def test_the_shared_count_bounds_what_is_taken(world: VirtualWorld, journals: li
         journals[0].news.append(FromOthers(waiting=49))
         await anyio.sleep(30)
         assert sent_ids(world) == [1]
+
+    play(world, scene)
+
+
+def test_what_is_taken_over_goes_on_though_some_of_it_was_settled_meanwhile(
+    world: VirtualWorld, journals: list[SharedJournal]
+) -> None:
+    """A receipt for a message in doubt, or an order, comes between the adoption and what follows from it."""
+    world.add('on_in_doubt = "hold"\n')
+    world.channels["sms"].verdict = lambda dispatch: (
+        InDoubt("cut off") if len(sent_ids(world)) < 3 else Accepted(dispatch.key)
+    )
+    world.service.enqueue(message(1), message(2))
+
+    async def scene(worker: VirtualSupervisor) -> None:
+        await anyio.sleep(10)
+        doubts = worker.parts.stations.sharing._doubts  # of a worker that repeats what is in doubt
+        doubts["sms"].follow(doubts["sms"]._policy._replace(resend_in_doubt=True))
+        held = await journals[0].held(["sms"], 0, 9)
+        await journals[0].decide(Order(Action.SETTLE_SENT, ItemKind.MESSAGE, ("1",)), START, ["sms"])
+        journals[0].news.append(FromOthers(adopted=Recovery([], held, 0, [])))
+        await anyio.sleep(60)
+        assert sent_ids(world) == [1, 2, 2]
+        assert world.service.statuses(2) == ["dequeued", "sent"]
 
     play(world, scene)
 

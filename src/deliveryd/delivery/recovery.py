@@ -5,13 +5,14 @@ What another worker of a shared journal left is taken up while the line runs.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from deliveryd import transitions
 from deliveryd.delivery.availability import Availability
 from deliveryd.delivery.dispatch_queue import KEPT
 from deliveryd.delivery.doubt import DoubtPolicy
 from deliveryd.delivery.recorder import Recorder
+from deliveryd.errors import IllegalTransition
 from deliveryd.journal.base import Doubtful, Recovery
 from deliveryd.model import Clock, Outcome, Transition
 from deliveryd.runtime import waits
@@ -57,9 +58,20 @@ async def _take_up(
 ) -> None:
     now = clock.now()
     steps = [step for doubtful in left.doubtful if (step := _after_crash(doubtful, providers, now))]
-    await recorder.record(steps)
+    await _record_what_stands(recorder, steps)
     for name in providers:
         await recorder.wake([waits.recovery(name)], most=KEPT)
+
+
+async def _record_what_stands(recorder: Recorder, steps: Sequence[Transition]) -> None:
+    """Record steps, but not of messages that a receipt or an order settled since they were taken over."""
+    try:
+        await recorder.record(steps)
+    except IllegalTransition:
+        if len(steps) > 1:
+            middle = len(steps) // 2
+            for part in (steps[:middle], steps[middle:]):
+                await _record_what_stands(recorder, part)
 
 
 def _after_crash(doubtful: Doubtful, providers: Mapping[str, DoubtPolicy], now: int) -> Transition | None:

@@ -346,9 +346,10 @@ class PostgresqlJournal(LeasedCommits):
 
     def _recover(self, db: Db, log: Log, now: int, providers: Collection[str]) -> Recovery:
         """Reports in its inbox come first: what they settle isn't in doubt any more."""
-        rows = inbox.read_inbox(self._db, [log.number], [Kind.REPORTS])
-        matched = [each for row in rows for each in log.matching.receive(db, inbox.reports_of(row.body))]
-        inbox.delete(self._db, [row.seq for row in rows])
+        matched: list[MatchedReceipt] = []
+        while rows := inbox.read_inbox(self._db, [log.number], [Kind.REPORTS]):
+            inbox.delete(self._db, [row.seq for row in rows])
+            matched += [each for row in rows for each in log.matching.receive(db, inbox.reports_of(row.body))]
         found = super()._recover(db, log, now, providers)
         effects = [each.effect for each in matched if each.effect is not None]
         # What waits is counted afterwards.

@@ -330,6 +330,21 @@ async def test_a_reports_inbox_goes_on_with_its_log_when_that_is_taken_over(sour
         await sound(source)
 
 
+@pytest.mark.parametrize(("rows", "reports"), [(READ_AT_ONCE + 1, 1), (12, 250)])
+async def test_of_many_reports_a_look_reads_some_and_says_that_there_may_be_more(
+    source: JournalDatabase, rows: int, reports: int
+) -> None:
+    async with two_workers(source) as (one, other):
+        await deliver_to_sent(one, 7)
+        for row in range(rows):
+            told = [ProgressReport("sms", "p1", f"at {row}.{each}", NOW) for each in range(reports)]
+            await other.receive(told)
+        looks = [await one.follow(NOW, SMS), await one.follow(NOW, SMS)]
+        assert [each.has_more for each in looks] == [True, False]
+        assert query(source, WAITING_ROWS) == [(0,)]
+        assert len(await waiting_events(one)) == rows * reports
+
+
 # orders
 
 

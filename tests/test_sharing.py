@@ -304,6 +304,21 @@ def test_what_a_receipt_leads_to_that_came_to_another_worker_is_reported_with_th
     play(world, scene)
 
 
+def test_what_others_left_is_read_on_without_a_pause_while_there_is_more(
+    world: VirtualWorld, journals: list[SharedJournal]
+) -> None:
+    """Else more could come in than is read, for ever."""
+
+    async def scene(_worker: VirtualSupervisor) -> None:
+        await anyio.sleep(3)
+        journals[0].news += [FromOthers(has_more=True)] * 50
+        before = len(journals[0].followed)
+        await anyio.sleep(3)
+        assert len(journals[0].followed) > before + 50
+
+    play(world, scene)
+
+
 # outages that others noted
 
 

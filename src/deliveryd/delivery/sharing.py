@@ -75,13 +75,15 @@ class Sharing:
         """Follow until stopped."""
         while not self._stopping:
             self._heartbeats.beat("sharing")
-            is_paused_anew = await self._follow()
-            # The next look tells that this worker goes by the pauses, which an operator waits for.
-            await self._stop_event.wait(0 if is_paused_anew else FOLLOW_INTERVAL)
+            looks_again = await self._follow()
+            await self._stop_event.wait(0 if looks_again else FOLLOW_INTERVAL)
         self._heartbeats.forget("sharing")
 
     async def _follow(self) -> bool:
-        """Look once; return whether the pauses changed."""
+        """Look once; return whether to look again at once.
+
+        The next look tells that this worker goes by new pauses, which an operator waits for.
+        """
         providers = {name: self._doubts[name] for name in self._lanes}
         found = await self._recorder.follow(providers)
         self._follow_outages(found)
@@ -93,7 +95,7 @@ class Sharing:
             for lane in self._lanes.values():
                 lane.provider.expect_waiting()
             await adopt_line(self._recorder, found.adopted, providers, self._clock)
-        return found.pauses is not None
+        return found.pauses is not None or found.has_more
 
     def _follow_outages(self, found: FromOthers) -> None:
         if found.down_since is not None:

@@ -113,7 +113,8 @@ class FromOthers(NamedTuple):
     force. `stops`: recipients who were put on the stopped list or taken off it, by any worker.
     `down_since`: as in Recovery. `waiting`: how many waited just before, in all and without those that are
     paused; `paused`: those, by what they wait for. `effects`: the changes of the recorder's counts by what
-    was in the inboxes. `any_ended`: whether a worker is gone that was there at the last look.
+    was in the inboxes. `any_ended`: whether a worker is gone that was there at the last look. `has_more`: the
+    inboxes may hold more than one look reads.
     """
 
     adopted: Recovery | None = None
@@ -124,6 +125,7 @@ class FromOthers(NamedTuple):
     paused: Mapping[str, int] | None = None
     effects: Sequence[Effect] = ()
     any_ended: bool = False
+    has_more: bool = False
 
 
 class Allotment(NamedTuple):

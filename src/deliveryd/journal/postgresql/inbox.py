@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Mapping, Sequence
 from enum import StrEnum
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 from deliveryd.journal.orders import Action, ItemKind, Order
@@ -25,6 +26,9 @@ from deliveryd.model import (
 
 READ_AT_ONCE = 200
 """Rows that one look reads at most."""
+
+MOST_REPORTS = 2000
+"""Reports after which it reads no further row: a commit of many more would take too long."""
 
 _PUT = "INSERT INTO main.inbox (log, kind, body) VALUES (%s, %s, %s) RETURNING seq"
 _READ = f"""
@@ -79,7 +83,18 @@ def read_inbox(
 ) -> Sequence[InboxRow]:
     """Return the oldest rows of these kinds for these logs."""
     rows = db.execute(_READ, (list(logs), [kind.value for kind in kinds])).fetchall()
-    return [InboxRow(seq, log, Kind(kind), json.loads(body)) for seq, log, kind, body in rows]
+    found = [InboxRow(seq, log, Kind(kind), json.loads(body)) for seq, log, kind, body in rows]
+    before = accumulate(map(_reports_in, found), initial=0)
+    return [row for row, reports in zip(found, before, strict=False) if reports < MOST_REPORTS]
+
+
+def is_full(rows: Sequence[InboxRow]) -> bool:
+    """Whether these are as many as one look reads, so that there may be more."""
+    return len(rows) >= READ_AT_ONCE or sum(map(_reports_in, rows)) >= MOST_REPORTS
+
+
+def _reports_in(row: InboxRow) -> int:
+    return len(row.body) if row.kind is Kind.REPORTS else 0
 
 
 def delete(db: Connected, seqs: Collection[int]) -> None:

@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from functools import partial
+from itertools import groupby
 from typing import Any, NamedTuple, TypeVar
 
 import anyio
@@ -349,7 +350,7 @@ class PostgresqlJournal(LeasedCommits):
         matched: list[MatchedReceipt] = []
         while rows := inbox.read_inbox(self._db, [log.number], [Kind.REPORTS]):
             inbox.delete(self._db, [row.seq for row in rows])
-            matched += [each for row in rows for each in log.matching.receive(db, inbox.reports_of(row.body))]
+            matched += _received(db, log, rows)
         found = super()._recover(db, log, now, providers)
         effects = [each.effect for each in matched if each.effect is not None]
         # What waits is counted afterwards.
@@ -415,7 +416,7 @@ class PostgresqlJournal(LeasedCommits):
             there[each.number] = log
             db.enter(each.number)
             left.append(self._recover(db, log, now, providers))
-        effects = self._read_inboxes(db, there, now)
+        effects, has_more = self._read_inboxes(db, there, now)
         effects += self._look_once_more(db, there, now)
         for number in logs.give_back(
             connection, worker, [each for each in self._logs if each != self._own.number]
@@ -434,38 +435,43 @@ class PostgresqlJournal(LeasedCommits):
             upkeep.down_since(db) if versions["down"] != self._seen.get("down") else None,
             effects=effects,
             any_ended=not self._live <= frozenset(each.id for each in self._neighbours.live),
+            has_more=has_more,
         )
         return _News(
             found, there, logs.all_logs(connection) - there.keys(), versions, frozenset(self._to_look)
         )
 
-    def _read_inboxes(self, db: Db, there: Mapping[int, Log], now: int) -> list[Effect]:
-        """Do what others left in the inboxes of this worker's logs."""
+    def _read_inboxes(self, db: Db, there: Mapping[int, Log], now: int) -> tuple[list[Effect], bool]:
+        """Do what others left in the inboxes of this worker's logs; return also whether there may be more."""
         effects: list[Effect] = []
-        done: list[int] = []
-        for row in inbox.read_inbox(self._db, there):
-            db.enter(row.log)
-            effects += self._carry_out(db, there[row.log], row, now)
-            if row.kind is not Kind.ORDER:
-                done.append(row.seq)
-        inbox.delete(self._db, done)
-        return effects
+        rows = inbox.read_inbox(self._db, there)
+        for (number, kind), some in groupby(rows, key=lambda row: (row.log, row.kind)):
+            db.enter(number)
+            effects += self._carry_out(db, there[number], kind, list(some), now)
+        inbox.delete(self._db, [row.seq for row in rows if row.kind is not Kind.ORDER])
+        return effects, inbox.is_full(rows)
 
-    def _carry_out(self, db: Db, log: Log, row: InboxRow, now: int) -> Sequence[Effect]:
-        match row.kind:
+    def _carry_out(
+        self, db: Db, log: Log, kind: Kind, rows: Sequence[InboxRow], now: int
+    ) -> Sequence[Effect]:
+        """Do what rows of one kind say, in the log that is worked on."""
+        match kind:
             case Kind.REPORTS:
-                matched = log.matching.receive(db, inbox.reports_of(row.body))
-                return [each.effect for each in matched if each.effect is not None]
+                return [each.effect for each in _received(db, log, rows) if each.effect is not None]
             case Kind.REPEATS:
-                report_again(db, log.outbox, row.body, now)
-                return [Effect(events=1)]
+                report_again(db, log.outbox, [id_ for row in rows for id_ in row.body], now)
+                return [Effect(events=len(rows))]
             case Kind.UNMATCHED:
-                return self._match_again(db, log, row.body, now)
+                return self._match_again(db, log, {seq for row in rows for seq in row.body}, now)
             case Kind.ORDER:
-                decided = self._carry_out_order(db, log, inbox.order_of(row.body), now, self._providers)
-                self._have(log, [each.taken for each in decided.effects if each.taken is not None])
-                inbox.answer(self._db, row.seq, [decided.done, decided.skipped])
-                return decided.effects
+                return [effect for row in rows for effect in self._answer(db, log, row, now)]
+
+    def _answer(self, db: Db, log: Log, row: InboxRow, now: int) -> Sequence[Effect]:
+        """Carry out an order that another worker handed on."""
+        decided = self._carry_out_order(db, log, inbox.order_of(row.body), now, self._providers)
+        self._have(log, [each.taken for each in decided.effects if each.taken is not None])
+        inbox.answer(self._db, row.seq, [decided.done, decided.skipped])
+        return decided.effects
 
     def _match_again(self, db: Db, log: Log, seqs: Collection[int], now: int) -> list[Effect]:
         found = [log.matching.match_again(db, seq, now) for seq in sorted(unmatched(self._db, seqs))]
@@ -571,7 +577,7 @@ class PostgresqlJournal(LeasedCommits):
         effects: list[Effect] = []
         while rows := inbox.read_inbox(self._db, [log.number], [Kind.REPEATS]):
             inbox.delete(self._db, [row.seq for row in rows])
-            effects += [effect for row in rows for effect in self._carry_out(db, log, row, now)]
+            effects += self._carry_out(db, log, Kind.REPEATS, rows, now)
         decided = log.decisions.carry_out(db, given.order, given.at, providers)
         return decided._replace(effects=(*effects, *decided.effects))
 
@@ -709,6 +715,11 @@ def _answered(answers: Mapping[int, Any]) -> tuple[Sequence[str], Mapping[str, s
     given = [answer for answer in answers.values() if answer is not None]
     skipped = {key: why for _, each in given for key, why in each.items()}
     return [key for done, _ in given for key in done], skipped
+
+
+def _received(db: Db, log: Log, rows: Sequence[InboxRow]) -> Sequence[MatchedReceipt]:
+    """Record what rows of reports hold: all at once, as it costs much less."""
+    return log.matching.receive(db, [report for row in rows for report in inbox.reports_of(row.body)])
 
 
 def _forwarded(reports: Sequence[Reported]) -> list[MatchedReceipt]:

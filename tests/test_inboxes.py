@@ -249,6 +249,21 @@ async def test_progress_and_recipients_reported_at_the_other_worker_are_told_as_
         assert await one.stopped() == [("sms", b"1" * 16)]
 
 
+@pytest.mark.parametrize("name", ["p\0", "p\ud800", "p" * 2000], ids=["NUL", "surrogate", "long"])
+async def test_whatever_a_provider_calls_a_message_its_receipt_finds_it_at_the_other_worker(
+    source: JournalDatabase, name: str
+) -> None:
+    """The table holds neither NULs nor half of a character, and of a long name only a digest."""
+    async with two_workers(source) as (one, other):
+        await other.follow(NOW, SMS)
+        await hand_over(one, 7, name)
+        assert await receive_all(other, [SharedReceipt(*sample_receipt(name))]) == [FORWARDED]
+        assert await receive_all(other, [sample_receipt(f"other {name}")]) == ["unmatched"]
+        for journal in (one, other):
+            await journal.follow(NOW, SMS)
+        assert await waiting_events(one) == [(7, "sent"), (7, "delivered")]
+
+
 async def test_of_a_shared_account_the_other_workers_messages_are_ours_and_anybodys_arent(
     source: JournalDatabase,
 ) -> None:

@@ -11,6 +11,7 @@ from deliveryd.journal.postgresql.connection import Connected
 from deliveryd.journal.postgresql.database import plain
 from deliveryd.journal.postgresql.logs import all_logs
 from deliveryd.journal.rules.receipts import referred_by
+from deliveryd.journal.sql.rows import to_name
 from deliveryd.model import Receipt, Reported, UnreadReport
 
 _NUMBER = re.compile(r"-?[0-9]{1,19}")
@@ -71,7 +72,7 @@ def logs_of_reports(db: Connected, reports: Sequence[Reported], namespace: str) 
     }
     by_id: dict[tuple[str, str], int] = {}
     if wanted:
-        rows = db.execute(_BY_PROVIDER_ID, {"ids": [plain(each) for each in wanted]})
+        rows = db.execute(_BY_PROVIDER_ID, {"ids": [_as_kept(each) for each in wanted]})
         by_id = {(provider_id, provider): log for provider_id, provider, log, _ in rows}
     found: list[int | None] = []
     for each, id_ in zip(reports, named, strict=True):
@@ -80,8 +81,13 @@ def logs_of_reports(db: Connected, reports: Sequence[Reported], namespace: str) 
         elif id_ is not None and id_ in logs:
             found.append(logs[id_])
         else:
-            found.append(by_id.get((plain(each.provider_id), each.provider)))
+            found.append(by_id.get((_as_kept(each.provider_id), each.provider)))
     return found
+
+
+def _as_kept(provider_id: str) -> str:
+    """An id of a provider as it stands in the tables."""
+    return str(plain(to_name(provider_id)))
 
 
 def _named(report: Reported, namespace: str) -> int | None:
@@ -120,7 +126,7 @@ def unmatched(db: Connected, seqs: Collection[int]) -> Mapping[int, Receipt]:
 
 def unmatched_by_ids(db: Connected, ids: Collection[str]) -> Mapping[int, Receipt]:
     """Return unmatched receipts with these ids of providers."""
-    return _receipts(db.execute(_UNMATCHED_BY_IDS, (list(ids),)))
+    return _receipts(db.execute(_UNMATCHED_BY_IDS, ([_as_kept(each) for each in ids],)))
 
 
 def unmatched_lately(db: Connected, since: int, after: int, limit: int) -> Mapping[int, Receipt]:

@@ -14,7 +14,7 @@ from deliveryd.journal.orders import Action, Decided, ItemKind
 from deliveryd.journal.place import JournalDatabase
 from deliveryd.journal.postgresql import journal as shared_journal
 from deliveryd.journal.postgresql.inbox import READ_AT_ONCE
-from deliveryd.journal.postgresql.journal import FORWARDED, SWEPT_EVERY, SWEPT_FOR
+from deliveryd.journal.postgresql.journal import ANSWERS_KEPT, FORWARDED, SWEPT_EVERY, SWEPT_FOR
 from deliveryd.journal.postgresql.opening import open_shared_journal
 from deliveryd.model import (
     Malformed,
@@ -525,6 +525,44 @@ async def test_what_an_order_does_to_the_own_messages_is_told_at_once_when_it_is
         assert decided[0].done == ("2", "1")
         assert [effect.taken.id for effect in decided[0].effects if effect.taken is not None] == [1]
         assert await waiting_events(one) == [(1, "dequeued")]
+
+
+async def test_an_answer_isnt_deleted_with_what_is_old_before_it_is_read(
+    source: JournalDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Old messages are deleted in portions, one right after the other."""
+    monkeypatch.setattr(shared_journal, "ASKED_EVERY", 1.0)
+    async with two_workers(source) as (one, other):
+        await bring_in_doubt(one, 7)
+        decided: list[Decided] = []
+
+        async def decide() -> None:
+            decided.append(await decide_on(other, Action.RESEND, ItemKind.MESSAGE, 7))
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(decide)
+            while query(source, WAITING_ROWS) == [(0,)]:
+                await anyio.lowlevel.checkpoint()
+            await one.follow(NOW, SMS)
+            for _ in range(2):
+                await one.prune(NOW, 9)
+            assert query(source, WAITING_ROWS) == [(1,)]
+        assert decided[0].done == ("7",)
+
+
+async def test_an_answer_that_nobody_reads_is_deleted_in_the_end(source: JournalDatabase) -> None:
+    """Whoever gave the order is gone."""
+    clock = BootClock()
+    async with worker(source, clock=clock) as one, worker(source) as other:
+        await bring_in_doubt(one, 7)
+        with anyio.move_on_after(0.5):
+            await decide_on(other, Action.RESEND, ItemKind.MESSAGE, 7)
+        await one.follow(NOW, SMS)
+        await one.prune(NOW, 9)
+        assert query(source, WAITING_ROWS) == [(1,)]
+        clock.now += ANSWERS_KEPT
+        await one.prune(NOW, 9)
+        assert query(source, WAITING_ROWS) == [(0,)]
 
 
 @pytest.mark.parametrize("id_", [-(2**63), 2**63 - 1])

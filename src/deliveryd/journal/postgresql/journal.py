@@ -88,6 +88,9 @@ RENEWED_WITHIN = 1.0
 ANSWERED_WITHIN = 15.0
 """Seconds after which an order is taken back that another worker hasn't carried out, at least."""
 
+ANSWERS_KEPT = 600.0
+"""Seconds for which an answer stays that nobody has read, at least: much longer than anybody waits."""
+
 ENDED_WITHIN = 3.0
 """Seconds after a lease's length within which the end of a worker is noticed that is gone."""
 
@@ -171,7 +174,8 @@ class PostgresqlJournal(LeasedCommits):
         self._swept_to = 0
         self._sweeps: dict[int, RetentionSweep] = {}  # of logs that nobody has
         self._pruned_to = 0  # the log of the last of them
-        self._answered = 0  # rows of inboxes up to this number were there at the last look at what is old
+        self._answered = 0  # rows of inboxes up to this number were there when answers were last forgotten
+        self._answered_at = float("-inf")
 
     # Intake
 
@@ -607,7 +611,9 @@ class PostgresqlJournal(LeasedCommits):
             deleted = sum(log.retention.step(db, by, limit) for log in self._each(db))
             deleted += self._prune_left(db, by, limit)
             logs.forget_workers(self._db, by)
-            self._answered = inbox.forget_answers(self._db, self._answered)
+            if self._lease.clock() - self._answered_at >= ANSWERS_KEPT:
+                self._answered = inbox.forget_answers(self._db, self._answered)
+                self._answered_at = self._lease.clock()
             return deleted + upkeep.delete_others(db, by, limit)
 
         return await self._commit(prune)

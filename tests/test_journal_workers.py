@@ -25,7 +25,7 @@ from deliveryd import transitions
 from deliveryd.errors import IllegalTransition
 from deliveryd.journal.base import Account, Doubtful, FromOthers
 from deliveryd.journal.journal import Journal
-from deliveryd.journal.orders import Action, ItemKind
+from deliveryd.journal.orders import Action, ItemKind, Order
 from deliveryd.journal.place import JournalDatabase
 from deliveryd.journal.postgresql.connection import connect_to_read
 from deliveryd.journal.postgresql.following import Counting
@@ -629,6 +629,20 @@ async def test_a_clock_that_is_put_back_at_one_of_two_workers_moves_no_due_times
         await bring_to_wait(one, 1, NOW + ONE_SECOND, "sms")
         await other.retime(60 * ONE_SECOND, NOW, 60 * ONE_SECOND)
         assert (await one.due(NOW, {"sms": 9})) == ([], NOW + ONE_SECOND, 0, 0)
+
+
+async def test_a_pause_is_moved_once_where_all_workers_notice_that_the_clock_was_put_back(
+    source: JournalDatabase,
+) -> None:
+    """Else it would be over before it is."""
+    hour = 3600 * ONE_SECOND
+    async with two_workers(source) as (one, other):
+        await other.follow(NOW, SMS)
+        order = Order(Action.PAUSE, ItemKind.CHANNEL, ("sms",), lasts=7200.0)
+        assert (await one.decide(order, NOW, SMS)).done
+        for journal in (one, other):
+            (pause,) = await journal.retime_pauses(hour, NOW - hour)
+        assert (pause.since, pause.until) == (NOW - hour, NOW + hour)
 
 
 async def test_a_return_is_heard_of_by_a_worker_that_recorded_another_one_on_top_of_it(

@@ -58,7 +58,7 @@ from deliveryd.journal.postgresql.routing import (
 from deliveryd.journal.sql import account, deadlines, upkeep
 from deliveryd.journal.sql.db import Db
 from deliveryd.journal.sql.pause_orders import PAUSE_ORDERS
-from deliveryd.journal.sql.pauses import pauses
+from deliveryd.journal.sql.pauses import Pause, pauses
 from deliveryd.journal.sql.repeats import report_again
 from deliveryd.journal.sql.stopped import in_force, stops_reported
 from deliveryd.journal.sql.upkeep import RetentionSweep
@@ -320,6 +320,11 @@ class PostgresqlJournal(LeasedCommits):
         found, version = await self._commit(read)
         self._seen["stops"] = version
         return found
+
+    async def retime_pauses(self, back: int, now: int) -> Sequence[Pause]:
+        """All workers notice that the database's clock was put back: the oldest moves what all share."""
+        is_oldest = all(each.id > self._lease.worker for each in self._neighbours.live)
+        return await super().retime_pauses(back if is_oldest else 0, now)
 
     async def _read_own(self, query: Callable[[Db], int]) -> int:
         def read(db: Db) -> int:

@@ -67,11 +67,13 @@ from support.several_workers import (
     SMS,
     BootClock,
     adopted_by,
+    beside,
     empty_database,
     end_worker,
     ordered,
     query,
     sound,
+    standing_before_the_commit,
     told,
     two_workers,
     worker,
@@ -595,6 +597,33 @@ async def test_the_pause_of_a_forgotten_message_ends_at_the_other_worker_as_well
         assert [pause.key for pause in heard] == ["1"]
         assert (await decide_on(one, Action.FORGET_ANYWAY, ItemKind.MESSAGE, 1)).done
         assert (await other.follow(NOW, SMS)).pauses == ()
+
+
+async def test_the_end_of_a_pause_that_two_workers_notice_at_once_is_recorded_once(
+    source: JournalDatabase,
+) -> None:
+    async with two_workers(source) as (one, other):
+        order = Order(Action.PAUSE, ItemKind.CHANNEL, ("sms",), lasts=1.0)
+        assert (await one.decide(order, NOW, SMS)).done
+        later = NOW + 2 * ONE_SECOND
+        with standing_before_the_commit(one, source) as stands:
+
+            async def second() -> None:
+                await stands.reached()
+                await beside(stands.go_on_when_waited_for, lambda: other.end_pauses(later))
+
+            await beside(lambda: one.end_pauses(later), second)
+        ended = query(source, "SELECT key FROM main.decision WHERE verb = 'resume'")
+        assert ended == [("sms",)]
+
+
+async def test_what_is_old_is_deleted_without_a_word_of_pauses_to_the_others(source: JournalDatabase) -> None:
+    """Each would look again at once, as often as a portion is deleted."""
+    async with two_workers(source) as (one, other):
+        await deliver_to_sent(one, 7)
+        await other.follow(NOW, SMS)
+        assert await one.prune(DAYS_LATER, 9) == 1
+        assert (await other.follow(NOW, SMS)).pauses is None
 
 
 async def test_what_waits_is_counted_for_all(source: JournalDatabase) -> None:

@@ -35,8 +35,8 @@ class Decisions:
         """Resume what was paused until now, and record that; return all other pauses."""
         records = self._records(db)
         for each in pauses.ended_pauses(db, now):
-            pauses.end_pause(db, each.kind, each.key)
-            note_end(records, each.kind, each.key, now)
+            if pauses.end_pause(db, each.kind, each.key):  # else another worker was first
+                note_end(records, each.kind, each.key, now)
         return pauses.pauses(db)
 
     def _records(self, db: Db) -> Records:

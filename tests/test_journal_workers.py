@@ -381,6 +381,30 @@ async def test_a_log_is_given_back_when_nothing_is_open_in_it_and_taken_by_the_n
         await sound(source)
 
 
+async def test_messages_of_a_log_that_was_taken_over_go_on_while_the_others_are_followed(
+    source: JournalDatabase,
+) -> None:
+    """Which log each message is in is read and written by two threads."""
+    async with worker(source) as other:
+        async with worker(source) as ended:
+            await bring_in_doubt(ended, 1)
+            await make_ready(ended, *range(2, 402))
+        await adopted_by(other)
+        (number,) = other._logs.keys() - {other._own.number}
+        other._away.update(dict.fromkeys(range(1000, 500_000), number))  # as after many more
+
+        async def follow() -> None:
+            while len(found) < 400:
+                await other.follow(NOW, SMS)
+
+        found: list[int] = []
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(follow)
+            while len(found) < 400:
+                found += [entry.id for entry in (await other.due(NOW + 9, {"": 1})).entries]
+        assert other._away.keys() >= set(found)
+
+
 async def test_a_start_goes_on_in_the_log_of_an_ended_worker(
     source: JournalDatabase,
 ) -> None:

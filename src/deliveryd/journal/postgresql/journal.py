@@ -405,7 +405,6 @@ class PostgresqlJournal(LeasedCommits):
         counts = await self._read_in(self._counting.count) if self._counting.is_due else None
         news = await self._commit(lambda db: self._look(db, now, providers))
         self._logs = dict(news.logs)
-        self._away = {id_: number for id_, number in self._away.items() if number in self._logs}
         self._others = news.others
         self._seen |= news.versions
         self._live = frozenset(each.id for each in self._neighbours.live)
@@ -432,6 +431,8 @@ class PostgresqlJournal(LeasedCommits):
         ):
             del there[number], self._logs[number]  # at once: what is committed next is done without it
             self._others |= {number}
+            for id_ in [id_ for id_, its in list(self._away.items()) if its == number]:
+                self._away.pop(id_, None)  # in this thread, whose other commits add some
         versions = read_versions(connection)
         found = FromOthers(
             upkeep.of_all_logs(left)._replace(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple
 
 import anyio
@@ -12,6 +12,7 @@ import pytest
 from deliveryd.journal.journal import Journal
 from deliveryd.journal.orders import Action, Decided, ItemKind
 from deliveryd.journal.place import JournalDatabase
+from deliveryd.journal.postgresql import inbox
 from deliveryd.journal.postgresql import journal as shared_journal
 from deliveryd.journal.postgresql.inbox import READ_AT_ONCE
 from deliveryd.journal.postgresql.journal import ANSWERS_KEPT, FORWARDED, SWEPT_EVERY, SWEPT_FOR
@@ -525,6 +526,36 @@ async def test_what_an_order_does_to_the_own_messages_is_told_at_once_when_it_is
         assert decided[0].done == ("2", "1")
         assert [effect.taken.id for effect in decided[0].effects if effect.taken is not None] == [1]
         assert await waiting_events(one) == [(1, "dequeued")]
+
+
+async def test_an_order_that_is_taken_back_when_it_is_about_to_be_carried_out_isnt(
+    source: JournalDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The worker has read it already."""
+    monkeypatch.setattr(shared_journal, "ANSWERED_WITHIN", 0.2)
+    monkeypatch.setattr(shared_journal, "ENDED_WITHIN", -20.0)
+    order_of = inbox.order_of
+
+    def read(body: Sequence[object]) -> inbox.HandedOrder:
+        while query(source, WAITING_ROWS) != [(0,)]:
+            pass
+        return order_of(body)
+
+    monkeypatch.setattr(inbox, "order_of", read)
+    async with two_workers(source) as (one, other):
+        await bring_in_doubt(one, 7)
+        decided: list[Decided] = []
+
+        async def decide() -> None:
+            decided.append(await decide_on(other, Action.RESEND, ItemKind.MESSAGE, 7))
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(decide)
+            while query(source, WAITING_ROWS) == [(0,)]:
+                await anyio.lowlevel.checkpoint()
+            await one.follow(NOW, SMS)
+        assert decided[0].skipped.keys() == {"7"}
+        assert await state_counts(one) == {State.IN_DOUBT: 1}
 
 
 async def test_an_answer_isnt_deleted_with_what_is_old_before_it_is_read(

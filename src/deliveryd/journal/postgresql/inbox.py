@@ -103,9 +103,9 @@ def delete(db: Connected, seqs: Collection[int]) -> None:
         db.execute(_DELETE, (list(seqs),))
 
 
-def answer(db: Connected, seq: int, text: object) -> None:
-    """Leave an answer for whoever waits for it."""
-    db.execute(_ANSWER, (to_json(text), seq))
+def answer(db: Connected, seq: int, text: object) -> bool:
+    """Leave an answer for whoever waits for it; False: it was taken back meanwhile."""
+    return db.execute(_ANSWER, (to_json(text), seq)).rowcount == 1
 
 
 def answers(db: Connected, seqs: Collection[int]) -> Mapping[int, Any]:

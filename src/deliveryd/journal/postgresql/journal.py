@@ -480,7 +480,8 @@ class PostgresqlJournal(LeasedCommits):
         """Carry out an order that another worker handed on."""
         decided = self._carry_out_order(db, log, inbox.order_of(row.body), now, self._providers)
         self._have(log, [each.taken for each in decided.effects if each.taken is not None])
-        inbox.answer(self._db, row.seq, [decided.done, decided.skipped])
+        if not inbox.answer(self._db, row.seq, [decided.done, decided.skipped]):
+            raise ChangedMeanwhile("an order was taken back when it was about to be carried out")
         return decided.effects
 
     def _match_again(self, db: Db, log: Log, seqs: Collection[int], now: int) -> list[Effect]:

@@ -250,6 +250,21 @@ async def test_progress_and_recipients_reported_at_the_other_worker_are_told_as_
         assert await one.stopped() == [("sms", b"1" * 16)]
 
 
+async def test_progress_and_recipients_are_told_also_by_a_worker_that_doesnt_know_the_other_one_yet(
+    source: JournalDatabase,
+) -> None:
+    """Else the word of a recipient to stop would be taken for one to somebody else, and dropped."""
+    async with worker(source) as one, worker(source) as other:
+        await deliver_to_sent(other, 7)
+        for report, result in (
+            (RecipientReport("sms", "p1", "", NOW + 7), "noted"),
+            (ProgressReport("sms", "p1", "enroute", NOW + 7), FORWARDED),
+        ):
+            assert [each.result for each in await one.receive([report])] == [result]
+        await other.follow(NOW, SMS)
+        assert await waiting_events(other) == [(7, "enroute")]
+
+
 @pytest.mark.parametrize("name", ["p\0", "p\ud800", "p" * 2000], ids=["NUL", "surrogate", "long"])
 async def test_whatever_a_provider_calls_a_message_its_receipt_finds_it_at_the_other_worker(
     source: JournalDatabase, name: str

@@ -66,6 +66,7 @@ from deliveryd.model import (
     SECOND,
     Clock,
     Malformed,
+    ProgressReport,
     QueuedMessage,
     Receipt,
     RecipientReport,
@@ -267,11 +268,11 @@ class PostgresqlJournal(LeasedCommits):
     def _receive(self, db: Db, reports: Sequence[Reported]) -> list[MatchedReceipt]:
         """Match what is about messages of this worker; all else goes to the logs of its messages.
 
-        A worker that began within the last second is not known yet: what is kept is looked at again, but of
-        an account that others use, too, nothing is kept.
+        A worker that began within the last second is not known yet: what is kept is looked at again, but
+        nothing is kept of an account that others use, too, of progress, and of recipients.
         """
         is_alone = not self._others and len(self._logs) == 1
-        if is_alone and not any(isinstance(each, SharedReceipt) for each in reports):
+        if is_alone and not any(isinstance(each, SharedReceipt | ProgressReport) for each in reports):
             of: Sequence[int | None] = [self._own.number] * len(reports)
         else:
             of = logs_of_reports(self._db, reports, self.namespace)

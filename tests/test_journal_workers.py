@@ -344,6 +344,28 @@ async def test_taking_over_a_log_is_a_restart_with_it(source: JournalDatabase) -
         await sound(source)
 
 
+@pytest.mark.parametrize("by", ["a worker that runs", "a start"])
+async def test_what_is_taken_over_is_due_in_time_though_the_clock_was_put_back_since(
+    source: JournalDatabase, by: str
+) -> None:
+    """As where a standby takes over whose machine has another time, and a worker is lost with the primary."""
+    hour = 3600 * ONE_SECOND
+    is_start = by == "a start"
+    async with worker(source), worker(source) as ended:
+        await bring_to_wait(ended, 1, NOW + ONE_SECOND, "sms")
+        async with open_shared_journal(source) as other:
+            if is_start:
+                end_worker(source, 1)
+                await other.recover(NOW - hour, SMS)
+            else:
+                await other.recover(NOW, SMS)
+                end_worker(source, 1)
+                await other.retime(hour, NOW - hour, hour)
+                assert (await other.follow(NOW - hour, SMS)).adopted is not None
+            found = await other.due(NOW - hour + 2 * ONE_SECOND, {"": 9, "sms": 9})
+            assert [entry.id for entry in found.entries] == [1]
+
+
 async def test_a_provider_that_the_new_worker_lacks_is_treated_as_removed(source: JournalDatabase) -> None:
     """What waits there goes on to any other, and what is in doubt there is held, as after a restart."""
     async with worker(source, ["email"]) as mail:

@@ -64,6 +64,7 @@ from deliveryd.journal.sql.stopped import in_force, stops_reported
 from deliveryd.journal.sql.upkeep import RetentionSweep
 from deliveryd.model import (
     SECOND,
+    STEP,
     Clock,
     Malformed,
     ProgressReport,
@@ -79,6 +80,7 @@ from deliveryd.model import (
 from deliveryd.runtime.threads import Blocking
 
 _LIMITLESS = 1 << 62
+_LATEST = 2**63 - 1
 
 FORWARDED = "forwarded"
 """What a report did that is about a message of another worker: it is in the inbox of its log."""
@@ -345,7 +347,7 @@ class PostgresqlJournal(LeasedCommits):
         def begin(db: Db) -> tuple[Mapping[int, Log], frozenset[int], Mapping[str, int]]:
             self._note(self._db, providers)
             self._neighbours.look(self._db)
-            found = {each.number: log for each, log in self._take_over(db)}
+            found = {each.number: log for each, log in self._take_over(db, now)}
             others = logs.all_logs(self._db) - self._logs.keys() - found.keys()
             return found, others, read_versions(self._db)
 
@@ -376,10 +378,11 @@ class PostgresqlJournal(LeasedCommits):
             db.execute(_NOTE, (sorted(providers), noted[1], self._lease.worker))
             self._noted = noted
 
-    def _take_over(self, db: Db) -> list[tuple[LogSeen, Log]]:
+    def _take_over(self, db: Db, now: int) -> list[tuple[LogSeen, Log]]:
         """Take over the logs that nobody has, and in which something is open.
 
-        Also one that is this worker's already, if the commit's outcome never got here.
+        Also one that is this worker's already, if the commit's outcome never got here. If the clock was put
+        back since a log was written last, nobody has moved its due times.
         """
         found = []
         for each in logs.logs_seen(self._db, self._neighbours.over):
@@ -387,7 +390,10 @@ class PostgresqlJournal(LeasedCommits):
             if not is_left or each.number in self._logs:
                 continue
             if logs.take_over(self._db, self._lease.worker, each):
-                found.append((each, self._opened(db, each.number)))
+                log = self._opened(db, each.number)
+                if (ahead := log.last_at - now) >= STEP:
+                    log.operations.retime(db, ahead, _LATEST)
+                found.append((each, log))
         return found
 
     def _opened(self, db: Db, number: int) -> Log:
@@ -418,7 +424,7 @@ class PostgresqlJournal(LeasedCommits):
         connection, worker = self._db, self._lease.worker
         self._note(connection, providers)
         self._neighbours.look(connection)
-        taken = self._take_over(db)
+        taken = self._take_over(db, now)
         there = dict(self._logs)
         left = []
         for each, log in taken:

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import pytest
+
 from deliveryd.journal.attention import DEAD_KINDS, DeadLetter, LeftBehind
 from deliveryd.journal.journal import Journal
 from deliveryd.journal.orders import Action, ItemKind
 from deliveryd.journal.reader import Reader
-from deliveryd.model import Confirmation, Malformed, Outcome, Transition, UnreadReport, message_key
+from deliveryd.model import (
+    Confirmation,
+    Malformed,
+    Outcome,
+    QueuedMessage,
+    Transition,
+    UnreadReport,
+    message_key,
+)
 from deliveryd.states import State
 from journal.protocol import OpenJournal, OpenReader
 from journal.samples import (
@@ -150,6 +160,19 @@ class AttentionCases:
             )
             assert (report["provider"], report["raw"], report["times"]) == ("sms/b", '{"no":"status"}', 2)
 
+    @pytest.mark.parametrize("id_", [2**63 - 1, -(2**63), 10**18])
+    async def test_a_message_that_is_set_aside_is_shown_whatever_its_id(
+        self, open_journal: OpenJournal, open_reader: OpenReader, id_: int
+    ) -> None:
+        """An id beyond 64 bits is kept as a negative number of 19 digits."""
+        async with open_journal() as journal:
+            await journal.take([QueuedMessage(id_, 10, 100, {})], [], NOW)
+            await refuse_first(journal, DEAD_SINCE)
+            [dead] = dead_letters_of(open_reader())
+            shown = open_reader().dead_letter(dead.kind, dead.key)
+            assert shown is not None
+            assert shown["message_id"] == id_
+
     async def test_what_is_no_dead_letter_cannot_be_shown_as_one(
         self, open_journal: OpenJournal, open_reader: OpenReader
     ) -> None:
@@ -157,7 +180,7 @@ class AttentionCases:
         async with open_journal() as journal:
             await fill_with_dead_letters(journal)
             for kind in DEAD_KINDS:
-                for key in ("9", "x", "0000000000000000"):
+                for key in ("9", "x", "0000000000000000", str(2**63), "9" * 20):
                     assert open_reader().dead_letter(kind, key) is None
 
     async def test_an_event_that_was_retried_is_no_dead_letter(

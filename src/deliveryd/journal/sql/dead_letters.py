@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from deliveryd.journal.attention import DeadLetter, InDoubtMessage
 from deliveryd.journal.orders import ItemKind
 from deliveryd.journal.sql.db import Db
-from deliveryd.model import message_key
+from deliveryd.model import INT64, message_key
 from deliveryd.states import State
 
 _IN_DOUBT = f"""
@@ -53,7 +53,7 @@ FROM unread WHERE dropped_at IS NULL
 }
 
 _CHANNEL = "substr(provider, 1, instr(provider || '/', '/') - 1)"
-_NUMBER = re.compile(r"-?[0-9]{1,18}")
+_NUMBER = re.compile(r"-?[0-9]{1,19}")
 _DEAD_LETTER: Mapping[ItemKind, str] = {
     ItemKind.EVENT: """
 SELECT message_id, status, body, refused_at, refused AS reason FROM event
@@ -109,7 +109,7 @@ def read_dead_letters(db: Db, kinds: Sequence[ItemKind], since: int, reason: str
 def read_dead_letter(db: Db, kind: ItemKind, key: str) -> Mapping[str, object] | None:
     """Return everything about one dead letter, with its raw text; None: there is none."""
     is_number = kind not in (ItemKind.MALFORMED, ItemKind.REPORT)
-    if is_number and _NUMBER.fullmatch(key) is None:
+    if is_number and (_NUMBER.fullmatch(key) is None or int(key) not in INT64):
         return None
     rows = db.execute(_DEAD_LETTER[kind], (int(key) if is_number else key,))
     row = rows.fetchone()

@@ -141,6 +141,16 @@ class ReadingCases:
             assert again.result == "matched"
             assert list(read_found(open_reader(), Selection()))[-1].ended_at == later + 1
 
+    async def test_a_provider_may_be_named_where_a_channel_is(
+        self, open_journal: OpenJournal, open_reader: OpenReader
+    ) -> None:
+        """As in other commands: those that are bound to it are found like those that failed there."""
+        async with open_journal() as journal:
+            await bring_to_wait(journal, 1, NOW + ONE_SECOND, "sms/second")
+            await fail_on(journal, 2, "sms/second", NOW, "provider answered 404")
+            await bring_to_wait(journal, 3, NOW + ONE_SECOND, "sms")
+            assert ids_of(open_reader(), channel="sms/second") == [1, 2]
+
     async def test_what_is_found_says_why_it_failed_and_whether_it_may_have_arrived(
         self, open_journal: OpenJournal, open_reader: OpenReader
     ) -> None:

@@ -67,7 +67,7 @@ def _at_provider(provider: str) -> tuple[str, Sequence[str]]:
 
 def _on_channel(channel: str) -> tuple[str, Sequence[str]]:
     name = to_json(channel)
-    term = "? = substr(provider, 1, instr(provider || '/', '/') - 1)"
+    term = "? IN (provider, substr(provider, 1, instr(provider || '/', '/') - 1))"
     return f"({term} OR {_FAILED_AT} OR {_FAILED_AT})", (channel, f"[{name},", f"[{name[:-1]}/")
 
 

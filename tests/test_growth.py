@@ -14,6 +14,7 @@ from deliveryd.journal.base import OutboxRow
 from deliveryd.journal.journal import Journal
 from deliveryd.journal.reader import file_reader
 from deliveryd.journal.sql import account, open_work, outbox, upkeep
+from deliveryd.journal.sql.left_behind import left_behind
 from deliveryd.journal.sqlite import opening as sqlite_file
 from deliveryd.journal.sqlite.journal import SqliteJournal, open_journal_file
 from deliveryd.model import Entry, Malformed, Receipt, StatusEvent, Transition
@@ -161,6 +162,18 @@ async def test_waiting_messages_are_counted_and_found_by_index_alone(path: Path)
         for step, _ in steps
         if re.match(r"SCAN message(?! USING (COVERING INDEX message_held|INDEX message_moving))", step)
     } == set()
+
+
+async def test_what_was_left_at_removed_providers_is_counted_in_the_order_of_an_index(path: Path) -> None:
+    """Neither what waits nor what is to be confirmed is read row by row and sorted."""
+    statements: list[str] = []
+    async with open_journal_file(path) as journal:
+        journal._db.set_trace_callback(statements.append)
+        assert left_behind(journal._db, ["sms"]) == []
+        journal._db.set_trace_callback(None)
+        steps = plans_of(journal._db, statements)
+    sorted_ = {statement for step, statement in steps if "TEMP B-TREE" in step}
+    assert {statement for statement in sorted_ if "ended_at IS NULL" not in statement} == set()
 
 
 async def test_the_account_includes_all_commits_without_using_the_writing_thread(path: Path) -> None:

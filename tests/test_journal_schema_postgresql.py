@@ -7,11 +7,13 @@ import pkgutil
 import re
 from collections.abc import Iterator
 from itertools import count
+from types import ModuleType
 
 import psycopg
 import pytest
 
 import deliveryd.journal
+import deliveryd.journal.sql
 from deliveryd.journal.place import JournalDatabase
 from deliveryd.journal.postgresql.connection import connect_to_write
 from deliveryd.journal.postgresql.database import Database
@@ -29,9 +31,6 @@ from journal.samples import (
 from support.postgres import new_database
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
-
-OF_FILES = {"damage", "files", "read_transaction", "schema", "sqlite", "sqlite_file", "upgrades"}
-"""Modules whose SQL is for SQLite alone."""
 
 FRAGMENTS = {"audit._UNACCEPTED", "provider_ids.SENT", "receipt_bulk.SENT"}
 """What begins like a statement, and is part of others."""
@@ -55,18 +54,20 @@ def source() -> JournalDatabase:
 
 def statements() -> Iterator[tuple[str, str]]:
     """The names of all statements that modules of the journal have, and their texts."""
-    for found in pkgutil.iter_modules(deliveryd.journal.__path__):
-        if found.ispkg or found.name in OF_FILES:
-            continue
-        module = importlib.import_module(f"deliveryd.journal.{found.name}")
-        for name, value in vars(module).items():
-            texts = value if isinstance(value, tuple) else (value,)
-            for text in texts:
-                full = f"{found.name}.{name}"
-                if isinstance(text, str) and STATEMENT.match(text) and full not in FRAGMENTS:
-                    filled = re.sub(r"\{+emptied\}+", "", re.sub(r"\{+\w+:d\}+", "6", text))
-                    if "{" not in filled:
-                        yield full, filled
+    for room in (deliveryd.journal, deliveryd.journal.sql):
+        for found in pkgutil.iter_modules(room.__path__, f"{room.__name__}."):
+            if not found.ispkg:
+                yield from _statements_of(importlib.import_module(found.name))
+
+
+def _statements_of(module: ModuleType) -> Iterator[tuple[str, str]]:
+    for name, value in vars(module).items():
+        full = f"{module.__name__.rpartition('.')[2]}.{name}"
+        for text in value if isinstance(value, tuple) else (value,):
+            if isinstance(text, str) and STATEMENT.match(text) and full not in FRAGMENTS:
+                filled = re.sub(r"\{+emptied\}+", "", re.sub(r"\{+\w+:d\}+", "6", text))
+                if "{" not in filled:
+                    yield full, filled
 
 
 async def test_each_statement_of_the_journal_can_be_prepared(source: JournalDatabase) -> None:

@@ -111,7 +111,7 @@ def test_the_options_of_a_gateway_are_read_without_those_that_it_does_not_have(t
 
 RUN = """
 import json, sys
-from deliveryd.commands.app import main
+from deliveryd.__main__ import main
 sys.argv[0] = "deliveryd"
 try:
     main()
@@ -127,12 +127,20 @@ def loaded_by_command(*words: str) -> set[str]:
     return set(json.loads(answer.stdout.splitlines()[-1]))
 
 
-@pytest.mark.parametrize("option", ["--help", "--version"])
-def test_the_help_and_the_version_load_no_command(option: str) -> None:
-    """Nor anything that reads a configuration."""
+@pytest.mark.parametrize("option", ["-V", "--version"])
+def test_the_version_loads_nothing(option: str) -> None:
+    """Not even the command line: scripts ask for it."""
     loaded = loaded_by_command(option)
+    own = {name for name in loaded if name.partition(".")[0] == "deliveryd"}
+    assert own == {"deliveryd", "deliveryd.__main__"}
+    assert among(loaded, {*NOT_FOR_A_START, "argparse", "asyncio", "inspect", "pydantic", "typer"}) == []
+
+
+def test_the_help_loads_no_command() -> None:
+    """Nor anything that reads a configuration."""
+    loaded = loaded_by_command("--help")
     rooms = {name.split(".")[1] for name in loaded if name.startswith("deliveryd.")}
-    assert rooms <= {"commands", "errors", "options", "runtime", "telemetry"}
+    assert rooms <= {"__main__", "commands", "errors", "options", "runtime", "telemetry"}
     commands = {name.split(".")[2] for name in loaded if name.startswith("deliveryd.commands.")}
     assert commands == {"app", "common"}
     assert among(loaded, {*NOT_FOR_A_START, "anyio", "asyncio", "pydantic", "structlog"}) == []

@@ -7,6 +7,8 @@ import os
 import signal
 import sys
 
+from deliveryd import __version__
+
 
 def open_standard_streams() -> None:
     """Open the descriptors 0 to 2 that are closed: a journal would take a number that others write to."""
@@ -24,6 +26,9 @@ def main() -> None:
     open_standard_streams()
     if os.getpid() == 1:  # of a container: the kernel ignores what PID 1 has no handler for
         signal.signal(signal.SIGTERM, lambda _signal, _frame: os._exit(128 + signal.SIGTERM))
+    if sys.argv[1:] in (["--version"], ["-V"]):
+        print(f"deliveryd {__version__}")  # noqa: T201  # the program's answer
+        return
     if sys.argv[1:2] == ["health"]:
         from deliveryd.commands.watch.quick_health import answer_health  # noqa: PLC0415  # without the program
 

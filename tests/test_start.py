@@ -154,14 +154,17 @@ READING = (
 
 NOT_FOR_READING = {
     "deliveryd.channels.http", "deliveryd.channels.smtp_options", "deliveryd.delivery",
-    "deliveryd.directory.file", "deliveryd.directory.remote", "deliveryd.http.client", "deliveryd.metrics",
-    "deliveryd.network.resolver", "deliveryd.sandbox", "deliveryd.telemetry.log_writing", "deliveryd.worker",
+    "deliveryd.directory.file", "deliveryd.directory.remote", "deliveryd.http.client",
+    "deliveryd.journal.rules", "deliveryd.journal.sql.deadlines", "deliveryd.journal.sql.statements",
+    "deliveryd.journal.sql.upkeep", "deliveryd.metrics", "deliveryd.network.resolver", "deliveryd.sandbox",
+    "deliveryd.telemetry.log_writing", "deliveryd.transitions", "deliveryd.worker",
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("words", READING, ids=" ".join)
-def test_a_command_that_reads_is_loaded_without_what_sends(words: tuple[str, ...], tmp_path: Path) -> None:
-    """It loads its own room and those below, and no event loop, no log, no HTTP client, no part of a worker.
+def test_a_command_that_reads_is_loaded_without_what_sends_and_writes(words: tuple[str, ...], tmp_path: Path) -> None:
+    """It loads its own room and those below, and no event loop, no log, no HTTP client, no part of a worker,
+    and nothing that takes a step of a message.
 
     There is no journal and no worker here.
     """

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 import pytest
 
 from deliveryd import transitions
-from deliveryd.journal.sql import anew, decisions, forgetting, operations
+from deliveryd.journal.sql import obstacles, operations, records
 from deliveryd.journal.sql.db import Db
 from deliveryd.model import Entry, Transition
 
@@ -27,7 +27,7 @@ def old_key_of_a_new_beginning(patch: Patch) -> None:
 
 def doubt_that_nobody_accepted(patch: Patch) -> None:
     """What may have arrived begins anew, or is forgotten, as if duplicates were accepted."""
-    begins, forgets = anew.obstacle_to_beginning_anew, forgetting.obstacle_to_forgetting
+    begins, forgets = obstacles.obstacle_to_beginning_anew, obstacles.obstacle_to_forgetting
 
     def begin_all(db: Db, id_: int, *, accepted: bool) -> str | None:
         del accepted
@@ -37,8 +37,8 @@ def doubt_that_nobody_accepted(patch: Patch) -> None:
         del accepted
         return forgets(db, id_, accepted=True)
 
-    patch.setattr(decisions, "obstacle_to_beginning_anew", begin_all)
-    patch.setattr(decisions, "obstacle_to_forgetting", forget_all)
+    patch.setattr(records, "obstacle_to_beginning_anew", begin_all)
+    patch.setattr(records, "obstacle_to_forgetting", forget_all)
 
 
 def beginnings_lost_with_the_message(patch: Patch) -> None:

@@ -17,15 +17,17 @@ from deliveryd.journal.attention import DeadLetter, InDoubtMessage, LeftBehind, 
 from deliveryd.journal.orders import Action, ItemKind
 from deliveryd.journal.reconciliation import Audit
 from deliveryd.journal.selection import FoundMessage, Page, Selection, found_of_row, of_reason
-from deliveryd.journal.sql.anew import obstacle_to_beginning_anew
 from deliveryd.journal.sql.audit import audit_journal
 from deliveryd.journal.sql.beginnings import MAY_HAVE_ARRIVED
 from deliveryd.journal.sql.db import Db, Read
 from deliveryd.journal.sql.dead_letters import read_dead_letter, read_dead_letters, read_in_doubt
-from deliveryd.journal.sql.erasure import obstacle
-from deliveryd.journal.sql.forgetting import obstacle_to_forgetting
 from deliveryd.journal.sql.history import Life, life_of
 from deliveryd.journal.sql.left_behind import left_behind
+from deliveryd.journal.sql.obstacles import (
+    obstacle_to_beginning_anew,
+    obstacle_to_erasure,
+    obstacle_to_forgetting,
+)
 from deliveryd.journal.sql.overdue import read_overdue
 from deliveryd.journal.sql.pauses import KnownIds, PausedMessages, known_ids, paused_messages
 from deliveryd.journal.sql.personal_data import find_personal_data
@@ -55,7 +57,7 @@ _OBSTACLES: Mapping[Action, Callable[[Db, int], str | None]] = {
     Action.BEGIN_ANEW_ANYWAY: partial(obstacle_to_beginning_anew, accepted=True),
     Action.FORGET: partial(obstacle_to_forgetting, accepted=False),
     Action.FORGET_ANYWAY: partial(obstacle_to_forgetting, accepted=True),
-    Action.ERASE: obstacle,
+    Action.ERASE: obstacle_to_erasure,
 }
 _FAILED_AT = "instr(spent, ?) > 0"
 """SQL for whether a provider failed; `spent` begins each of its providers with a bracket."""

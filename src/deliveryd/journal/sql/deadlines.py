@@ -18,6 +18,7 @@ from deliveryd.journal.base import NOT_OURS, MatchedReceipt, PassedDeadlines
 from deliveryd.journal.sql.db import Db
 from deliveryd.journal.sql.emptying import empty_words
 from deliveryd.journal.sql.rows import ENTRY, entry_of, to_json, to_text
+from deliveryd.journal.sql.schema import KNOW_PROVIDER
 from deliveryd.model import SECOND, Receipt, Reported, Transition
 
 MOST_UNREPORTED = 100
@@ -35,9 +36,6 @@ UPDATE provider SET reported_at = ?1, passed = 0
 WHERE name = ?2 AND (reported_at + {NOTED_EVERY} <= ?1 OR reported_at > ?1)
 """  # noqa: S608  # a constant
 _KNOWN = "SELECT reported_at, passed, silent, renewing FROM provider WHERE name = ?"
-KNOW_PROVIDER = "INSERT INTO provider (name) VALUES (?) ON CONFLICT DO NOTHING"
-"""Makes the row of a provider, unless it is there."""
-
 _KEEP_KNOWN = "UPDATE provider SET passed = ?, silent = ?, renewing = ? WHERE name = ?"
 _DUE = "FROM message WHERE confirms_at = ?1 AND confirm_by <= ?2"
 _UNREPORTED = f"SELECT count(*) FROM (SELECT 1 {_DUE} AND accepted_at > ?3 LIMIT ?4)"  # noqa: S608  # constants

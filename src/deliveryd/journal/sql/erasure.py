@@ -9,33 +9,14 @@ from __future__ import annotations
 from deliveryd.journal.sql.account import add_pruned
 from deliveryd.journal.sql.beginnings import keep_beginnings
 from deliveryd.journal.sql.db import Db
-from deliveryd.journal.sql.outbox import WAITS
+from deliveryd.journal.sql.obstacles import obstacle_to_erasure
 from deliveryd.journal.sql.tombstones import add_tombstones, strip_details
 from deliveryd.journal.sql.upkeep import DELETE_MESSAGE
-from deliveryd.states import State
-
-
-def obstacle(db: Db, id_: int) -> str | None:
-    """Return why a message can't be erased now, or None if it can."""
-    row = db.execute(
-        "SELECT state, ended_at IS NOT NULL, EXISTS"  # noqa: S608  # a constant
-        f" (SELECT 1 FROM event WHERE message_id = message.id AND {WAITS})"
-        " FROM message WHERE id = ?",
-        (id_,),
-    ).fetchone()
-    if row is None:
-        return "it isn't there any more"
-    state, has_ended, is_reporting = row
-    if not has_ended:
-        return f"it hasn't ended: it is {State(state).name.lower()}"
-    if is_reporting:
-        return "the service hasn't accepted all of its events yet"
-    return None
 
 
 def erase_message(db: Db, id_: int) -> str | None:
     """Erase an ended message and everything that belongs to it; return why not if it can't be erased."""
-    if (reason := obstacle(db, id_)) is not None:
+    if (reason := obstacle_to_erasure(db, id_)) is not None:
         return reason
     add_tombstones(db, [(id_,)])
     keep_beginnings(db, [(id_,)])

@@ -1,4 +1,4 @@
-"""Messages that were sent and never confirmed. This module only reads, beside a worker or without one."""
+"""Messages that were sent and never confirmed, and how far a provider's were counted."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from deliveryd.journal.attention import OverdueMessage
 from deliveryd.journal.sql.db import Db
-from deliveryd.journal.sql.deadlines import KNOW_PROVIDER
+from deliveryd.journal.sql.schema import KNOW_PROVIDER
 from deliveryd.states import State
 
 _OVERDUE = f"FROM message WHERE ended_at >= ? AND ended_at < ? AND state = {State.SENT:d} AND provider = ?"

@@ -7,10 +7,11 @@ from typing import NamedTuple
 
 from deliveryd.journal.orders import Effect, Order
 from deliveryd.journal.sql import pauses
-from deliveryd.journal.sql.anew import begin_anew, obstacle_to_beginning_anew
+from deliveryd.journal.sql.anew import begin_anew
 from deliveryd.journal.sql.db import Db
 from deliveryd.journal.sql.erasure import erase_malformed, erase_message, erase_receipt
-from deliveryd.journal.sql.forgetting import forget_message, obstacle_to_forgetting
+from deliveryd.journal.sql.forgetting import forget_message
+from deliveryd.journal.sql.obstacles import obstacle_to_beginning_anew, obstacle_to_forgetting
 from deliveryd.journal.sql.operations import Operations
 from deliveryd.journal.sql.outbox import AT, HAPPENED, WATERMARK, Outbox
 from deliveryd.journal.sql.pauses import Pause, PauseKind

@@ -196,6 +196,9 @@ INSERT INTO meta (key, value) VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET valu
 """
 """Keeps one of the journal's own values."""
 
+KNOW_PROVIDER = "INSERT INTO provider (name) VALUES (?) ON CONFLICT DO NOTHING"
+"""Makes the row of a provider, unless it is there."""
+
 MOVED_BY = "moved_by"
 """The key of the token of a file's latest move: a move that broke off is finished by it."""
 

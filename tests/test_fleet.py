@@ -18,7 +18,7 @@ from fleet.run import run_faults
 from fleet.stage import LEASE
 from fleet.standby import fail_over_to_lagging, fail_over_to_synchronous
 from fleet.striking import Case, strike
-from fleet.takeover import take_over_for_good
+from fleet.takeover import take_over
 from fleet.watch import KILL, STOP
 from support.directories import NoPostgres
 
@@ -81,12 +81,15 @@ def test_a_rolling_restart_pauses_nothing(tmp_path: Path) -> None:
     assert {answer for answer in rolled.answers if answer is not None} == {200}
 
 
-@pytest.mark.soak
-def test_what_a_killed_worker_had_ends_elsewhere(tmp_path: Path) -> None:
-    """The killed one isn't started again: the other worker ends all that it had."""
+def test_what_a_killed_worker_had_is_taken_over_once_and_within_its_lease_and_a_few_seconds(
+    tmp_path: Path,
+) -> None:
+    """It isn't started again: the other worker repeats what is in doubt under its keys, and ends all."""
     with skipped_without_postgres():
-        rest = take_over_for_good(tmp_path)
-    assert rest.violations == []
+        taken = take_over(tmp_path, 1)
+    assert max(taken.seconds) < 2 * LEASE
+    assert taken.doubts == taken.repeated != set()
+    assert taken.rest.violations == []
 
 
 @pytest.mark.soak

@@ -23,7 +23,7 @@ from fleet.rolling import roll
 from fleet.run import run_faults
 from fleet.standby import MODES
 from fleet.striking import strike_all, summary
-from fleet.takeover import takeover_times
+from fleet.takeover import take_over
 from support.output import say
 
 BOUNDARIES = {"commits": commit_boundaries, "calls": call_boundaries, "all": all_boundaries}
@@ -127,13 +127,17 @@ def _receipts(folder: Path, rounds: int) -> Part:
 
 
 def _takeovers(folder: Path, options: argparse.Namespace) -> Part:
-    times = takeover_times(folder, options.takeovers, options.lease, options.seed)
+    taken = take_over(folder, options.takeovers, options.lease, options.seed)
     figures = {
-        "number": len(times), "lease": options.lease, "median": median(times), "worst": max(times)
+        "number": len(taken.seconds), "lease": options.lease,
+        "median": median(taken.seconds), "worst": max(taken.seconds),
+        "in doubt": len(taken.doubts), "repeated": len(taken.repeated),
     }  # fmt: skip
-    return Part(
-        "{number}, lease {lease} s: median {median:.2f} s, worst {worst:.2f} s".format_map(figures), figures
+    line = (
+        "{number}, lease {lease} s: all was told after {median:.2f} s in the median, {worst:.2f} s at worst;"
+        " {repeated} of {in doubt} messages in doubt were repeated under their keys"
     )
+    return _judged(f"{line.format_map(figures)}; {taken.rest.summary}", figures, taken.rest)
 
 
 def _rolling(folder: Path, options: argparse.Namespace) -> Part:

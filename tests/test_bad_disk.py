@@ -111,8 +111,8 @@ def test_a_disk_that_fills_up_under_500_messages_loses_none_and_the_line_goes_on
     world.state.fail_until_healed("provider.sms", Delay(0.3))
     world.state.enqueue(*(message(id_, word="w" * 200) for id_ in range(1, 1001)))
     worker = world.start(log="info")
-    world.sandbox.wait_for(lambda state: len(state.received) >= 100, PATIENCE)
-    world.sandbox.wait_for(lambda state: len(state.taken) - ended(state) >= 500, PATIENCE)
+    world.state.wait_for(lambda state: len(state.received) >= 100, PATIENCE)
+    world.state.wait_for(lambda state: len(state.taken) - ended(state) >= 500, PATIENCE)
     ballast = fill(small_disk, leave=0)
     world.state.heal("provider.sms")
     while "journal.full" not in events(world):
@@ -121,7 +121,7 @@ def test_a_disk_that_fills_up_under_500_messages_loses_none_and_the_line_goes_on
     assert ready(world)[0] == 503
     assert "disk" in ready(world)[1]
     ballast.unlink()
-    world.sandbox.wait_for(lambda state: ended(state) >= 1000, PATIENCE)
+    world.state.wait_for(lambda state: ended(state) >= 1000, PATIENCE)
     worker.terminate()
     assert worker.wait(PATIENCE) == 0
     assert all(world.state.statuses(id_) == ["dequeued", "sent"] for id_ in range(1, 1001))
@@ -134,7 +134,7 @@ def test_a_disk_that_fills_up_under_500_messages_loses_none_and_the_line_goes_on
 
 def test_taking_stops_while_less_than_the_reserve_is_left(world: World, small_disk: Path) -> None:
     worker = world.start(log="info")
-    world.sandbox.wait_for(lambda state: state.requests["queue"] >= 1, PATIENCE)
+    world.state.wait_for(lambda state: state.requests["queue"] >= 1, PATIENCE)
     ballast = fill(small_disk, leave=512 << 10)
     while "queue.paused" not in events(world):
         assert worker.poll() is None
@@ -142,7 +142,7 @@ def test_taking_stops_while_less_than_the_reserve_is_left(world: World, small_di
     assert ready(world) == (503, "not ready\nthe journal's disk is nearly full (journal.reserve)\n")
     assert not world.state.taken
     ballast.unlink()
-    world.sandbox.wait_for(lambda state: sum(e["status"] == "sent" for e in state.events) == 10, PATIENCE)
+    world.state.wait_for(lambda state: sum(e["status"] == "sent" for e in state.events) == 10, PATIENCE)
     assert "journal.full" not in events(world)
 
 
@@ -152,7 +152,7 @@ def test_orders_are_refused_at_once_while_a_pause_cant_end_for_want_of_room(
     """None waits behind it, to be carried out long after its command failed; all of it works with room."""
     world.state.enqueue(message(1, 2))  # settings 2 don't exist
     worker = world.start(log="info")
-    world.sandbox.wait_for(lambda state: state.statuses(1)[-1:] == ["error"], PATIENCE)
+    world.state.wait_for(lambda state: state.statuses(1)[-1:] == ["error"], PATIENCE)
     assert order(world, "pause", "settings", *range(9, 400), "--for", "1s").status == 0
     ballast = fill(small_disk, leave=0)
     while events(world)[-1] != "journal.full":
@@ -213,12 +213,12 @@ def test_journal_and_cache_on_one_full_disk_lose_nothing(world: World, small_dis
     numbers = range(1, 401)
     world.state.enqueue(*(message(id_, settings_id=id_ % 20 + 1, word="w" * 200) for id_ in numbers))
     worker = world.start(log="info")
-    world.sandbox.wait_for(lambda state: len(state.received) >= 50, PATIENCE)
+    world.state.wait_for(lambda state: len(state.received) >= 50, PATIENCE)
     ballast = fill(small_disk, leave=0)
     while "journal.full" not in events(world):
         assert worker.poll() is None, world.log()[-2000:]
     ballast.unlink()
-    world.sandbox.wait_for(
+    world.state.wait_for(
         lambda state: all(state.statuses(id_) == ["dequeued", "sent"] for id_ in numbers), PATIENCE
     )
     worker.terminate()
@@ -407,7 +407,7 @@ def test_what_a_worker_makes_is_for_its_user_alone(tmp_path: Path) -> None:
             worker = world.start(log="info", program=PROGRAM)  # a child: it inherits the umask
         finally:
             os.umask(before)
-        world.sandbox.wait_for(lambda state: state.statuses(1)[-1:] == ["error"], PATIENCE)
+        world.state.wait_for(lambda state: state.statuses(1)[-1:] == ["error"], PATIENCE)
         made = [tmp_path / "state", *tmp_path.glob("state/**/*"), tmp_path / "cache"]
         modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in made}
         worker.terminate()

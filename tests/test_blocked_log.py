@@ -74,7 +74,7 @@ def test_a_worker_whose_output_nobody_reads_goes_on(world: World, output: Any) -
     worker = start(world, writing)
     os.close(writing)
     world.state.enqueue(*(message(id_) for id_ in range(1, MESSAGES + 1)))
-    world.sandbox.wait_for(lambda state: len(state.received) == MESSAGES, PATIENCE)
+    world.state.wait_for(lambda state: len(state.received) == MESSAGES, PATIENCE)
     assert get(f"http://127.0.0.1:{port}/livez").status_code == 200
     worker.terminate()
     assert worker.wait(PATIENCE) == 0

@@ -128,7 +128,7 @@ def test_a_running_worker_may_hold_its_own_addresses(world: World) -> None:
     port = free_port()
     world.change('[admin]\nlisten = ""', f'[admin]\nlisten = "127.0.0.1:{port}"')
     worker = world.start()
-    world.sandbox.wait_for(lambda state: state.requests["queue"], PATIENCE)
+    world.state.wait_for(lambda state: state.requests["queue"], PATIENCE)
     answered = check(world)
     assert answered.status == 0
     assert f"in use by process {worker.pid}" in line(answered, "journal.url")

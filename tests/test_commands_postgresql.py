@@ -16,7 +16,6 @@ from deliveryd.journal.orders import Action, ItemKind
 from deliveryd.journal.place import JournalDatabase
 from deliveryd.journal.postgresql.opening import open_shared_journal
 from deliveryd.model import Malformed, UnreadReport
-from deliveryd.sandbox.thread import SandboxThread
 from journal.attention import hold_twice_tried
 from journal.reading import fail_on
 from journal.samples import (
@@ -32,6 +31,7 @@ from journal.samples import (
 from support.messages import sms_settings
 from support.ports import free_port
 from support.postgres import new_database
+from support.sandboxes import open_sandbox
 from support.terminal import Answered, command
 
 pytestmark = pytest.mark.slow
@@ -220,7 +220,7 @@ def test_render_minds_who_stopped_the_channel(filled: Path, tmp_path: Path) -> N
 
 
 def test_lint_compares_placeholders_with_the_variables_of_the_journal(filled: Path) -> None:
-    with SandboxThread() as sandbox:
+    with open_sandbox() as sandbox:
         sandbox.state.settings[70] = sms_settings("{town}")
         text = filled.read_text(encoding="utf-8")
         config = filled.with_name("lint.toml")

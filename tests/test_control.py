@@ -49,7 +49,7 @@ def test_a_running_worker_takes_a_resent_message_at_once_under_its_key(world: Wo
     worker = running(world)
     answered = order(world, "in-doubt", "resend", 1)
     assert (answered.status, answered.out) == (0, "resend: 1\n  message:1\n")
-    world.sandbox.wait_for(lambda state: state.statuses(1) == ["dequeued", "sent"], PATIENCE)
+    world.state.wait_for(lambda state: state.statuses(1) == ["dequeued", "sent"], PATIENCE)
     first, repeat = world.state.received
     assert repeat.idempotency_key == first.idempotency_key
     assert order(world, "in-doubt", "list", "--json").data == []
@@ -108,7 +108,7 @@ def test_settled_as_sent_or_failed_is_reported_and_not_sent_again(world: World, 
     assert order(world, "in-doubt", "settle", "--as", "failed", 2).status == 0
     if worker is None:
         world.run_until_idle()
-    world.sandbox.wait_for(lambda state: len(state.statuses(1)) == len(state.statuses(2)) == 2, PATIENCE)
+    world.state.wait_for(lambda state: len(state.statuses(1)) == len(state.statuses(2)) == 2, PATIENCE)
     if worker is not None:
         end(worker)
     assert [world.state.statuses(id_) for id_ in (1, 2)] == [["dequeued", "sent"], ["dequeued", "error"]]
@@ -229,7 +229,7 @@ def test_a_message_that_was_set_aside_begins_anew(world: World, with_worker: boo
     assert order(world, "dead", "retry", "message:1").status == 0
     if worker is None:
         world.run_until_idle()
-    world.sandbox.wait_for(lambda state: state.statuses(1) == ["dequeued", "sent"], PATIENCE)
+    world.state.wait_for(lambda state: state.statuses(1) == ["dequeued", "sent"], PATIENCE)
     if worker is not None:
         end(worker)
     assert names(world) == []
@@ -247,7 +247,7 @@ def test_a_refused_event_is_reported_again(world: World, with_worker: bool) -> N
     assert order(world, "dead", "retry", name).status == 0
     if worker is None:
         world.run_until_idle()
-    world.sandbox.wait_for(lambda state: state.statuses(1) == ["dequeued", "sent"], PATIENCE)
+    world.state.wait_for(lambda state: state.statuses(1) == ["dequeued", "sent"], PATIENCE)
     if worker is not None:
         end(worker)
     assert names(world) == []
@@ -385,7 +385,7 @@ def test_a_worker_takes_orders_for_a_journal_with_a_long_path(world: World) -> N
     hold(world, 1)
     worker = running(world)
     assert order(world, "in-doubt", "resend", 1).status == 0
-    world.sandbox.wait_for(lambda state: state.statuses(1) == ["dequeued", "sent"], PATIENCE)
+    world.state.wait_for(lambda state: state.statuses(1) == ["dequeued", "sent"], PATIENCE)
     end(worker)
 
 

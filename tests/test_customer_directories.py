@@ -220,7 +220,7 @@ def outage(
 
         async def heal() -> None:
             await anyio.to_thread.run_sync(
-                lambda: world.sandbox.wait_for(lambda state: len(state.received) >= 100, PATIENCE)
+                lambda: world.state.wait_for(lambda state: len(state.received) >= 100, PATIENCE)
             )
             times["without"] = monotonic() - start
             await put_off.wait()  # the others, each once at least: nobody has them

@@ -66,7 +66,7 @@ def test_a_receipt_settles_what_is_held_in_doubt(reporting: World, status: str, 
     url = receipts_of(world)
     report(url, "1", status)
     report(url, "1", status)
-    world.sandbox.wait_for(lambda state: state.statuses(1) == ["dequeued", "sent", last], PATIENCE)
+    world.state.wait_for(lambda state: state.statuses(1) == ["dequeued", "sent", last], PATIENCE)
     end(worker)
     assert len(world.state.received) == 1
     assert order(world, "in-doubt", "list", "--json").data == []
@@ -82,7 +82,7 @@ def test_a_receipt_takes_back_what_waits_to_be_resent(reporting: World) -> None:
     world.state.fail("provider.sms", ApplyThenHangUp())
     world.state.enqueue(message(1))
     worker = world.start("--until-idle", log="info")
-    world.sandbox.wait_for(lambda state: state.received, PATIENCE)
+    world.state.wait_for(lambda state: state.received, PATIENCE)
     key = world.state.received[0].idempotency_key
     assert key is not None
     url = receipts_of(world)
@@ -101,7 +101,7 @@ def test_a_receipt_that_comes_while_the_answer_is_awaited_settles_the_doubt_as_i
     world.state.fail("provider.sms", ApplyThenDelay(30.0))
     world.state.enqueue(message(1))
     worker = world.start("--until-idle", log="info")
-    world.sandbox.wait_for(lambda state: state.received, PATIENCE)
+    world.state.wait_for(lambda state: state.received, PATIENCE)
     report(receipts_of(world), "1")
     assert worker.wait(PATIENCE) == 0
     assert world.state.statuses(1) == ["dequeued", "sent", "delivered"]

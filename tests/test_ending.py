@@ -46,7 +46,7 @@ def test_ctrl_c_says_what_is_under_way_for_how_long_and_that_a_second_one_ends_a
         command, stdin=subprocess.DEVNULL, stdout=slave, stderr=slave, env={**os.environ, "TERM": "dumb"}
     ) as worker:
         os.close(slave)
-        world.sandbox.wait_for(lambda state: state.requests["provider.sms"], PATIENCE)
+        world.state.wait_for(lambda state: state.requests["provider.sms"], PATIENCE)
         worker.send_signal(signal.SIGINT)
         seen = said(master, "unfinished work.")
         worker.send_signal(signal.SIGINT)
@@ -63,7 +63,7 @@ def test_ctrl_c_in_another_command_says_that_it_was_interrupted(world: World) ->
     world.state.fail_until_healed("customers", Hang())
     command = [sys.executable, "-m", "deliveryd", "customers", "all", "7", "--config", str(world.config)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as asking:
-        world.sandbox.wait_for(lambda state: state.requests["customers"], PATIENCE)
+        world.state.wait_for(lambda state: state.requests["customers"], PATIENCE)
         asking.send_signal(signal.SIGINT)
         out, told = asking.communicate(timeout=PATIENCE)
     assert (asking.returncode, out) == (1, "")
@@ -76,7 +76,7 @@ def test_without_a_terminal_the_log_says_what_is_under_way(world: World) -> None
     world.state.fail("provider.sms", Hang())
     world.state.enqueue(message(1))
     worker = world.start(log="info")
-    world.sandbox.wait_for(lambda state: state.requests["provider.sms"], PATIENCE)
+    world.state.wait_for(lambda state: state.requests["provider.sms"], PATIENCE)
     worker.send_signal(signal.SIGINT)
     assert worker.wait(PATIENCE) == 0
     (line,) = (line for line in world.log().splitlines() if '"worker.draining"' in line)

@@ -63,7 +63,7 @@ def test_a_message_that_was_retried_fell_back_and_was_delivered(world: World) ->
     world.state.receipt_targets["sms"] = f"http://127.0.0.1:{port}/receipts/sms"
     world.state.enqueue(message(5, word="parcel 20417"))
     worker = world.start()
-    world.sandbox.wait_for(lambda state: "delivered" in state.statuses(5), PATIENCE)
+    world.state.wait_for(lambda state: "delivered" in state.statuses(5), PATIENCE)
     running = explain(world, 5)
     assert running.status == 0
     assert "attempt 3 on sms: accepted by the provider" in running.out
@@ -148,7 +148,7 @@ def test_a_waiting_message_says_until_when_and_for_what(world: World) -> None:
     world.state.fail_until_healed("provider.sms", FaultAnswer(503))
     world.state.enqueue(message(5))
     worker = world.start()
-    world.sandbox.wait_for(lambda state: state.requests["provider.sms"], PATIENCE)
+    world.state.wait_for(lambda state: state.requests["provider.sms"], PATIENCE)
     worker.send_signal(signal.SIGTERM)
     assert worker.wait(PATIENCE) == 0
     told = explain(world, 5).out
@@ -161,7 +161,7 @@ def test_a_message_that_waits_for_an_answer_says_for_which_one(world: World) -> 
     world.state.fail_until_healed("settings", FaultAnswer(503))
     world.state.enqueue(message(5))
     worker = world.start()
-    world.sandbox.wait_for(lambda state: state.requests["settings"] > 2, PATIENCE)  # it waits meanwhile
+    world.state.wait_for(lambda state: state.requests["settings"] > 2, PATIENCE)  # it waits meanwhile
     worker.send_signal(signal.SIGTERM)
     assert worker.wait(PATIENCE) == 0
     told = explain(world, 5).out
@@ -211,11 +211,11 @@ def test_a_doubt_that_a_receipt_settled_stays_in_sight(world: World) -> None:
     world.state.fail("provider.sms", ApplyThenHangUp())
     world.state.enqueue(message(5), message(6))
     worker = world.start(log="info")
-    world.sandbox.wait_for(lambda state: "sent" in state.statuses(5) + state.statuses(6), PATIENCE)
+    world.state.wait_for(lambda state: "sent" in state.statuses(5) + state.statuses(6), PATIENCE)
     held = 5 if "sent" in world.state.statuses(6) else 6
     report = {"id": "q1", "status": "delivered", "ref": str(held)}
     httpx.post(f"http://127.0.0.1:{port}/receipts/sms", json=report, trust_env=False)
-    world.sandbox.wait_for(lambda state: "delivered" in state.statuses(held), PATIENCE)
+    world.state.wait_for(lambda state: "delivered" in state.statuses(held), PATIENCE)
     worker.send_signal(signal.SIGTERM)
     assert worker.wait(PATIENCE) == 0
     told = explain(world, held).out
@@ -239,7 +239,7 @@ def test_an_event_that_the_service_has_not_accepted_yet(world: World) -> None:
     world.state.fail_until_healed("events", FaultAnswer(503))
     world.state.enqueue(message(5))
     worker = world.start()
-    world.sandbox.wait_for(lambda state: state.requests["events"], PATIENCE)
+    world.state.wait_for(lambda state: state.requests["events"], PATIENCE)
     told = explain(world, 5).out
     worker.kill()
     worker.wait()
@@ -292,7 +292,7 @@ def test_a_forgotten_message_is_told_by_what_is_kept(world: World) -> None:
     world.run_until_idle()
     world.state.enqueue(message(6))
     worker = world.start(log="info")
-    world.sandbox.wait_for(lambda state: "sent" in state.statuses(6), PATIENCE)
+    world.state.wait_for(lambda state: "sent" in state.statuses(6), PATIENCE)
     worker.send_signal(signal.SIGTERM)
     assert worker.wait(PATIENCE) == 0
     told = explain(world, 5)

@@ -70,7 +70,7 @@ def fail_all(world: World, *ids: int) -> None:
 def running(world: World) -> Popen[bytes]:
     asked = world.state.requests["queue"]
     worker = world.start(log="info")
-    world.sandbox.wait_for(lambda state: state.requests["queue"] > asked, PATIENCE)
+    world.state.wait_for(lambda state: state.requests["queue"] > asked, PATIENCE)
     return worker
 
 
@@ -107,8 +107,8 @@ def test_500_messages_that_a_wrong_address_failed_are_found_retried_and_sent(wor
     retried = of(world, *choice, "--reason", "the gateway's address was mistyped")
     assert (retried.status, retried.out) == (0, "begun anew: 500 messages\n")
 
-    world.sandbox.wait_for(lambda state: len(state.received) == 500, PATIENCE)
-    world.sandbox.wait_for(
+    world.state.wait_for(lambda state: len(state.received) == 500, PATIENCE)
+    world.state.wait_for(
         lambda state: all(state.statuses(id_)[-1] == "sent" for id_ in range(1, 501)), PATIENCE
     )
     assert {tuple(world.state.statuses(id_)) for id_ in range(1, 501)} == {("dequeued", "error", "sent")}
@@ -213,7 +213,7 @@ def test_a_forgotten_message_is_taken_anew_and_sent_under_a_key_of_its_own(world
     assert of(world, "forget", 1, 7, "--accept-duplicates", "--reason", "lost by them").status == 1
     assert of(world, "explain", 1).status == 1
     world.state.enqueue(message(1))
-    world.sandbox.wait_for(lambda state: state.statuses(1)[2:] == ["dequeued", "sent"], PATIENCE)
+    world.state.wait_for(lambda state: state.statuses(1)[2:] == ["dequeued", "sent"], PATIENCE)
     first, second = world.state.received
     assert first.idempotency_key != second.idempotency_key
     end(worker)

@@ -48,7 +48,7 @@ def test_a_worker_that_crashes_leaves_no_core(world: World, monkeypatch: pytest.
     monkeypatch.chdir(world.folder)  # where the kernel would leave it
     worker = world.start(program=PROGRAM)  # a child: it inherits the limit, and its status is read
     resource.setrlimit(resource.RLIMIT_CORE, (soft, hard))
-    world.sandbox.wait_for(lambda state: state.requests["queue"] >= 1, PATIENCE)
+    world.state.wait_for(lambda state: state.requests["queue"] >= 1, PATIENCE)
     assert resource.prlimit(worker.pid, resource.RLIMIT_CORE) == (0, 0)
     worker.send_signal(signal.SIGABRT)
     _, status = os.waitpid(worker.pid, 0)

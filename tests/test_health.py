@@ -48,7 +48,7 @@ def test_a_running_worker_is_well_by_configuration_and_by_address(
 ) -> None:
     """The file stands in the option, in the environment's variable, or in its usual place."""
     world.start()
-    world.sandbox.wait_for(lambda state: state.requests["queue"], PATIENCE)
+    world.state.wait_for(lambda state: state.requests["queue"], PATIENCE)
     by_config = checked(lambda: command("health", "--config", world.config))
     assert (by_config.status, by_config.err) == (0, "")
     assert checked(lambda: command("health", "--url", f"http://127.0.0.1:{port}")).status == 0
@@ -120,7 +120,7 @@ def test_health_as_json(world: World, port: int) -> None:
     silent = command("health", "--config", world.config, "--json")
     assert (silent.status, silent.data["alive"], silent.data["url"]) == (1, False, url)
     world.start()
-    world.sandbox.wait_for(lambda state: state.requests["queue"], PATIENCE)
+    world.state.wait_for(lambda state: state.requests["queue"], PATIENCE)
     told = checked(lambda: command("health", "--config", world.config, "--json"))
     assert (told.status, told.data["alive"], told.data["answer"][0]) == (0, True, "alive")
 

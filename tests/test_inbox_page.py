@@ -13,8 +13,9 @@ import httpx
 import pytest
 from playwright.sync_api import BrowserContext, Page, expect, sync_playwright
 
-from deliveryd.sandbox.thread import SandboxThread
+from deliveryd.sandbox.server import Sandbox
 from support.plain_http import NO_TLS
+from support.sandboxes import open_sandbox
 
 CHROMIUM = shutil.which("chromium")
 FLAGS = [
@@ -51,13 +52,13 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrowserContext
 
 
 @pytest.fixture
-def sandbox() -> Iterator[SandboxThread]:
-    with SandboxThread() as opened:
+def sandbox() -> Iterator[Sandbox]:
+    with open_sandbox() as opened:
         yield opened
 
 
 @pytest.fixture
-def page(browser: BrowserContext, sandbox: SandboxThread) -> Iterator[Page]:
+def page(browser: BrowserContext, sandbox: Sandbox) -> Iterator[Page]:
     """The inbox, opened; a test that ends with an error in the page's console has failed."""
     opened = browser.new_page()
     complaints: list[str] = []
@@ -70,17 +71,17 @@ def page(browser: BrowserContext, sandbox: SandboxThread) -> Iterator[Page]:
     assert [each for each in complaints if "Content Security Policy" not in each] == []
 
 
-def post(sandbox: SandboxThread, path: str, body: Any) -> None:
+def post(sandbox: Sandbox, path: str, body: Any) -> None:
     answer = httpx.post(sandbox.base_url + path, json=body, trust_env=False, verify=NO_TLS)
     answer.raise_for_status()
 
 
-def report(sandbox: SandboxThread, number: int, *statuses: str, **more: str) -> None:
+def report(sandbox: Sandbox, number: int, *statuses: str, **more: str) -> None:
     events = [{"messageId": number, "status": each, "timestamp": AT, **more} for each in statuses]
     post(sandbox, "/events", events)
 
 
-def send_mail(sandbox: SandboxThread, number: int, subject: str, html: str) -> None:
+def send_mail(sandbox: Sandbox, number: int, subject: str, html: str) -> None:
     mail = EmailMessage()
     mail["From"], mail["To"], mail["Subject"] = "shop@example.com", "ann@example.com", subject
     mail["X-Deliveryd-Message"] = str(number)
@@ -89,7 +90,7 @@ def send_mail(sandbox: SandboxThread, number: int, subject: str, html: str) -> N
         smtp.send_message(mail)
 
 
-def send_one_of_each(sandbox: SandboxThread) -> None:
+def send_one_of_each(sandbox: Sandbox) -> None:
     post(sandbox, "/sms", {"to": "+49123", "text": "Your parcel is on its way", "reference": 1})
     button = {"text": "Track it", "url": "https://shop.example/track"}
     image = "https://images.example/parcel.jpg"
@@ -100,7 +101,7 @@ def send_one_of_each(sandbox: SandboxThread) -> None:
     send_mail(sandbox, 4, "Welcome", "<style>p { color: red }</style><p>Dear <b>Ann</b></p>")
 
 
-def test_each_channel_has_a_card_that_looks_like_it(page: Page, sandbox: SandboxThread) -> None:
+def test_each_channel_has_a_card_that_looks_like_it(page: Page, sandbox: Sandbox) -> None:
     send_one_of_each(sandbox)
     expect(page.locator(".card")).to_have_count(4)
     expect(page.locator(".card.sms .bubble")).to_have_text("Your parcel is on its way")
@@ -115,9 +116,7 @@ def test_each_channel_has_a_card_that_looks_like_it(page: Page, sandbox: Sandbox
     expect(email.frame_locator("iframe").locator("b")).to_have_text("Ann")
 
 
-def test_the_life_of_a_message_stands_beside_it_and_grows_by_itself(
-    page: Page, sandbox: SandboxThread
-) -> None:
+def test_the_life_of_a_message_stands_beside_it_and_grows_by_itself(page: Page, sandbox: Sandbox) -> None:
     post(sandbox, "/sms", {"to": "+49123", "text": "Hello", "reference": 1})
     report(sandbox, 1, "dequeued", "sent")
     line = page.locator(".card.sms .line li b")
@@ -127,7 +126,7 @@ def test_the_life_of_a_message_stands_beside_it_and_grows_by_itself(
     expect(page.locator("#tally")).to_have_text("1 messages · 1 delivered")
 
 
-def test_a_message_that_was_never_sent_shows_why(page: Page, sandbox: SandboxThread) -> None:
+def test_a_message_that_was_never_sent_shows_why(page: Page, sandbox: Sandbox) -> None:
     report(sandbox, 7, "dequeued")
     report(sandbox, 7, "error", details="missing placeholders: city, order.id")
     card = page.locator(".card")
@@ -135,7 +134,7 @@ def test_a_message_that_was_never_sent_shows_why(page: Page, sandbox: SandboxThr
     expect(card).to_contain_text("missing placeholders: city, order.id")
 
 
-def test_search_and_channel_narrow_what_is_shown(page: Page, sandbox: SandboxThread) -> None:
+def test_search_and_channel_narrow_what_is_shown(page: Page, sandbox: Sandbox) -> None:
     send_one_of_each(sandbox)
     expect(page.locator(".card")).to_have_count(4)
     page.get_by_label("Search messages").fill("PARCEL way")
@@ -151,7 +150,7 @@ def test_search_and_channel_narrow_what_is_shown(page: Page, sandbox: SandboxThr
     expect(page.locator(".card")).to_have_count(4)
 
 
-def test_hostile_text_is_shown_as_text_everywhere(page: Page, sandbox: SandboxThread) -> None:
+def test_hostile_text_is_shown_as_text_everywhere(page: Page, sandbox: Sandbox) -> None:
     post(sandbox, "/sms", {"to": HOSTILE, "text": HOSTILE, "reference": 1})
     button = {"text": HOSTILE, "url": f"javascript:{HOSTILE}"}
     image = f"https://images.example/{HOSTILE}"
@@ -173,11 +172,11 @@ def test_hostile_text_is_shown_as_text_everywhere(page: Page, sandbox: SandboxTh
     expect(page).to_have_title("Inbox · deliveryd sandbox")
 
 
-def test_the_page_asks_nobody_else_for_anything(page: Page, sandbox: SandboxThread) -> None:
+def test_the_page_asks_nobody_else_for_anything(page: Page, sandbox: Sandbox) -> None:
     asked: list[str] = []
     page.on("requestfinished", lambda request: asked.append(request.url))  # one that CSP stops never is
     page.reload()
-    with SandboxThread() as other:
+    with open_sandbox() as other:
         elsewhere = f"{other.base_url}/queue?"
         send_mail(
             sandbox,
@@ -206,7 +205,7 @@ def test_the_page_asks_nobody_else_for_anything(page: Page, sandbox: SandboxThre
     ("scheme", "width"), [("light", 1280), ("dark", 1280), ("light", 390), ("dark", 390)]
 )
 def test_the_page_fits_wide_and_narrow_light_and_dark(
-    page: Page, sandbox: SandboxThread, scheme: Any, width: int
+    page: Page, sandbox: Sandbox, scheme: Any, width: int
 ) -> None:
     page.set_viewport_size({"width": width, "height": 900})
     page.emulate_media(color_scheme=scheme)

@@ -96,7 +96,7 @@ def test_a_second_worker_is_refused_even_through_a_symbolic_link(
     """Lock, log and socket lie beside the file itself, and nothing lies beside the link."""
     world, direct = linked
     first = world.start()
-    world.sandbox.wait_for(lambda state: state.requests["queue"] >= 1, PATIENCE)
+    world.state.wait_for(lambda state: state.requests["queue"] >= 1, PATIENCE)
     second = run(direct)
     assert second.returncode == 1
     assert f"in use by another deliveryd (process {first.pid})" in second.stderr
@@ -114,7 +114,7 @@ def test_commands_reach_a_worker_that_opened_the_journal_through_a_symbolic_link
     world, direct = linked
     world.state.enqueue(message(1))
     worker = world.start(log="info")
-    world.sandbox.wait_for(lambda state: state.statuses(1) == ["dequeued", "sent"], PATIENCE)
+    world.state.wait_for(lambda state: state.statuses(1) == ["dequeued", "sent"], PATIENCE)
     told = world.command("in-doubt", "resend", "1", "--config", str(direct))
     assert "it isn't held in doubt" in told.stdout
     assert "desk.decided" in world.log()
@@ -175,7 +175,7 @@ def test_a_journal_that_is_deleted_or_replaced_stops_intake_and_the_worker_finis
     world.state.fail("provider.sms", ApplyThenDelay(2.0))
     world.state.enqueue(message(1))
     worker = world.start(log="info")
-    world.sandbox.wait_for(lambda state: state.requests["provider.sms"], PATIENCE)
+    world.state.wait_for(lambda state: state.requests["provider.sms"], PATIENCE)
     harm(world)
     ready = get(f"{pages(world)}/readyz")
     assert ready.status_code == 503
@@ -183,7 +183,7 @@ def test_a_journal_that_is_deleted_or_replaced_stops_intake_and_the_worker_finis
     line = wait_until_logged(worker, world, "journal.misplaced")
     assert line["level"] == "error"
     world.state.enqueue(message(2))
-    world.sandbox.wait_for(lambda state: state.statuses(1) == ["dequeued", "sent"], PATIENCE)
+    world.state.wait_for(lambda state: state.statuses(1) == ["dequeued", "sent"], PATIENCE)
     assert get(f"{pages(world)}/livez").status_code == 200
     assert get(f"{pages(world)}/status").json()["ready"] is False
     assert worker.poll() is None
@@ -199,12 +199,12 @@ def test_a_journal_that_is_moved_back_is_used_again(world: World) -> None:
     """Intake continues in the same process."""
     world.state.enqueue(message(1))
     worker = world.start(log="info")
-    world.sandbox.wait_for(lambda state: state.statuses(1) == ["dequeued", "sent"], PATIENCE)
+    world.state.wait_for(lambda state: state.statuses(1) == ["dequeued", "sent"], PATIENCE)
     world.folder.joinpath("journal.db").rename(world.folder / "elsewhere")
     wait_until_logged(worker, world, "journal.misplaced")
     world.state.enqueue(message(2))
     world.folder.joinpath("elsewhere").rename(world.folder / "journal.db")
-    world.sandbox.wait_for(lambda state: state.statuses(2) == ["dequeued", "sent"], PATIENCE)
+    world.state.wait_for(lambda state: state.statuses(2) == ["dequeued", "sent"], PATIENCE)
     wait_until_logged(worker, world, "journal.in_place")
     worker.terminate()
     assert worker.wait(PATIENCE) == 0
@@ -215,7 +215,7 @@ def test_a_deleted_journal_can_be_restored_from_the_paths_in_the_log(world: Worl
     """The next worker has all records of the first one, and sends nothing again."""
     world.state.enqueue(*(message(id_) for id_ in range(1, 51)))
     worker = world.start(log="info")
-    world.sandbox.wait_for(lambda state: state.statuses(50) == ["dequeued", "sent"], PATIENCE)
+    world.state.wait_for(lambda state: state.statuses(50) == ["dequeued", "sent"], PATIENCE)
     delete(world)
     line = wait_until_logged(worker, world, "journal.misplaced")
     copies = re.findall(r"/proc/[0-9]+/fd/[0-9]+", str(line["reason"]))
@@ -260,7 +260,7 @@ async def test_a_lock_that_another_process_took_is_reported(tmp_path: Path) -> N
 def test_orders_are_accepted_again_after_the_socket_was_deleted(world: World) -> None:
     """The worker creates it again before a command times out."""
     worker = world.start(log="info")
-    world.sandbox.wait_for(lambda state: state.requests["queue"] >= 1, PATIENCE)
+    world.state.wait_for(lambda state: state.requests["queue"] >= 1, PATIENCE)
     world.folder.joinpath("journal.db.sock").unlink()
     told = world.command("in-doubt", "resend", "1", "--config", str(world.config))
     assert "it isn't held in doubt" in told.stdout

@@ -189,7 +189,7 @@ def test_kannel_sends_messages_in_all_codings_and_reports_all_of_them(world: Wor
             CONFIG.format(base_url=world.sandbox.base_url, files=FILES, receipts=receipts, sendsms=sendsms)
         )
         world.start()
-        world.sandbox.wait_for(
+        world.state.wait_for(
             lambda state: all(state.statuses(number)[-1:] == ["delivered"] for number in range(1, COUNT + 1)),
             PATIENCE,
         )

@@ -66,7 +66,7 @@ def test_dequeued_is_accepted_before_a_message_is_sent(world: World) -> None:
     fill(world, 20)
     world.state.fail_until_healed("events", FaultAnswer(503))
     worker = world.start("--until-idle")
-    world.sandbox.wait_for(lambda state: state.requests["events"] >= 2, PATIENCE)
+    world.state.wait_for(lambda state: state.requests["events"] >= 2, PATIENCE)
     assert not world.state.attempts
     world.state.heal("events")
     assert worker.wait(PATIENCE) == 0
@@ -217,7 +217,7 @@ def test_a_restart_in_the_middle_of_the_waits_keeps_them(world: World) -> None:
     world.state.settings[1] = sms_settings("hello")
     world.state.enqueue(message(1))
     worker = world.start()
-    world.sandbox.wait_for(lambda state: len(state.attempts) == 1, PATIENCE)
+    world.state.wait_for(lambda state: len(state.attempts) == 1, PATIENCE)
     worker.send_signal(signal.SIGTERM)
     assert worker.wait(PATIENCE) == 0
     ((state, due_at, tries),) = world.rows("SELECT state, due_at, tries FROM message")
@@ -240,7 +240,7 @@ def test_killed_ten_times_among_a_thousand_messages_none_is_lost_and_repeats_kee
     for round_ in range(1, 11):
         worker = world.start()
         wanted = round_ * 90
-        world.sandbox.wait_for(lambda state, wanted=wanted: in_the_middle(state, wanted), PATIENCE)  # type: ignore[misc]
+        world.state.wait_for(lambda state, wanted=wanted: in_the_middle(state, wanted), PATIENCE)  # type: ignore[misc]
         worker.kill()
         worker.wait()
     world.run_until_idle()
@@ -262,7 +262,7 @@ def test_sigterm_in_the_middle_ends_with_0_leaves_nothing_in_doubt_and_the_next_
 ) -> None:
     fill(world, 1000)
     worker = world.start()
-    world.sandbox.wait_for(lambda state: in_the_middle(state, 200), PATIENCE)
+    world.state.wait_for(lambda state: in_the_middle(state, 200), PATIENCE)
     worker.send_signal(signal.SIGTERM)
     assert worker.wait(25) == 0
     assert len(world.state.received) < 1000
@@ -276,7 +276,7 @@ def test_sigterm_in_the_middle_ends_with_0_leaves_nothing_in_doubt_and_the_next_
 
 def test_a_second_worker_on_the_same_journal_is_refused_with_the_pid_of_the_first(world: World) -> None:
     first = world.start()
-    world.sandbox.wait_for(lambda state: state.requests["queue"] >= 1, PATIENCE)
+    world.state.wait_for(lambda state: state.requests["queue"] >= 1, PATIENCE)
     second = subprocess.run(first.args, capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert second.returncode == 1
     assert f"process {first.pid}" in second.stderr

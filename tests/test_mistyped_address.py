@@ -58,7 +58,7 @@ def test_once_the_path_is_mended_and_the_worker_restarted_what_waited_is_sent(wo
     world.change(good, bad)
     world.state.enqueue(*(message(id_) for id_ in range(1, 101)))
     worker = world.start()
-    world.sandbox.wait_for(lambda state: len(state.events) >= 120, PATIENCE)  # all taken, and 20 refused
+    world.state.wait_for(lambda state: len(state.events) >= 120, PATIENCE)  # all taken, and 20 refused
     worker.terminate()
     assert worker.wait(PATIENCE) == 0
     world.change(bad, good)

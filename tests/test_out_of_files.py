@@ -100,7 +100,7 @@ def test_a_start_raises_the_soft_limit_and_lowers_what_does_not_fit(world: World
     world.state.fail_until_healed("provider.sms", Delay(PATIENCE))
     world.state.enqueue(*(message(id_) for id_ in range(1, 601)))
     worker = world.start(log="info", program=limited(256, 512))
-    world.sandbox.wait_for(lambda state: state.requests["provider.sms"] >= 256, PATIENCE)
+    world.state.wait_for(lambda state: state.requests["provider.sms"] >= 256, PATIENCE)
     assert soft_limit(worker) == 512
     world.state.heal("provider.sms")
     worker.terminate()
@@ -118,7 +118,7 @@ def test_without_a_free_file_messages_wait_and_the_provider_is_not_blamed(world:
     world.state.fail_until_healed("provider.sms", Delay(0.5))
     worker = world.start(log="info")
     world.state.enqueue(message(1))
-    world.sandbox.wait_for(lambda state: state.statuses(1)[-1:] == ["sent"], PATIENCE)
+    world.state.wait_for(lambda state: state.statuses(1)[-1:] == ["sent"], PATIENCE)
     limits = resource.prlimit(worker.pid, resource.RLIMIT_NOFILE)
     open_now = len(list(Path(f"/proc/{worker.pid}/fd").iterdir()))
     resource.prlimit(worker.pid, resource.RLIMIT_NOFILE, (open_now + 4, limits[1]))
@@ -126,7 +126,7 @@ def test_without_a_free_file_messages_wait_and_the_provider_is_not_blamed(world:
     while not events(world)["files.exhausted"]:
         assert worker.poll() is None, world.log()[-2000:]
     resource.prlimit(worker.pid, resource.RLIMIT_NOFILE, limits)
-    world.sandbox.wait_for(
+    world.state.wait_for(
         lambda state: all(state.statuses(id_)[-1:] == ["sent"] for id_ in range(2, 52)), PATIENCE
     )
     worker.terminate()
@@ -242,13 +242,13 @@ def test_without_a_thread_messages_wait_and_the_provider_is_not_blamed(world: Wo
         f'url = "http://localhost:{world.sandbox.base_url.rpartition(":")[2]}/',
     )
     worker = world.start(log="info", program=["-c", WITHOUT_THREADS, str(lacks)])
-    world.sandbox.wait_for(lambda state: state.requests["queue"] > 1, PATIENCE)
+    world.state.wait_for(lambda state: state.requests["queue"] > 1, PATIENCE)
     lacks.touch()
     world.state.enqueue(*(message(id_) for id_ in range(1, 30)))
     while not events(world)["files.exhausted"]:
         assert worker.poll() is None, world.log()[-2000:]
     lacks.unlink()
-    world.sandbox.wait_for(
+    world.state.wait_for(
         lambda state: all(state.statuses(id_)[-1:] == ["sent"] for id_ in range(1, 30)), PATIENCE
     )
     worker.terminate()
@@ -293,7 +293,7 @@ def test_no_error_imports_anything_for_the_first_time(world: World) -> None:
     world.change("attempts = 5", "attempts = 2")
     worker = world.start(log="debug", program=["-c", WATCHED, str(found)])
     world.state.enqueue(message(1))
-    world.sandbox.wait_for(lambda state: state.statuses(1)[-1:] == ["sent"], PATIENCE)
+    world.state.wait_for(lambda state: state.statuses(1)[-1:] == ["sent"], PATIENCE)
     while "langcodes.tag_parser" not in found.read_text():
         assert worker.poll() is None
     before = found.read_text()
@@ -302,7 +302,7 @@ def test_no_error_imports_anything_for_the_first_time(world: World) -> None:
     world.state.settings |= {2: sms_settings("{absent}"), 3: {"content": "none"}, 5: b"{"}
     messages = [message(id_, settings_id=id_ % 7, customer_id=id_ % 4) for id_ in range(2, 40)]
     world.state.enqueue(*messages, '{"id": 90}', '{"id": 91, "settingsId": "x"}', "7")
-    world.sandbox.wait_for(
+    world.state.wait_for(
         lambda state: all(
             state.statuses(id_)[-1:] in (["sent"], ["error"]) or id_ in held(world) for id_ in range(2, 40)
         ),

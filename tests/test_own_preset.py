@@ -14,10 +14,11 @@ import pytest
 from deliveryd.commands.sandbox.impersonations import chosen_presets, impersonation
 from deliveryd.commands.sandbox.sandbox_files import aim_receipts, write_files
 from deliveryd.sandbox.scenario import demo_scenario
-from deliveryd.sandbox.thread import SandboxThread
+from deliveryd.sandbox.server import Sandbox
 from support.messages import message
 from support.patience import PATIENCE
 from support.ports import free_port
+from support.sandboxes import open_sandbox
 from support.terminal import command
 
 PAGE = Path(__file__).parent.parent / "docs" / "how-to" / "use-a-provider.md"
@@ -55,17 +56,17 @@ def folder(tmp_path: Path) -> Path:
 def test_a_message_goes_out_as_a_template_and_is_delivered(folder: Path) -> None:
     presets = chosen_presets(NAME, folder / "presets")
     port = free_port()
-    with SandboxThread(impersonated=[impersonation(each) for each in presets]) as sandbox:
+    with open_sandbox(Sandbox(impersonated=[impersonation(each) for each in presets])) as sandbox:
         customer = {"id": 1, "name": "Ann", "phone": "+447700900123"}
         folder.joinpath("customers.jsonl").write_text(json.dumps(customer), encoding="utf-8")
-        list(write_files(folder, sandbox.sandbox, demo_scenario(), port, presets))
-        aim_receipts(sandbox.sandbox, f"http://127.0.0.1:{port}")
+        list(write_files(folder, sandbox, demo_scenario(), port, presets))
+        aim_receipts(sandbox, f"http://127.0.0.1:{port}")
         sandbox.state.settings[1] = {"content": {"en": {"messenger": {"text": "Your parcel is here"}}}}
         sandbox.state.enqueue(message(1, 1, 1))
         environ = {**os.environ, "DELIVERYD_ADMIN__LISTEN": "", "DELIVERYD_LOG__LEVEL": "warning"}
         arguments = ["run", "--config", str(folder / "config.toml")]
         with subprocess.Popen([sys.executable, "-m", "deliveryd", *arguments], env=environ) as process:
-            sandbox.wait_for(lambda state: state.statuses(1)[-1:] == ["delivered"], PATIENCE)
+            sandbox.state.wait_for(lambda state: state.statuses(1)[-1:] == ["delivered"], PATIENCE)
             process.terminate()
             assert process.wait(PATIENCE) == 0
         (sent,) = sandbox.state.accepted()

@@ -35,7 +35,7 @@ def world(tmp_path: Path) -> Iterator[World]:
 def ordering(world: World) -> Order:
     """Start a worker; what orders something of it as the page does."""
     world.start(log="info")
-    world.sandbox.wait_for(lambda state: state.requests["queue"] >= 1, PATIENCE)
+    world.state.wait_for(lambda state: state.requests["queue"] >= 1, PATIENCE)
     listening = next(entry for line in world.log().splitlines() if "listen" in (entry := json.loads(line)))
     headers = {"Authorization": f"Bearer {PAGE_TOKEN}"}
 
@@ -50,13 +50,13 @@ def test_messages_that_failed_are_counted_and_begin_anew(world: World) -> None:
     count = 600
     world.state.enqueue(*(message(id_) for id_ in range(1, count + 1)))
     order = ordering(world)
-    world.sandbox.wait_for(lambda state: sum(e["status"] == "error" for e in state.events) == count, PATIENCE)
+    world.state.wait_for(lambda state: sum(e["status"] == "error" for e in state.events) == count, PATIENCE)
     why = "missing placeholders: wrod"
     counted = order("failed", {})
     assert counted.json() == {"reasons": [{"reason": why, "count": count}], "complete": True}
     done = order("retry", {"failure": why, "reason": "a typing error"})
     assert (done.status_code, len(done.json()["done"]), done.json()["skipped"]) == (200, count, {})
-    world.sandbox.wait_for(
+    world.state.wait_for(
         lambda state: sum(e["status"] == "error" for e in state.events) == 2 * count, PATIENCE
     )
 

@@ -55,7 +55,7 @@ def running(world: World) -> Popen[bytes]:
     """A worker that polls the queue."""
     asked = world.state.requests["queue"]
     worker = world.start(log="info")
-    world.sandbox.wait_for(lambda state: state.requests["queue"] > asked, PATIENCE)
+    world.state.wait_for(lambda state: state.requests["queue"] > asked, PATIENCE)
     return worker
 
 
@@ -81,7 +81,7 @@ def ended(worker: Popen[bytes]) -> None:
 
 def statuses(world: World, id_: int, *wanted: str) -> None:
     """Wait until the service has these of a message."""
-    world.sandbox.wait_for(lambda state: state.statuses(id_) == list(wanted), PATIENCE)
+    world.state.wait_for(lambda state: state.statuses(id_) == list(wanted), PATIENCE)
 
 
 def until_listed(world: World, messages: int) -> dict[str, object]:
@@ -140,7 +140,7 @@ def test_what_is_in_doubt_is_not_repeated_at_a_paused_provider_through_a_kill(wo
     world.state.fail("provider.sms", ApplyThenHangUp())
     worker = running(world)
     world.state.enqueue(message(1, 7))
-    world.sandbox.wait_for(lambda state: len(state.received) == 1, PATIENCE)
+    world.state.wait_for(lambda state: len(state.received) == 1, PATIENCE)
     killed(worker)
     assert give(world, "pause", "provider", "sms").status == 0
     worker = running(world)

@@ -237,7 +237,7 @@ def test_an_erased_message_that_the_queue_gives_again_is_not_sent(filled: World)
 def test_a_running_worker_erases_and_its_log_has_nothing_left(filled: World) -> None:
     asked = filled.state.requests["queue"]
     worker = filled.start()
-    filled.sandbox.wait_for(lambda state: state.requests["queue"] > asked, PATIENCE)
+    filled.sandbox.state.wait_for(lambda state: state.requests["queue"] > asked, PATIENCE)
     erased = of(filled, "erase", "--customer", 1, "--json")
     assert erased.data["erased"] == {"messages": 3, "malformed": 2, "receipts": 0, "reports": 0}
     assert erased.err == ""  # a file of customers isn't asked, and no answer of it kept
@@ -254,7 +254,7 @@ def test_what_has_not_ended_is_refused_and_listed_and_the_rest_is_erased(filled:
     filled.state.settings[7] = sms_settings()
     filled.state.enqueue(message(6, settings_id=7, word="canary-under-way"))
     worker = filled.start(log="info")
-    filled.sandbox.wait_for(lambda state: state.statuses(6) == ["dequeued"], PATIENCE)
+    filled.sandbox.state.wait_for(lambda state: state.statuses(6) == ["dequeued"], PATIENCE)
     worker.kill()
     worker.wait()
     would = of(filled, "erase", "--customer", 1, "--dry-run", "--json")
@@ -332,7 +332,7 @@ def test_a_worker_records_who_is_at_the_other_end_of_its_socket(
     monkeypatch.setattr(client, "LOGIN", world.folder / "absent")
     world.state.enqueue('{"id": 5, "settingsId": 1, "customerId": 1, "variables": 0}')
     worker = world.start()
-    world.sandbox.wait_for(lambda state: state.statuses(5) == ["dequeued", "error"], PATIENCE)
+    world.state.wait_for(lambda state: state.statuses(5) == ["dequeued", "error"], PATIENCE)
     drop = ("dead", "drop", "--config", world.config, "--all")
     assert command(*drop, "--reason", "a test of theirs").status == 0
     told = of(world, "explain", 5).out

@@ -53,7 +53,7 @@ def world(tmp_path: Path) -> Iterator[World]:
 def start(world: World) -> tuple[Popen[bytes], str]:
     """A worker, and where it takes receipts of the channel sms."""
     worker = world.start(log="info")
-    world.sandbox.wait_for(lambda state: state.requests["queue"] >= 1, PATIENCE)
+    world.state.wait_for(lambda state: state.requests["queue"] >= 1, PATIENCE)
     found = re.search(r'"listen": "(http://[^"]+)"', world.log())
     assert found is not None
     return worker, f"{found[1]}/receipts/sms"
@@ -68,7 +68,7 @@ def report(url: str, provider_id: str, status: str = "delivered", secret: str = 
 def sent_message(world: World, id_: int = 1) -> str:
     """Send a message; the id that the provider gave it."""
     world.state.enqueue(message(id_))
-    world.sandbox.wait_for(lambda state: state.statuses(id_) == ["dequeued", "sent"], PATIENCE)
+    world.state.wait_for(lambda state: state.statuses(id_) == ["dequeued", "sent"], PATIENCE)
     return next(received.provider_id for received in world.state.received if received.message_id == id_)
 
 
@@ -76,7 +76,7 @@ def test_a_receipt_is_reported_as_delivered_with_channel_and_reported_at(world: 
     _, url = start(world)
     provider_id = sent_message(world)
     assert report(url, provider_id).status_code == 200
-    world.sandbox.wait_for(lambda state: state.statuses(1) == ["dequeued", "sent", "delivered"], PATIENCE)
+    world.state.wait_for(lambda state: state.statuses(1) == ["dequeued", "sent", "delivered"], PATIENCE)
     delivered = world.state.events_of(1)[-1]
     assert delivered["channel"] == "sms"
     assert delivered["reportedAt"] == "2026-01-02T03:04:05.000006Z"
@@ -110,10 +110,10 @@ def test_an_early_receipt_waits_for_the_outcome_of_its_attempt(world: World) -> 
     _, url = start(world)
     world.state.fail("provider.sms", ApplyThenDelay(1.0))
     world.state.enqueue(message(1))
-    world.sandbox.wait_for(lambda state: state.received, PATIENCE)
+    world.state.wait_for(lambda state: state.received, PATIENCE)
     assert report(url, world.state.received[0].provider_id).status_code == 200
     assert world.state.statuses(1) == ["dequeued"]
-    world.sandbox.wait_for(lambda state: len(state.statuses(1)) == 3, PATIENCE)
+    world.state.wait_for(lambda state: len(state.statuses(1)) == 3, PATIENCE)
     assert world.state.statuses(1) == ["dequeued", "sent", "delivered"]
 
 
@@ -185,7 +185,7 @@ def test_requests_that_are_no_reports_are_logged_seldom_and_counted(world: World
     """A provider with a mistyped address is seen by the operator, who hears of a flood once a minute."""
     world.change('[admin]\nlisten = ""', '[admin]\nlisten = "127.0.0.1:0"')
     worker = world.start(log="info")
-    world.sandbox.wait_for(lambda state: state.requests["queue"] >= 1, PATIENCE)
+    world.state.wait_for(lambda state: state.requests["queue"] >= 1, PATIENCE)
     admin, receipts = re.findall(r'"listen": "(http://[^"]+)"', world.log())
     url = f"{receipts}/receipts/sms"
     with httpx.Client(verify=NO_TLS, trust_env=False) as client:

@@ -57,7 +57,7 @@ def start(world: World) -> tuple[Any, str]:
     """A worker, and where it takes receipts: the last address that the log names."""
     asked = world.state.requests["queue"]
     worker = world.start(log="info")
-    world.sandbox.wait_for(lambda state: state.requests["queue"] > asked, PATIENCE)
+    world.state.wait_for(lambda state: state.requests["queue"] > asked, PATIENCE)
     listening = [
         line["listen"]
         for line in map(json.loads, world.log().splitlines())

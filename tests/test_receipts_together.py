@@ -197,7 +197,7 @@ def test_kill_9_loses_no_receipt_that_was_answered(tmp_path: Path) -> None:
         world.change('[receipts]\nlisten = ""', '[receipts]\nlisten = "127.0.0.1:0"')
         world.add(RECEIPT)
         worker = world.start(log="info")
-        world.sandbox.wait_for(lambda state: state.requests["queue"] >= 1, PATIENCE)
+        world.state.wait_for(lambda state: state.requests["queue"] >= 1, PATIENCE)
         address = receipts_address(world)
         answered: list[str] = []
         many = threading.Event()

@@ -40,5 +40,5 @@ def test_the_last_provider_that_reports_may_stop_to(world: World) -> None:
     assert reloaded.status == 0, reloaded.err
     assert httpx.post(f"{url}/receipts/sms", json={}, trust_env=False).status_code == 404
     world.state.enqueue(message(1))
-    world.sandbox.wait_for(lambda state: state.statuses(1) == ["dequeued", "sent"], PATIENCE)
+    world.state.wait_for(lambda state: state.statuses(1) == ["dequeued", "sent"], PATIENCE)
     end(worker)

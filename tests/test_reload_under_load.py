@@ -137,7 +137,7 @@ class Scene:
     def flows(self) -> None:
         """Wait until some more messages were sent."""
         count = len(self.world.state.received) + BETWEEN
-        self.world.sandbox.wait_for(lambda state: len(state.received) >= count, PATIENCE)
+        self.world.state.wait_for(lambda state: len(state.received) >= count, PATIENCE)
 
     def in_force(self, what: str, via: str, *options: object) -> Answered:
         """Reload; wait for the first request that names `via`, and note how long both took."""
@@ -152,7 +152,7 @@ class Scene:
 
     def sees(self, via: str) -> None:
         """Wait for a request that names `via`."""
-        self.world.sandbox.wait_for(
+        self.world.state.wait_for(
             lambda state: state.received and state.received[-1].payload["via"] == via, PATIENCE
         )
 
@@ -172,7 +172,7 @@ def scene(tmp_path: Path) -> Iterator[Scene]:
 def started(scene: Scene) -> Popen[bytes]:
     """A worker that takes work, and whose receipts come in."""
     worker = scene.world.start(log="info")
-    scene.world.sandbox.wait_for(lambda state: state.requests["queue"] >= 1, PATIENCE)
+    scene.world.state.wait_for(lambda state: state.requests["queue"] >= 1, PATIENCE)
     for line in logged(scene, "server.listening"):
         if line["server"] == "receipts":
             scene.world.state.receipt_targets["sms"] = f"{line['listen']}/receipts/sms/a"
@@ -190,7 +190,7 @@ def rotate_secrets(scene: Scene, both: tuple[str, str]) -> None:
     scene.secret("provider-token", "provider-token-second")
     scene.write(*both)
     scene.in_force("a provider's secret is rotated", "a1")
-    world.sandbox.wait_for(
+    world.state.wait_for(
         lambda state: state.received[-1].headers["x-secret"] == "provider-token-second", PATIENCE
     )
     scene.secret("service-token", "service-token-second")
@@ -255,7 +255,7 @@ def test_reloads_of_each_kind_lose_nothing_and_double_nothing(scene: Scene) -> N
         scene.flows()
         load.stop()
         total = load.count
-        world.sandbox.wait_for(lambda state: len(state.received) >= total, 3 * PATIENCE)
+        world.state.wait_for(lambda state: len(state.received) >= total, 3 * PATIENCE)
     answers = Counter(receipt.answered for receipt in state.receipts)  # nobody answers after the end
     worker.send_signal(signal.SIGTERM)
     assert worker.wait(PATIENCE) == 0
@@ -328,7 +328,7 @@ def test_sighup_during_the_start_and_the_end_is_harmless(scene: Scene) -> None:
     """However many there are."""
     scene.write(scene.provider("a", "a1"))
     worker = scene.world.start(log="info")
-    scene.world.sandbox.wait_for(lambda state: _hang_up(worker, scene) and state.requests["queue"], PATIENCE)
+    scene.world.state.wait_for(lambda state: _hang_up(worker, scene) and state.requests["queue"], PATIENCE)
     for _ in range(20):
         worker.send_signal(signal.SIGHUP)
     worker.terminate()

@@ -115,11 +115,11 @@ def test_a_worker_whose_provider_wants_a_new_secret_sends_with_it(world: World, 
     """No restart, no pause and no second message: the provider saw one key, first with the old secret."""
     world.add(f'headers = {{ Authorization = "Bearer {{secret.token}}" }}\nsecrets = {{ token = "{file}" }}')
     worker = world.start(log="info")
-    world.sandbox.wait_for(lambda state: state.requests["queue"] >= 1, PATIENCE)
+    world.state.wait_for(lambda state: state.requests["queue"] >= 1, PATIENCE)
     replace(file, "two")
     world.state.fail("provider.sms", FaultAnswer(401))
     world.state.enqueue(message(1))
-    world.sandbox.wait_for(lambda state: state.statuses(1) == ["dequeued", "sent"], PATIENCE)
+    world.state.wait_for(lambda state: state.statuses(1) == ["dequeued", "sent"], PATIENCE)
     worker.terminate()
     assert worker.wait(PATIENCE) == 0
     asked = [seen.headers for seen in world.state.seen if seen.endpoint == "provider.sms"]

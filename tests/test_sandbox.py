@@ -12,7 +12,6 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-import anyio
 import httpx
 import pytest
 
@@ -34,10 +33,10 @@ from deliveryd.sandbox.rawjson import elements, members
 from deliveryd.sandbox.scenario import demo_scenario
 from deliveryd.sandbox.server import Sandbox
 from deliveryd.sandbox.state import CUSTOMER_GROUPS, SandboxState
-from deliveryd.sandbox.thread import SandboxThread
 from support.messages import message
 from support.patience import PATIENCE
 from support.plain_http import NO_TLS
+from support.sandboxes import open_sandbox
 
 AT = "2026-01-31T12:00:00.000001Z"
 
@@ -49,13 +48,13 @@ def now() -> list[float]:
 
 
 @pytest.fixture
-def sandbox(now: list[float]) -> Iterator[SandboxThread]:
-    with SandboxThread(state=SandboxState(clock=lambda: now[0])) as opened:
+def sandbox(now: list[float]) -> Iterator[Sandbox]:
+    with open_sandbox(Sandbox(state=SandboxState(clock=lambda: now[0]))) as opened:
         yield opened
 
 
 @pytest.fixture
-def client(sandbox: SandboxThread) -> Iterator[httpx.Client]:
+def client(sandbox: Sandbox) -> Iterator[httpx.Client]:
     with httpx.Client(verify=NO_TLS, base_url=sandbox.base_url, trust_env=False, timeout=PATIENCE) as opened:
         yield opened
 
@@ -68,7 +67,7 @@ def event(number: int, status: str = "dequeued", **more: Any) -> dict[str, Any]:
 
 
 def test_queue_hands_out_in_order_and_remembers_how_many_were_asked_for(
-    sandbox: SandboxThread, client: httpx.Client
+    sandbox: Sandbox, client: httpx.Client
 ) -> None:
     sandbox.state.enqueue(message(1), message(2), message(3))
     assert [each["id"] for each in client.get("/queue?take=2").json()] == [1, 2]
@@ -78,7 +77,7 @@ def test_queue_hands_out_in_order_and_remembers_how_many_were_asked_for(
 
 
 def test_queue_serves_raw_elements_exactly_as_they_were_put_in(
-    sandbox: SandboxThread, client: httpx.Client
+    sandbox: Sandbox, client: httpx.Client
 ) -> None:
     odd = ['{"id": 1, "variables": {"a": 10.50}}', '{"id": "x"}', "null", '{"id": 2, "id": 3}', "{broken"]
     sandbox.state.enqueue(*odd)
@@ -86,7 +85,7 @@ def test_queue_serves_raw_elements_exactly_as_they_were_put_in(
 
 
 def test_a_message_is_offered_again_until_its_dequeued_arrives(
-    sandbox: SandboxThread, client: httpx.Client, now: list[float]
+    sandbox: Sandbox, client: httpx.Client, now: list[float]
 ) -> None:
     sandbox.state.enqueue(message(1), message(2))
     client.get("/queue?take=2")
@@ -102,7 +101,7 @@ def test_a_message_is_offered_again_until_its_dequeued_arrives(
 
 
 def test_no_other_event_than_dequeued_ends_a_message_being_offered(
-    sandbox: SandboxThread, client: httpx.Client
+    sandbox: Sandbox, client: httpx.Client
 ) -> None:
     sandbox.state.redeliver_after = 0.0
     sandbox.state.enqueue(message(1), message(2), '{"id": 3.0}')
@@ -135,7 +134,7 @@ def test_queue_refuses_what_is_no_number_to_take(client: httpx.Client, take: str
     ],
 )
 def test_one_bad_event_refuses_its_whole_batch_and_says_which_field(
-    sandbox: SandboxThread, client: httpx.Client, bad: dict[str, Any], field: str
+    sandbox: Sandbox, client: httpx.Client, bad: dict[str, Any], field: str
 ) -> None:
     answer = client.post("/events", json=[event(2), bad])
     assert answer.status_code == 400
@@ -149,9 +148,7 @@ def test_events_that_are_no_array_of_objects_are_refused(client: httpx.Client, b
     assert client.post("/events", content=body).status_code == 400
 
 
-def test_events_are_kept_as_received_and_found_by_message(
-    sandbox: SandboxThread, client: httpx.Client
-) -> None:
+def test_events_are_kept_as_received_and_found_by_message(sandbox: Sandbox, client: httpx.Client) -> None:
     batch = [event(1), event(2), event(1, "error", details="why"), event(2, "sent")]
     assert client.post("/events", json=batch).json() == {"accepted": 4}
     assert sandbox.state.events == batch
@@ -160,7 +157,7 @@ def test_events_are_kept_as_received_and_found_by_message(
     assert sandbox.state.statuses(3) == []
 
 
-def test_an_event_can_be_made_unwelcome(sandbox: SandboxThread, client: httpx.Client) -> None:
+def test_an_event_can_be_made_unwelcome(sandbox: Sandbox, client: httpx.Client) -> None:
     sandbox.state.reject_event = lambda each: each["messageId"] == 2
     assert client.post("/events", json=[event(1), event(2)]).status_code == 400
     assert client.post("/events", json=[event(1)]).status_code == 200
@@ -170,7 +167,7 @@ def test_an_event_can_be_made_unwelcome(sandbox: SandboxThread, client: httpx.Cl
 # -- settings, customers, entities, authentication
 
 
-def test_settings_are_served_by_id_and_counted(sandbox: SandboxThread, client: httpx.Client) -> None:
+def test_settings_are_served_by_id_and_counted(sandbox: Sandbox, client: httpx.Client) -> None:
     sandbox.state.settings = {7: {"content": {"en": {}}}, 8: '{"content": 1e400', -9: b"\xff"}
     assert client.get("/settings/7").json() == {"content": {"en": {}}}
     assert client.get("/settings/8").text == '{"content": 1e400'
@@ -183,7 +180,7 @@ def test_settings_are_served_by_id_and_counted(sandbox: SandboxThread, client: h
 
 
 def test_customer_lists_follow_their_flags_and_tokens_to_the_end(
-    sandbox: SandboxThread, client: httpx.Client
+    sandbox: Sandbox, client: httpx.Client
 ) -> None:
     sandbox.state.page_size = 2
     sandbox.state.customers[5] = {group: [{"id": number} for number in range(5)] for group in CUSTOMER_GROUPS}
@@ -215,7 +212,7 @@ def test_customer_lists_follow_their_flags_and_tokens_to_the_end(
     ],
 )
 def test_customer_data_refuses_flags_and_tokens_that_it_never_gave(
-    sandbox: SandboxThread, client: httpx.Client, query: dict[str, str]
+    sandbox: Sandbox, client: httpx.Client, query: dict[str, str]
 ) -> None:
     sandbox.state.customers[5] = {"offers": [{"id": 1}]}
     assert client.get("/customers/5/all", params=query).status_code == 400
@@ -223,7 +220,7 @@ def test_customer_data_refuses_flags_and_tokens_that_it_never_gave(
 
 
 def test_a_configuration_is_found_at_its_address_and_not_sent_twice(
-    sandbox: SandboxThread, client: httpx.Client
+    sandbox: Sandbox, client: httpx.Client
 ) -> None:
     sandbox.state.customers[5] = {"merchants": [{"id": 7, "level": "gold"}]}
     sandbox.state.add_entity("merchants", 7, {"de": {"id": 7, "about": "Bäcker"}})
@@ -239,9 +236,7 @@ def test_a_configuration_is_found_at_its_address_and_not_sent_twice(
     assert client.get("/api/v4/merchants/7/1/fr").status_code == 404
 
 
-def test_with_a_token_set_requests_without_it_are_turned_away(
-    sandbox: SandboxThread, client: httpx.Client
-) -> None:
+def test_with_a_token_set_requests_without_it_are_turned_away(sandbox: Sandbox, client: httpx.Client) -> None:
     sandbox.state.token = "open sesame"
     for method, path in (("GET", "/queue"), ("POST", "/events"), ("GET", "/settings/1")):
         assert client.request(method, path).status_code == 401
@@ -253,7 +248,7 @@ def test_with_a_token_set_requests_without_it_are_turned_away(
 
 
 def test_faults_are_used_up_one_per_request_and_a_standing_one_stays_until_healed(
-    sandbox: SandboxThread, client: httpx.Client
+    sandbox: Sandbox, client: httpx.Client
 ) -> None:
     sandbox.state.fail("queue", Pass(), FaultAnswer(500, b"{}"), html_page(502))
     sandbox.state.fail_until_healed("queue", FaultAnswer(429, b"", (("retry-after", "7"),)))
@@ -277,17 +272,17 @@ def test_faults_are_used_up_one_per_request_and_a_standing_one_stays_until_heale
     ],
 )
 def test_an_answer_can_be_lost_before_or_after_the_work_is_done(
-    sandbox: SandboxThread, client: httpx.Client, fault: Fault, error: type[Exception], applied: int
+    sandbox: Sandbox, client: httpx.Client, fault: Fault, error: type[Exception], applied: int
 ) -> None:
     sandbox.state.fail("provider.sms", fault)
     with pytest.raises(error):
         client.post("/sms", json={"to": "1", "text": "x"}, timeout=0.2)
-    sandbox.wait_for(lambda state: len(state.received) == applied)
+    sandbox.state.wait_for(lambda state: len(state.received) == applied)
     assert client.post("/sms", json={"to": "1", "text": "x"}).status_code == 200
     assert len(sandbox.state.received) == applied + 1
 
 
-def test_a_cut_answer_announces_its_whole_length(sandbox: SandboxThread, client: httpx.Client) -> None:
+def test_a_cut_answer_announces_its_whole_length(sandbox: Sandbox, client: httpx.Client) -> None:
     sandbox.state.settings[1] = {"content": {"en": {"sms": {"text": "x" * 200}}}}
     sandbox.state.fail("settings", CutInHalf())
     received: list[bytes] = []
@@ -298,7 +293,7 @@ def test_a_cut_answer_announces_its_whole_length(sandbox: SandboxThread, client:
     assert len(b"".join(received)) == announced // 2
 
 
-def test_a_dripping_answer_arrives_whole_at_last(sandbox: SandboxThread, client: httpx.Client) -> None:
+def test_a_dripping_answer_arrives_whole_at_last(sandbox: Sandbox, client: httpx.Client) -> None:
     sandbox.state.settings[1] = {"content": {}}
     sandbox.state.fail("settings", Drip(0.001))
     assert client.get("/settings/1").json() == {"content": {}}
@@ -316,11 +311,11 @@ def test_closing_takes_less_than_a_second_even_when_clients_hang(endpoint: Stand
             except httpx.HTTPError as error:
                 ended.put(error)
 
-    with SandboxThread() as sandbox:
+    with open_sandbox() as sandbox:
         sandbox.state.fail(endpoint, Hang())
         visitor = threading.Thread(target=wait_for_ever, args=[sandbox.base_url])
         visitor.start()
-        sandbox.wait_for(lambda state: state.requests[endpoint] == 1)
+        sandbox.state.wait_for(lambda state: state.requests[endpoint] == 1)
         started = time.perf_counter()
     took = time.perf_counter() - started
     visitor.join(5.0)
@@ -332,7 +327,7 @@ def test_closing_takes_less_than_a_second_even_when_clients_hang(endpoint: Stand
 
 
 def test_enqueue_takes_one_message_an_array_or_messages_with_settings(
-    sandbox: SandboxThread, client: httpx.Client
+    sandbox: Sandbox, client: httpx.Client
 ) -> None:
     assert client.post("/enqueue", json=message(1)).json() == {"queued": 1}
     assert client.post("/enqueue", json=[message(2), message(3)]).json() == {"queued": 2}
@@ -355,6 +350,9 @@ def test_enqueue_keeps_the_spelling_of_numbers(client: httpx.Client) -> None:
     ("body", "words"),
     [
         (b"nope", "not JSON"),
+        (b"[1,]", "not JSON"),
+        (b"[] 2", "not JSON"),
+        (b"[1 2]", "not JSON"),
         (b"3", "must be a message"),
         (b"\xff", "UTF-8"),
         (b"[3]", "message 0: a message is an object"),
@@ -366,16 +364,14 @@ def test_enqueue_keeps_the_spelling_of_numbers(client: httpx.Client) -> None:
         (b'{"settings": []}', "settings must be an object"),
     ],
 )
-def test_enqueue_says_what_is_wrong(
-    sandbox: SandboxThread, client: httpx.Client, body: bytes, words: str
-) -> None:
+def test_enqueue_says_what_is_wrong(sandbox: Sandbox, client: httpx.Client, body: bytes, words: str) -> None:
     answer = client.post("/enqueue", content=body)
     assert answer.status_code == 400
     assert words in answer.json()["error"]
     assert sandbox.state.offers.waiting == 0
 
 
-def test_another_site_cannot_put_messages_in(sandbox: SandboxThread, client: httpx.Client) -> None:
+def test_another_site_cannot_put_messages_in(sandbox: Sandbox, client: httpx.Client) -> None:
     foreign = {"origin": "http://elsewhere.example"}
     assert client.post("/enqueue", json=message(1), headers=foreign).status_code == 403
     own = {"origin": sandbox.base_url}
@@ -393,7 +389,7 @@ def test_a_site_whose_name_leads_here_reads_no_inbox(client: httpx.Client, host:
 
 
 def test_inbox_joins_messages_with_their_events_and_shows_errors_of_the_unsent(
-    sandbox: SandboxThread, client: httpx.Client
+    sandbox: Sandbox, client: httpx.Client
 ) -> None:
     sandbox.state.enqueue(message(1, customer_id=11), message(2, customer_id=12))
     client.post("/events", json=[event(1), event(2), event(2, "error", details="missing placeholders: a")])
@@ -412,9 +408,6 @@ def test_raw_json_is_cut_where_its_parts_begin_and_end() -> None:
     assert elements(' [ 1.0 , "a,]" ,{"b": [2]} ] ') == ["1.0", '"a,]"', '{"b": [2]}']
     assert members('{"a" : 1.0, "b":[]}') == {"a": "1.0", "b": "[]"}
     assert (elements("[ ]"), members("{}")) == ([], {})
-    for broken in ("[1,]", "[1] 2", "{", "[1 2]"):
-        with pytest.raises(ValueError):  # noqa: PT011 - several ways of being wrong, one kind of error
-            elements(broken)
 
 
 # -- the demo's story
@@ -439,7 +432,7 @@ def test_the_story_is_whole_and_always_the_same() -> None:
     assert not any("15550102" in line or "timeout" in line for line in scenario.customers_jsonl.splitlines())
 
 
-def test_the_story_can_be_loaded_and_taken(sandbox: SandboxThread, client: httpx.Client) -> None:
+def test_the_story_can_be_loaded_and_taken(sandbox: Sandbox, client: httpx.Client) -> None:
     scenario = demo_scenario()
     scenario.load_into(sandbox.state)
     assert len(client.get("/queue?take=100").json()) == len(scenario.messages)
@@ -459,28 +452,25 @@ async def test_sandbox_runs_in_an_asyncio_loop_and_leaves_signals_alone(anyio_ba
         httpx.AsyncClient(verify=NO_TLS, base_url=sandbox.base_url, trust_env=False) as client,
     ):
         assert [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)] == handlers
-        async with anyio.create_task_group() as group:
-            group.start_soon(sandbox.wait_for, lambda state: state.statuses(1) == ["dequeued"])
-            group.start_soon(lambda: client.post("/events", json=[event(1)]))
-        with pytest.raises(TimeoutError, match="events 1"):
-            await sandbox.wait_for(lambda state: len(state.events) == 2, timeout=0.01)
+        await client.post("/events", json=[event(1)])
+        assert sandbox.state.statuses(1) == ["dequeued"]
 
 
-def test_waiting_in_vain_tells_what_was_seen(sandbox: SandboxThread, client: httpx.Client) -> None:
+def test_waiting_in_vain_tells_what_was_seen(sandbox: Sandbox, client: httpx.Client) -> None:
     client.get("/queue")
     with pytest.raises(TimeoutError, match="'queue': 1"):
-        sandbox.wait_for(lambda state: state.events, timeout=0.01)
+        sandbox.state.wait_for(lambda state: state.events, timeout=0.01)
 
 
-def test_a_port_that_is_taken_is_an_error_and_leaves_nothing_open(sandbox: SandboxThread) -> None:
-    with pytest.raises(OSError, match="in use"), SandboxThread(port=sandbox.port):
+def test_a_port_that_is_taken_is_an_error_and_leaves_nothing_open(sandbox: Sandbox) -> None:
+    with pytest.raises(OSError, match="in use"), open_sandbox(Sandbox(port=sandbox.port)):
         pass
 
 
 @pytest.mark.slow
 def test_the_sandbox_stands_without_the_rest_of_deliveryd() -> None:
     script = (
-        "import sys, deliveryd.sandbox.thread, deliveryd.sandbox.scenario\n"
+        "import sys, deliveryd.sandbox.server, deliveryd.sandbox.scenario\n"
         "known = ('deliveryd', 'deliveryd.sandbox')\n"
         "print([name for name in sys.modules if name.startswith('deliveryd') and name not in known"
         " and not name.startswith('deliveryd.sandbox.')])"

@@ -19,13 +19,14 @@ from deliveryd.commands.sandbox.impersonations import chosen_presets, impersonat
 from deliveryd.commands.sandbox.sandbox_files import aim_receipts, write_files
 from deliveryd.sandbox.impersonation import values_of
 from deliveryd.sandbox.scenario import demo_scenario
+from deliveryd.sandbox.server import Sandbox
 from deliveryd.sandbox.signing import SigningForm, body_values
-from deliveryd.sandbox.thread import SandboxThread
 from support.forked import start_deliveryd
 from support.messages import message
 from support.patience import PATIENCE
 from support.plain_http import NO_TLS
 from support.ports import free_port
+from support.sandboxes import open_sandbox
 from support.terminal import command
 
 GOOD, REFUSED, FAILED, STOPPED, SILENT, TWICE = 7, 15550100, 15550103, 15550105, 15550106, 15550107
@@ -57,15 +58,15 @@ def played(preset: Preset) -> PresetSandbox:
     return preset.file.sandbox
 
 
-def sandbox_as(name: str, folder: Path) -> Iterator[SandboxThread]:
+def sandbox_as(name: str, folder: Path) -> Iterator[Sandbox]:
     """A sandbox that speaks as this provider, with a configuration in the folder."""
     chosen = chosen_presets(name)
     port = free_port()
-    with SandboxThread(impersonated=[impersonation(each) for each in chosen]) as running:
+    with open_sandbox(Sandbox(impersonated=[impersonation(each) for each in chosen])) as running:
         lines = [json.dumps(customer(number)) for number in (GOOD, *NAMES)]
         folder.joinpath("customers.jsonl").write_text("\n".join(lines), encoding="utf-8")
-        list(write_files(folder, running.sandbox, demo_scenario(), port, chosen))
-        aim_receipts(running.sandbox, f"http://127.0.0.1:{port}")
+        list(write_files(folder, running, demo_scenario(), port, chosen))
+        aim_receipts(running, f"http://127.0.0.1:{port}")
         block = chosen[0].file.channels[0]
         running.state.settings[1] = {"content": {"en": {block: CONTENT[block]}}}
         yield running
@@ -78,12 +79,12 @@ def test_a_preset_may_use_the_placeholders_that_the_sandbox_fills() -> None:
 
 
 @pytest.fixture
-def sandbox(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[SandboxThread]:
+def sandbox(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Sandbox]:
     yield from sandbox_as(request.param, tmp_path)
 
 
 @pytest.fixture
-def worker(sandbox: SandboxThread, tmp_path: Path) -> Iterator[None]:
+def worker(sandbox: Sandbox, tmp_path: Path) -> Iterator[None]:
     """A worker with the configuration that the sandbox wrote."""
     environ = {**os.environ, "DELIVERYD_ADMIN__LISTEN": "", "DELIVERYD_LOG__LEVEL": "warning"}
     words = ["run", "--config", str(tmp_path / "config.toml")]
@@ -93,9 +94,9 @@ def worker(sandbox: SandboxThread, tmp_path: Path) -> Iterator[None]:
         assert process.wait(PATIENCE) == 0
 
 
-def last(sandbox: SandboxThread, number: int, status: str) -> list[str]:
+def last(sandbox: Sandbox, number: int, status: str) -> list[str]:
     """Wait until the service was told this of a message; return all that it was told of it."""
-    sandbox.wait_for(lambda state: state.statuses(number)[-1:] == [status], PATIENCE)
+    sandbox.state.wait_for(lambda state: state.statuses(number)[-1:] == [status], PATIENCE)
     return sandbox.state.statuses(number)
 
 
@@ -108,13 +109,13 @@ def test_every_preset_of_the_package_is_played() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("sandbox", Catalogue().names(), indirect=True)
 @pytest.mark.usefixtures("worker")
-def test_a_worker_and_the_sandbox_understand_each_other(sandbox: SandboxThread, tmp_path: Path) -> None:
+def test_a_worker_and_the_sandbox_understand_each_other(sandbox: Sandbox, tmp_path: Path) -> None:
     """For each preset: sent, delivered, refused, stopped, failed afterwards, reported twice; and send-test.
 
     All receipts pass the verification of their signatures. Where a provider has no such answer or report, the
     preset says so.
     """
-    name = sandbox.sandbox.impersonated[0].name
+    name = sandbox.impersonated[0].name
     preset = next(each for each in presets() if each.name == name)
     form = played(preset)
     numbers = (GOOD, *NAMES)
@@ -147,12 +148,12 @@ def test_a_worker_and_the_sandbox_understand_each_other(sandbox: SandboxThread, 
 @pytest.mark.slow
 @pytest.mark.parametrize("sandbox", ["twilio", "vonage", "sendgrid", "postmark", "clickatell"], indirect=True)
 @pytest.mark.usefixtures("worker")
-def test_a_report_with_another_secret_is_refused(sandbox: SandboxThread) -> None:
+def test_a_report_with_another_secret_is_refused(sandbox: Sandbox) -> None:
     """So that the signature of the test above is known to be looked at."""
-    for voice in sandbox.sandbox.impersonated:
+    for voice in sandbox.impersonated:
         object.__setattr__(voice, "secret", "whsec_AAAA")
     sandbox.state.enqueue(message(GOOD, 1, GOOD))
-    sandbox.wait_for(lambda state: bool(state.receipts), PATIENCE)
+    sandbox.state.wait_for(lambda state: bool(state.receipts), PATIENCE)
     assert {each.answered for each in sandbox.state.receipts} == {401}
 
 

@@ -11,7 +11,8 @@ from deliveryd.channels.preset_catalogue import Catalogue, Preset
 from deliveryd.commands.sandbox.impersonations import chosen_presets, impersonation
 from deliveryd.commands.sandbox.sandbox_files import write_files
 from deliveryd.sandbox.scenario import demo_scenario
-from deliveryd.sandbox.thread import SandboxThread
+from deliveryd.sandbox.server import Sandbox
+from support.sandboxes import open_sandbox
 from support.terminal import Answered, command
 
 PLAYED = [name for name in Catalogue().names() if (found := Catalogue().find(name)) and found.file.sandbox]
@@ -26,15 +27,15 @@ def presets() -> list[Preset]:
 
 
 @pytest.fixture
-def sandbox(presets: list[Preset]) -> Iterator[SandboxThread]:
+def sandbox(presets: list[Preset]) -> Iterator[Sandbox]:
     impersonated = [impersonation(preset) for preset in presets]
-    with SandboxThread(impersonated=impersonated) as running:
+    with open_sandbox(Sandbox(impersonated=impersonated)) as running:
         yield running
 
 
 @pytest.fixture
-def config(tmp_path: Path, sandbox: SandboxThread, presets: list[Preset]) -> Path:
-    list(write_files(tmp_path, sandbox.sandbox, demo_scenario(), 9471, presets))
+def config(tmp_path: Path, sandbox: Sandbox, presets: list[Preset]) -> Path:
+    list(write_files(tmp_path, sandbox, demo_scenario(), 9471, presets))
     return tmp_path / "config.toml"
 
 
@@ -123,9 +124,9 @@ def test_a_number_that_cannot_be_read_is_not_sent(config: Path) -> None:
     assert "sms/twilio: " in answered.err
 
 
-def test_an_accepted_mail_is_not_said_to_lack_an_answer(sandbox: SandboxThread, tmp_path: Path) -> None:
+def test_an_accepted_mail_is_not_said_to_lack_an_answer(sandbox: Sandbox, tmp_path: Path) -> None:
     """What a mail server answers isn't kept."""
-    list(write_files(tmp_path, sandbox.sandbox, demo_scenario(), 9471))
+    list(write_files(tmp_path, sandbox, demo_scenario(), 9471))
     config = tmp_path / "config.toml"
     answered = command(
         "send-test", "--config", config, "--channel", "email", "--to", "ann@example.com", "--text", "Hi"

@@ -75,7 +75,7 @@ def test_a_number_that_cannot_be_read_takes_the_next_channel(world: World) -> No
     )
     world.state.enqueue(*(message(number, 1, number, code="4821") for number in (1, 2, 3)))
     world.run_until_idle()
-    assert len(world.state.mails) == 1
+    assert len(world.state.accepted("email")) == 1
     sent = [received.payload for received in world.state.received]
     assert [payload["to"] for payload in sent if "to" in payload] == ["+447700900103"]
     assert world.state.events_of(2)[1]["details"] == (

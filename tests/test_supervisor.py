@@ -53,7 +53,7 @@ def hanging(world: World, *options: str, log: str = "warning") -> Popen[bytes]:
     world.state.fail("provider.sms", Hang())
     world.state.enqueue(message(1))
     worker = world.start(*options, log=log)
-    world.sandbox.wait_for(at_the_provider, PATIENCE)
+    world.state.wait_for(at_the_provider, PATIENCE)
     return worker
 
 
@@ -62,7 +62,7 @@ def test_the_pages_are_shown_by_the_names_of_the_configuration(world: World) -> 
     allowed = '[admin]\nlisten = "localhost:0"\nallowed_hosts = ["worker.internal"]'
     world.change('[admin]\nlisten = ""', allowed)
     world.start(log="info")
-    world.sandbox.wait_for(taking, PATIENCE)
+    world.state.wait_for(taking, PATIENCE)
     found = re.search(r'"listen": "(http://[^"]+)"', world.log())
     assert found is not None
     statuses = {
@@ -119,7 +119,7 @@ def test_the_watchdog_is_fed_while_the_end_takes_its_time(
     world.state.fail("provider.sms", ApplyThenDelay(2.0))
     world.state.enqueue(message(1))
     worker = world.start(NOTIFY_SOCKET=address, WATCHDOG_USEC="200000")
-    world.sandbox.wait_for(at_the_provider, PATIENCE)
+    world.state.wait_for(at_the_provider, PATIENCE)
     worker.terminate()
     hear(listener, lambda heard: "STOPPING=1" in heard)
     hear(listener, lambda heard: heard.count("WATCHDOG=1") >= 3)
@@ -134,7 +134,7 @@ def test_the_watchdog_is_fed_while_the_end_takes_its_time(
 def test_either_signal_ends_an_idle_worker_well_and_no_server_was_opened(world: World, number: int) -> None:
     """Status 0, and a log that tells of the whole life; an empty `listen` opens nothing."""
     worker = world.start(log="info")
-    world.sandbox.wait_for(taking, PATIENCE)
+    world.state.wait_for(taking, PATIENCE)
     worker.send_signal(number)
     assert worker.wait(PATIENCE) == 0
     events = re.findall(r'"event": "(worker\.\w+)"', world.log())
@@ -178,7 +178,7 @@ def test_with_hold_the_next_start_leaves_it_and_until_idle_says_how_many_are_hel
     world.state.fail("provider.sms", Hang())
     world.state.enqueue(message(1))
     worker = world.start()
-    world.sandbox.wait_for(at_the_provider, PATIENCE)
+    world.state.wait_for(at_the_provider, PATIENCE)
     worker.terminate()
     assert worker.wait(PATIENCE) == 0
     world.state.enqueue(message(2))
@@ -210,7 +210,7 @@ def test_until_idle_that_a_signal_stops_before_the_queue_was_empty_says_so(world
     world.state.fail("queue", *[FaultAnswer(503)] * 100)
     world.state.enqueue(message(1))
     worker = world.start("--until-idle")
-    world.sandbox.wait_for(taking, PATIENCE)
+    world.state.wait_for(taking, PATIENCE)
     worker.terminate()
     assert worker.wait(PATIENCE) == 1
     assert (
@@ -224,7 +224,7 @@ def test_until_idle_says_how_many_events_the_next_run_has_to_report(world: World
     world.state.fail("events", Pass(), *[FaultAnswer(503)] * 100)
     world.state.enqueue(message(1))
     worker = world.start("--until-idle")
-    world.sandbox.wait_for(lambda state: state.requests["events"] >= 2, PATIENCE)
+    world.state.wait_for(lambda state: state.requests["events"] >= 2, PATIENCE)
     worker.terminate()
     assert worker.wait(PATIENCE) == 1
     last = world.log().splitlines()[-1]
@@ -236,7 +236,7 @@ def test_what_is_under_way_is_finished_and_reported_before_the_end(world: World)
     world.state.fail("provider.sms", ApplyThenDelay(1.0))
     world.state.enqueue(message(1))
     worker = world.start()
-    world.sandbox.wait_for(at_the_provider, PATIENCE)
+    world.state.wait_for(at_the_provider, PATIENCE)
     worker.terminate()
     assert worker.wait(PATIENCE) == 0
     assert world.state.statuses(1) == ["dequeued", "sent"]
@@ -248,7 +248,7 @@ def test_a_take_under_way_reaches_the_journal_before_the_end(world: World) -> No
     world.state.fail("queue", ApplyThenDelay(1.0))
     world.state.enqueue(message(1))
     worker = world.start()
-    world.sandbox.wait_for(lambda state: state.taken, PATIENCE)
+    world.state.wait_for(lambda state: state.taken, PATIENCE)
     worker.terminate()
     assert worker.wait(PATIENCE) == 0
     assert world.rows("SELECT id FROM message") == [(1,)]
@@ -261,7 +261,7 @@ def test_an_answer_of_the_queue_that_comes_after_the_drain_is_waited_for(world: 
     world.state.fail("queue", ApplyThenDelay(3.0))
     world.state.enqueue(*map(message, range(1, 51)))
     worker = world.start()
-    world.sandbox.wait_for(lambda state: state.taken, PATIENCE)
+    world.state.wait_for(lambda state: state.taken, PATIENCE)
     worker.terminate()
     assert worker.wait(PATIENCE) == 0
     assert "worker.cut_off" in world.log()
@@ -275,7 +275,7 @@ def test_an_answer_of_the_queue_that_never_comes_is_told_at_the_end(world: World
     world.add('[run]\ndrain_timeout = "300ms"\n')
     world.state.fail("queue", Hang())
     worker = world.start()
-    world.sandbox.wait_for(taking, PATIENCE)
+    world.state.wait_for(taking, PATIENCE)
     worker.terminate()
     assert worker.wait(PATIENCE) == 0
     assert "queue.batch_lost" in world.log()
@@ -286,7 +286,7 @@ def test_a_second_signal_tells_of_the_batch_that_it_costs(world: World) -> None:
     """The answer that was asked for isn't waited for: status 1, and the log says what it may have held."""
     world.state.fail("queue", Hang())
     worker = world.start()
-    world.sandbox.wait_for(taking, PATIENCE)
+    world.state.wait_for(taking, PATIENCE)
     worker.send_signal(signal.SIGTERM)
     worker.send_signal(signal.SIGINT)
     assert worker.wait(PATIENCE) == 1
@@ -303,7 +303,7 @@ def test_a_service_that_is_down_does_not_keep_the_worker_from_ending(
     world.state.fail_until_healed("events", fault)
     world.state.enqueue(message(1))
     worker = world.start()
-    world.sandbox.wait_for(lambda state: state.requests["events"] >= 1, PATIENCE)
+    world.state.wait_for(lambda state: state.requests["events"] >= 1, PATIENCE)
     world.state.fail_until_healed("queue", fault)
     worker.terminate()
     assert worker.wait(PATIENCE) == 0
@@ -336,7 +336,7 @@ def test_a_worker_that_cannot_write_its_journal_dies_whole_and_says_why(
     """Status 1 and one last line; its server is gone with it, so that nobody takes it for alive."""
     world.change('[admin]\nlisten = ""', ADMIN)
     worker = world.start()
-    world.sandbox.wait_for(taking, PATIENCE)
+    world.state.wait_for(taking, PATIENCE)
     spoil(world, worker)
     world.state.enqueue(message(1))
     assert worker.wait(PATIENCE) == 1
@@ -373,7 +373,7 @@ def test_the_pages_answer_on_any_free_port_which_the_log_names(world: World) -> 
     world.change('[admin]\nlisten = ""', ADMIN)
     world.state.enqueue(*(message(id_) for id_ in range(1, 6)))
     worker = world.start(log="info")
-    world.sandbox.wait_for(lambda state: state.statuses(5) == ["dequeued", "sent"], PATIENCE)
+    world.state.wait_for(lambda state: state.statuses(5) == ["dequeued", "sent"], PATIENCE)
     url = admin(world)
     assert get(f"{url}/livez").text.startswith("alive\n")
     assert get(f"{url}/readyz").text == "ready\ntaking messages\n"
@@ -397,19 +397,19 @@ def test_readiness_follows_the_queue_and_life_does_not(world: World) -> None:
     """While the queue fails, /readyz says so with 503 and /livez stays 200; both are well afterwards."""
     world.change('[admin]\nlisten = ""', ADMIN)
     world.start(log="info")
-    world.sandbox.wait_for(lambda state: len(state.takes) >= 1, PATIENCE)
+    world.state.wait_for(lambda state: len(state.takes) >= 1, PATIENCE)
     url = admin(world)
     assert get(f"{url}/readyz").status_code == 200
     world.state.fail_until_healed("queue", FaultAnswer(503))
     before = world.state.requests["queue"]
-    world.sandbox.wait_for(lambda state: state.requests["queue"] >= before + 5, PATIENCE)
+    world.state.wait_for(lambda state: state.requests["queue"] >= before + 5, PATIENCE)
     answer = get(f"{url}/readyz")
     assert (answer.status_code, answer.text.splitlines()[0]) == (503, "not ready")
     assert "queue" in answer.text
     assert get(f"{url}/livez").status_code == 200
     world.state.heal("queue")
     takes = len(world.state.takes)
-    world.sandbox.wait_for(lambda state: len(state.takes) >= takes + 2, PATIENCE)
+    world.state.wait_for(lambda state: len(state.takes) >= takes + 2, PATIENCE)
     assert get(f"{url}/readyz").status_code == 200
 
 

@@ -16,8 +16,8 @@ from typing import Any
 
 import psycopg
 
+from deliveryd.sandbox.server import Sandbox
 from deliveryd.sandbox.state import SandboxState
-from deliveryd.sandbox.thread import SandboxThread
 from fleet.balancer import Backend, Balancer, is_ready
 from fleet.line_to_database import DatabaseLine, line_to
 from fleet.oracle import WORKER
@@ -26,6 +26,7 @@ from support.memory import folder_of_files
 from support.messages import message, sms_settings
 from support.patience import PATIENCE
 from support.ports import free_port
+from support.sandboxes import open_sandbox
 
 LEASE = 7.0
 """Seconds: the shortest for attempts of two seconds."""
@@ -162,7 +163,7 @@ class FleetWorker:
 class Fleet:
     """All of it."""
 
-    def __init__(self, sandbox: SandboxThread, server: Postgres, workers: list[FleetWorker]) -> None:
+    def __init__(self, sandbox: Sandbox, server: Postgres, workers: list[FleetWorker]) -> None:
         self.sandbox = sandbox
         self.server = server
         self.workers = workers
@@ -264,7 +265,7 @@ def open_fleet(
         stack.callback(lambda: server.stop() if server.is_up else None)
         with psycopg.connect(server.url, autocommit=True) as db:
             db.execute("CREATE DATABASE fleet ENCODING 'UTF8' TEMPLATE template0")
-        sandbox = stack.enter_context(SandboxThread())
+        sandbox = stack.enter_context(open_sandbox())
         sandbox.state.settings[SETTINGS] = sms_settings("Hello")
         ports = [(free_port(), free_port()) for _ in range(count)]
         backends = [Backend(*each) for each in ports]
@@ -289,7 +290,7 @@ def process_name(process: int) -> str:
     return f"{os.uname().nodename}/{process}"
 
 
-def _furnish(worker: FleetWorker, sandbox: SandboxThread, terms: Mapping[str, object]) -> None:
+def _furnish(worker: FleetWorker, sandbox: Sandbox, terms: Mapping[str, object]) -> None:
     worker.folder.mkdir()
     worker.folder.joinpath("config.toml").write_text(
         _CONFIG.format(

@@ -52,7 +52,7 @@ class _Held(NamedTuple):
     """What a worker had when it was killed: its messages, and those that the provider had already."""
 
     ids: Collection[int]
-    doubts: Collection[int]
+    doubts: set[int]
 
 
 class _Untold:

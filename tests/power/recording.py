@@ -17,11 +17,11 @@ from typing import NamedTuple
 import httpx
 
 from deliveryd.sandbox.faults import ApplyThenHangUp, FaultAnswer
-from deliveryd.sandbox.thread import SandboxThread
 from power.claims import Outside, Told, claims_of
 from power.tracing import STRACE, Sent, Step, read_trace
 from support.messages import message, sms_settings
 from support.patience import PATIENCE
+from support.sandboxes import open_sandbox
 from support.world import World
 
 RECEIPT = """
@@ -127,7 +127,7 @@ class Studio:
 
     def wait_for_ends(self, *ids: int) -> None:
         """Until all of these have been reported as sent or failed."""
-        self.world.sandbox.wait_for(lambda _: self.have_ended(*ids), PATIENCE)
+        self.world.state.wait_for(lambda _: self.have_ended(*ids), PATIENCE)
 
     def recording(self) -> Recording:
         """What was recorded so far."""
@@ -138,7 +138,7 @@ class Studio:
 @contextmanager
 def open_studio(folder: Path, mutation: str = "none") -> Iterator[Studio]:
     """A studio with a sandbox of its own, whose workers are mutated (see `power.launch`)."""
-    with SandboxThread() as sandbox:
+    with open_sandbox() as sandbox:
         world = World(folder, sandbox)
         yield Studio(world, mutation)
         world.close()
@@ -169,7 +169,7 @@ def record_lives(folder: Path, mutation: str = "none") -> Recording:
             assert dropped.returncode == 0, dropped.stderr
         with studio.worker(end=signal.SIGKILL):
             state.enqueue(*(message(id_) for id_ in range(21, 31)))
-            studio.world.sandbox.wait_for(
+            studio.world.state.wait_for(
                 lambda state: any("sent" in state.statuses(id_) for id_ in range(21, 31)), PATIENCE
             )
         with studio.worker():

@@ -31,7 +31,7 @@ def running(world: World) -> Popen[bytes]:
     """A worker that takes work, and orders."""
     asked = world.state.requests["queue"]
     worker = world.start(log="info")
-    world.sandbox.wait_for(lambda state: state.requests["queue"] > asked, PATIENCE)
+    world.state.wait_for(lambda state: state.requests["queue"] > asked, PATIENCE)
     return worker
 
 

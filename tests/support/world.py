@@ -15,12 +15,13 @@ from typing import Any
 import httpx
 import psycopg
 
+from deliveryd.sandbox.server import Sandbox
 from deliveryd.sandbox.state import SandboxState
-from deliveryd.sandbox.thread import SandboxThread
 from support.configurations import FILES, SMS_GATEWAY
 from support.forked import start_deliveryd
 from support.patience import PATIENCE
 from support.plain_http import NO_TLS
+from support.sandboxes import open_sandbox
 
 PAGE_TOKEN = "0123456789abcdef0123456789abcdef"
 PROGRAM = ("-m", "deliveryd")
@@ -62,7 +63,7 @@ retry = {{ attempts = 5, base = "50ms", max = "200ms" }}
 class World:
     """One folder and one sandbox. `text` is the configuration; `add` puts tables behind it."""
 
-    def __init__(self, folder: Path, sandbox: SandboxThread) -> None:
+    def __init__(self, folder: Path, sandbox: Sandbox) -> None:
         self.folder = folder
         self.sandbox = sandbox
         self.config = folder / "config.toml"
@@ -179,7 +180,7 @@ class World:
 
 def open_world(folder: Path) -> Iterator[World]:
     """A world for one test; made into a fixture by the modules that use it."""
-    with SandboxThread() as sandbox:
+    with open_sandbox() as sandbox:
         world = World(folder, sandbox)
         yield world
         world.close()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, get_args
 
 StandInEndpoint: TypeAlias = Literal[
     "queue",
@@ -17,17 +17,7 @@ StandInEndpoint: TypeAlias = Literal[
     "provider.email",
 ]
 
-ENDPOINTS: tuple[StandInEndpoint, ...] = (
-    "queue",
-    "events",
-    "settings",
-    "customers",
-    "entities",
-    "provider.sms",
-    "provider.messenger",
-    "provider.inApp",
-    "provider.email",
-)
+ENDPOINTS: tuple[StandInEndpoint, ...] = get_args(StandInEndpoint)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,16 +8,36 @@ import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 from zoneinfo import ZoneInfo
 
-from deliveryd.sandbox.answers import UnreadableError
-from deliveryd.sandbox.providers import Mood
+from starlette.responses import Response
+
+from deliveryd.sandbox.answers import UnknownAddressError, UnreadableError
 from deliveryd.sandbox.records import ReceivedMessage, StandInChannel
 from deliveryd.sandbox.shapes import Shape, Values, fill
 from deliveryd.sandbox.signing import Outgoing, SigningForm, body_values, sign
 from deliveryd.sandbox.wire import Call
+
+Mood = Literal["accepted", "refused", "busy", "stopped", "repeated"]
+"""How a gateway answers a request."""
+
+
+@dataclass(frozen=True, slots=True)
+class SendOrder:
+    """A request to send a message, whatever its form was."""
+
+    channel: StandInChannel
+    to: str
+    reference: str | None
+    key: str | None
+    payload: Mapping[str, Any]
+
+    @property
+    def identity(self) -> tuple[str, str]:
+        """Return what identifies a repeat: its reference, else its key, else its recipient."""
+        return self.channel, self.reference or self.key or self.to
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +53,9 @@ class LookupForm:
 class Impersonation:
     """One provider. `to`, `reference` and `callback` are JSON Pointers into a request, a form or a query.
 
-    `answers` has at least accepted and refused; without `reports` the provider sends none. `path` is where
-    its reports go if the request names no `callback`. `id` has one of {hex}, {number} and {reference}.
-    `key_header` is the header with the key of a repeat.
+    The sandbox's own gateways have no name. `answers` has at least accepted and refused; without `reports`
+    the provider sends none. `path` is where its reports go if the request names no `callback`. `id` has one
+    of {hex}, {number} and {reference}. `key_header` is the header with the key of a repeat.
     """
 
     name: str
@@ -54,6 +74,24 @@ class Impersonation:
     key_header: str = "idempotency-key"
     lookup: LookupForm | None = None
 
+    def order(self, call: Call) -> SendOrder:
+        """Parse a request to send a message. Raises UnreadableError."""
+        payload = read_payload(call)
+        to = (text_at(payload, self.to) or "").strip()
+        if not to:
+            raise UnreadableError(f"missing recipient: {self.to}")
+        reference = None if self.reference is None else text_at(payload, self.reference)
+        key = call.headers.get(self.key_header) if self.heeds_keys else None
+        return SendOrder(
+            self.channel, to, reference, key, payload if isinstance(payload, dict) else {"": payload}
+        )
+
+    def check_address(self, call: Call) -> None:
+        """Raise UnknownAddressError for an address that the provider doesn't have."""
+        path = call.params.get("path", "")
+        if not any(pattern.fullmatch(path) for pattern in self.paths):
+            raise UnknownAddressError(f"{self.name} has no address {path}")
+
     def new_id(self, reference: str | None) -> str:
         """Return an ID as the provider makes them; some take over the message's reference."""
         made: Values = {
@@ -64,19 +102,11 @@ class Impersonation:
         return str(fill(self.id, made))
 
     def answer(
-        self, mood: Mood, provider_id: str, to: str, reference: str | None = None
-    ) -> tuple[int, dict[str, str], bytes]:
-        """Return status, headers and body of an answer."""
+        self, mood: Mood, provider_id: str, to: str, reference: str | None = None, error: str = ""
+    ) -> Response:
+        """Return the answer to a request; `error` says what is wrong, for gateways that say it."""
         shape = self.answers.get(mood) or (_BUSY if mood == "busy" else self.answers["refused"])
-        return shape.status, *shape.written(values_of(provider_id, to, reference, datetime.now(UTC)))
-
-    def found(self, lookup: LookupForm, message: ReceivedMessage | None) -> tuple[int, dict[str, str], bytes]:
-        """Return status, headers and body of the answer to a lookup."""
-        now = datetime.now(UTC)
-        if message is None:
-            return lookup.missing.status, *lookup.missing.written(values_of("", "", None, now))
-        values = values_of(message.provider_id, message.to, message.reference, now)
-        return lookup.found.status, *lookup.found.written(values)
+        return _response(shape, values_of(provider_id, to, reference, datetime.now(UTC)) | {"error": error})
 
     def report(self, message: ReceivedMessage, word: str, receipts: str, at: datetime) -> Outgoing | None:
         """Return a report to the receipts server at `receipts`; None: the provider sends none."""
@@ -95,6 +125,19 @@ class Impersonation:
         if self.signature is None or self.signature.scheme != "token":
             return self.path
         return f"{self.path}/{quote(self.secret, safe='')}"
+
+
+def lookup_answer(lookup: LookupForm, message: ReceivedMessage | None) -> Response:
+    """Return the answer to a lookup that found this message, or none."""
+    now = datetime.now(UTC)
+    if message is None:
+        return _response(lookup.missing, values_of("", "", None, now))
+    return _response(lookup.found, values_of(message.provider_id, message.to, message.reference, now))
+
+
+def _response(shape: Shape, values: Values) -> Response:
+    headers, body = shape.written(values)
+    return Response(body, shape.status, headers)
 
 
 _LONDON = ZoneInfo("Europe/London")

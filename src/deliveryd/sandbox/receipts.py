@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from dataclasses import replace
 from datetime import UTC, datetime
-from itertools import count
-from types import TracebackType
-from typing import Literal, Self
+from typing import Literal
 
 import httpx
 
-from deliveryd.sandbox.providers import Voice
+from deliveryd.sandbox.impersonation import Impersonation
 from deliveryd.sandbox.recipients import Temper, temper_of
 from deliveryd.sandbox.records import PlannedReceipt, ReceivedMessage
 from deliveryd.sandbox.signing import Outgoing
@@ -26,60 +25,36 @@ class ReceiptSender:
 
     def __init__(self, state: SandboxState) -> None:
         self._state = state
-        self._due: asyncio.Queue[tuple[ReceivedMessage, Voice]] = asyncio.Queue()
-        self._timers: dict[int, asyncio.TimerHandle] = {}
-        self._numbers = count()
-        self._senders: list[asyncio.Task[None]] = []
+        self._sending: set[asyncio.Task[None]] = set()
+        self._places = asyncio.Semaphore(SENDERS)
         # Receipts stay on this host over plain HTTP; loading the system's authorities would cost 50 ms.
         self._client = httpx.AsyncClient(
             trust_env=False, timeout=5.0, verify=ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         )
 
-    async def __aenter__(self) -> Self:
-        self._senders = [asyncio.create_task(self._send_all()) for _ in range(SENDERS)]
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        for timer in self._timers.values():
-            timer.cancel()
-        for sender in self._senders:
-            sender.cancel()
-        await asyncio.gather(*self._senders, return_exceptions=True)
+    async def close(self) -> None:
+        """Send no more."""
+        for task in self._sending:
+            task.cancel()
+        await asyncio.gather(*self._sending, return_exceptions=True)
         await self._client.aclose()
 
-    def report(self, message: ReceivedMessage, voice: Voice) -> None:
+    def report(self, message: ReceivedMessage, provider: Impersonation) -> None:
         """Send a receipt for this message, if there is where to send it."""
         temper = temper_of(message.channel, message.to)
-        if temper is Temper.SILENT or voice.report(message, _word(message), datetime.now(UTC)) is None:
+        if temper is Temper.SILENT or self._written(message, provider, datetime.now(UTC)) is None:
             return
         for _ in range(2 if temper is Temper.TWICE else 1):
-            self._plan(message, voice)
+            task = asyncio.create_task(self._send(message, provider))
+            self._sending.add(task)
+            task.add_done_callback(self._sending.discard)
 
-    def _plan(self, message: ReceivedMessage, voice: Voice) -> None:
-        if self._state.receipt_delay <= 0:
-            self._due.put_nowait((message, voice))
-            return
-        number, loop = next(self._numbers), asyncio.get_running_loop()
-        self._timers[number] = loop.call_later(self._state.receipt_delay, self._ripen, number, message, voice)
-
-    def _ripen(self, number: int, message: ReceivedMessage, voice: Voice) -> None:
-        del self._timers[number]
-        self._due.put_nowait((message, voice))
-
-    async def _send_all(self) -> None:
-        while True:
-            await self._send(*await self._due.get())
-
-    async def _send(self, message: ReceivedMessage, voice: Voice) -> None:
+    async def _send(self, message: ReceivedMessage, provider: Impersonation) -> None:
+        await asyncio.sleep(self._state.receipt_delay)
         word = _word(message)
         at = datetime.now(UTC)
         for pause in (*PAUSES, None):
-            answered = await self._post(voice.report(message, word, at))
+            answered = await self._post(self._written(message, provider, at))
             self._state.record_receipt(
                 PlannedReceipt(message.channel, message.provider_id, word, instant_text(at), answered)
             )
@@ -87,13 +62,22 @@ class ReceiptSender:
                 return
             await asyncio.sleep(pause)
 
+    def _written(self, message: ReceivedMessage, provider: Impersonation, at: datetime) -> Outgoing | None:
+        """Write a report; None: there is nowhere to send it. Each own gateway has a target."""
+        target = self._state.receipts_server
+        if not provider.name:
+            target = self._state.receipt_targets.get(message.channel)
+            provider = replace(provider, secret=self._state.receipt_secret)
+        return None if target is None else provider.report(message, _word(message), target, at)
+
     async def _post(self, report: Outgoing | None) -> int | None:
         if report is None:
             return None
         try:
-            answer = await self._client.request(
-                report.method, report.url, content=report.body, headers=report.headers
-            )
+            async with self._places:
+                answer = await self._client.request(
+                    report.method, report.url, content=report.body, headers=report.headers
+                )
         except httpx.HTTPError:
             return None
         return answer.status_code

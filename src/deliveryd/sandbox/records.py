@@ -61,19 +61,3 @@ class PlannedReceipt:
     status: Literal["delivered", "failed"]
     at: str
     answered: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class ReceivedMail:
-    """An e-mail received over SMTP. `headers` keeps the last of repeated names, in lower case."""
-
-    seq: int
-    at: str
-    mail_from: str
-    rcpt_to: tuple[str, ...]
-    raw: bytes
-    subject: str
-    text: str | None
-    html: str | None
-    mail_id: str | None
-    headers: Mapping[str, str]

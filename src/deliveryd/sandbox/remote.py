@@ -6,6 +6,7 @@ import hashlib
 import hmac
 import json
 import re
+from datetime import datetime
 from typing import Any
 from urllib.parse import quote
 
@@ -13,7 +14,6 @@ from starlette.datastructures import QueryParams
 from starlette.responses import Response
 
 from deliveryd.sandbox.answers import UnreadableError, json_answer, json_response, problem
-from deliveryd.sandbox.eventcheck import faults_in
 from deliveryd.sandbox.state import CUSTOMER_GROUPS, Group, SandboxState
 from deliveryd.sandbox.wire import Call, Handler
 
@@ -21,10 +21,13 @@ PAGED_GROUPS = frozenset({"merchants", "offers", "privileges", "rewards"})
 DEFAULT_TAKE = 10
 SEGMENT = 1
 CACHE_CONTROL = "public, max-age=60"
+STATUSES = frozenset({"dequeued", "sending", "accepted", "sent", "delivered", "error"})
 
 # The token contains every character that breaks an address without encoding.
 _TOKEN = "{group}&={offset}%+/ ü"  # noqa: S105 - a place in a list, no secret
 _TOKEN_PATTERN = re.compile(r"(?P<group>[a-z]+)&=(?P<offset>\d+)%\+/ ü", re.ASCII)
+
+_MICROSECONDS = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z", re.ASCII)
 
 
 class RemoteService:
@@ -63,7 +66,7 @@ class RemoteService:
         bad = [
             {"index": index, "field": field, "problem": text}
             for index, event in enumerate(events)
-            for field, text in faults_in(event).items()
+            for field, text in _faults_in(event).items()
         ]
         if bad:
             return self._refuse("events are not as they must be", bad)
@@ -131,6 +134,34 @@ class RemoteService:
     def _refuse(self, reason: str, bad: list[dict[str, Any]]) -> Response:
         self._state.refuse_batch(f"{reason} {bad}" if bad else reason)
         return problem(400, reason, events=bad)
+
+
+def _faults_in(event: Any) -> dict[str, str]:
+    """Return the problem of each field of this event (interface 6); empty if it is valid."""
+    if not isinstance(event, dict):
+        return {"": "the event is not an object"}
+    found: dict[str, str] = {}
+    if type(event.get("messageId")) is not int:
+        found["messageId"] = "an integer is required"
+    if event.get("status") not in STATUSES:
+        found["status"] = f"one of {', '.join(sorted(STATUSES))} is required"
+    _check_instant(event, "timestamp", found)
+    if event.get("status") == "delivered":
+        _check_instant(event, "reportedAt", found)
+        if not isinstance(event.get("channel"), str) or not event["channel"]:
+            found["channel"] = "a delivered event names its channel"
+    return found
+
+
+def _check_instant(event: dict[str, Any], field: str, found: dict[str, str]) -> None:
+    value = event.get(field)
+    if not isinstance(value, str) or not _MICROSECONDS.fullmatch(value):
+        found[field] = "YYYY-MM-DDTHH:MM:SS.ffffffZ is required"
+        return
+    try:
+        datetime.fromisoformat(value)
+    except ValueError:
+        found[field] = "there is no such instant"
 
 
 def _identifier(text: str) -> int | None:

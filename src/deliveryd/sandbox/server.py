@@ -6,8 +6,7 @@ import asyncio
 import contextlib
 import os
 import socket
-import ssl
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Self
 
@@ -19,22 +18,20 @@ from uvicorn.server import ServerState
 from deliveryd.sandbox.faults import StandInEndpoint
 from deliveryd.sandbox.impersonation import Impersonation
 from deliveryd.sandbox.inbox import Inbox
-from deliveryd.sandbox.providers import Providers, Voice
+from deliveryd.sandbox.providers import JSON_ANSWERS, PLAIN_ANSWERS, Providers, own_gateway
 from deliveryd.sandbox.receipts import ReceiptSender
 from deliveryd.sandbox.records import StandInChannel
 from deliveryd.sandbox.remote import RemoteService
 from deliveryd.sandbox.smtp import MailDrop, MailServer
 from deliveryd.sandbox.state import SandboxState
-from deliveryd.sandbox.voices import JsonVoice, PlainVoice, ProviderVoice
 from deliveryd.sandbox.wire import FaultyEndpoint, Handler, OpenProtocol, PlainEndpoint
 
-HTTP_CHANNELS: tuple[tuple[StandInChannel, StandInEndpoint], ...] = (
-    ("sms", "provider.sms"),
-    ("messenger", "provider.messenger"),
-    ("inApp", "provider.inApp"),
-)
-
-ENDPOINT_OF: Mapping[StandInChannel, StandInEndpoint] = dict(HTTP_CHANNELS) | {"email": "provider.email"}
+ENDPOINT_OF: Mapping[StandInChannel, StandInEndpoint] = {
+    "sms": "provider.sms",
+    "messenger": "provider.messenger",
+    "inApp": "provider.inApp",
+    "email": "provider.email",
+}
 
 
 class CannotListen(OSError):
@@ -70,9 +67,6 @@ class Sandbox:
         smtp_port: int = 0,
         *,
         state: SandboxState | None = None,
-        smtp_tls: ssl.SSLContext | None = None,
-        smtp_require_starttls: bool = False,
-        smtp_credentials: tuple[str, str] | None = None,
         impersonated: Sequence[Impersonation] = (),
     ) -> None:
         self.host = host
@@ -81,12 +75,7 @@ class Sandbox:
         self.state = state or SandboxState()
         self.impersonated = impersonated
         self._closing = asyncio.Event()
-        self._receipts: ReceiptSender | None = None
-        self._mail = MailServer(
-            MailDrop(self.state, self._closing, smtp_credentials),
-            tls_context=smtp_tls,
-            require_starttls=smtp_require_starttls,
-        )
+        self._mail = MailServer(MailDrop(self.state, self._closing))
         self._http: _HttpServer | None = None
         self._exits = contextlib.AsyncExitStack()
 
@@ -102,7 +91,8 @@ class Sandbox:
 
     async def __aenter__(self) -> Self:
         async with contextlib.AsyncExitStack() as exits:
-            receipts = await exits.enter_async_context(ReceiptSender(self.state))
+            receipts = ReceiptSender(self.state)
+            exits.push_async_callback(receipts.close)
             routes = [
                 *_remote_routes(self.state, self._closing),
                 *_provider_routes(self.state, receipts, self._closing, self.impersonated),
@@ -128,27 +118,6 @@ class Sandbox:
     ) -> None:
         self._closing.set()
         await self._exits.aclose()
-
-    async def wait_for(self, predicate: Callable[[SandboxState], object], timeout: float = 5.0) -> None:
-        """Wait until `predicate` holds, checking after each change. Raises TimeoutError."""
-        loop = asyncio.get_running_loop()
-        changed = asyncio.Event()
-
-        def watch() -> None:
-            loop.call_soon_threadsafe(changed.set)
-
-        with self.state.changed:
-            self.state.watchers.add(watch)
-        try:
-            async with asyncio.timeout(timeout):
-                while not predicate(self.state):
-                    await changed.wait()
-                    changed.clear()
-        except TimeoutError as error:
-            raise TimeoutError(f"not seen within {timeout} s; {self.state.summary()}") from error
-        finally:
-            with self.state.changed:
-                self.state.watchers.discard(watch)
 
 
 CLOSING_ROUNDS = 5
@@ -236,21 +205,17 @@ def _provider_routes(
 ) -> list[Route]:
     providers = Providers(state, receipts.report)
 
-    def route(path: str, channel: StandInChannel, voice: Voice) -> Route:
-        handler = providers.gateway(channel, voice)
-        return Route(
-            path, FaultyEndpoint(ENDPOINT_OF[channel], handler, state, closing), methods=["GET", "POST"]
-        )
+    def route(path: str, provider: Impersonation) -> Route:
+        handler = providers.gateway(provider)
+        endpoint = FaultyEndpoint(ENDPOINT_OF[provider.channel], handler, state, closing)
+        return Route(path, endpoint, methods=["GET", "POST"])
 
-    voices = (("/", JsonVoice(state)), ("/plain/", PlainVoice(state)))
     return [
         *(
-            route(f"{prefix}{channel}", channel, voice)
-            for channel, _ in HTTP_CHANNELS
-            for prefix, voice in voices
+            route(f"{prefix}{channel}", own_gateway(channel, answers))
+            for channel in ENDPOINT_OF
+            if channel != "email"
+            for prefix, answers in (("/", JSON_ANSWERS), ("/plain/", PLAIN_ANSWERS))
         ),
-        *(
-            route(f"/{each.name}/{{path:path}}", each.channel, ProviderVoice(each, state))
-            for each in impersonated
-        ),
+        *(route(f"/{each.name}/{{path:path}}", each) for each in impersonated),
     ]

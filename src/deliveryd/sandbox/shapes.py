@@ -23,16 +23,16 @@ class Shape:
     headers: Mapping[str, str] = field(default_factory=dict)
     query: Mapping[str, str] = field(default_factory=dict)
     replace: Mapping[str, str] = field(default_factory=dict)
-    json: Any = None
+    json_body: Any = None
     form: Mapping[str, str] | None = None
     body: str = ""
 
     def written(self, values: Values) -> tuple[dict[str, str], bytes]:
         """Return the headers and the body with these values."""
         headers = {name.lower(): str(fill(text, values)) for name, text in self.headers.items()}
-        if self.json is not None:
+        if self.json_body is not None:
             headers.setdefault("content-type", "application/json")
-            return headers, json.dumps(fill(self.json, values), separators=(",", ":")).encode()
+            return headers, json.dumps(fill(self.json_body, values), separators=(",", ":")).encode()
         if self.form is not None:
             headers.setdefault("content-type", "application/x-www-form-urlencoded")
             return headers, urlencode(fill(dict(self.form), values)).encode()

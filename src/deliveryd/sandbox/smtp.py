@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import ssl
 from email import message_from_bytes, policy
 from email.message import EmailMessage
-from typing import Any
 
-from aiosmtpd.smtp import SMTP, AuthResult, Envelope, LoginPassword, Session
+from aiosmtpd.smtp import SMTP, Envelope, Session
 
 from deliveryd.sandbox.providers import message_id_of
 from deliveryd.sandbox.recipients import TEMPORARY_FAILURES, Temper, temper_of
-from deliveryd.sandbox.records import Attempt, ReceivedMail, ReceivedMessage
+from deliveryd.sandbox.records import Attempt, ReceivedMessage
 from deliveryd.sandbox.state import SandboxState, now_text
 
 logging.getLogger("mail.log").addHandler(logging.NullHandler())  # aiosmtpd's: it repeats what clients send
 
-REFERENCE_HEADERS = ("x-deliveryd-message", "x-deliveryd-message-id", "x-message-id", "x-reference")
+REFERENCE_HEADER = "x-deliveryd-message"
 
 
 class MailDrop:
@@ -26,36 +24,12 @@ class MailDrop:
 
     A recipient whose local part begins with `permerror` is refused at once; `temperror` is refused after the
     text, the first two times for that Message-ID; `timeout` is left without an answer after the text, the
-    first time. With credentials, a sender has to bring them before MAIL.
+    first time.
     """
 
-    def __init__(
-        self, state: SandboxState, closing: asyncio.Event, credentials: tuple[str, str] | None = None
-    ) -> None:
+    def __init__(self, state: SandboxState, closing: asyncio.Event) -> None:
         self._state = state
         self._closing = closing
-        self._credentials = credentials
-
-    def authenticate(
-        self, _server: SMTP, _session: Session, _envelope: Envelope, _mechanism: str, auth_data: Any
-    ) -> AuthResult:
-        """Check credentials for aiosmtpd."""
-        brought = (
-            (auth_data.login.decode(), auth_data.password.decode())
-            if isinstance(auth_data, LoginPassword)
-            else None
-        )
-        good = brought is not None and brought == self._credentials
-        return AuthResult(success=good, handled=False)
-
-    async def handle_MAIL(  # noqa: N802 - the name is aiosmtpd's
-        self, _server: SMTP, session: Session, envelope: Envelope, address: str, options: list[str]
-    ) -> str:
-        if self._credentials is not None and not session.authenticated:
-            return "530 5.7.0 Authentication required"
-        envelope.mail_from = address
-        envelope.mail_options.extend(options)
-        return "250 2.1.0 OK"
 
     async def handle_RCPT(  # noqa: N802 - the name is aiosmtpd's
         self, _server: SMTP, _session: Session, envelope: Envelope, address: str, options: list[str]
@@ -80,7 +54,7 @@ class MailDrop:
             if answer is not None:
                 return answer
         for address in envelope.rcpt_tos:
-            self._keep(address, envelope, raw, message)
+            self._keep(address, message)
         return f"250 2.0.0 OK: queued as {mail_id}"
 
     async def _misbehave(self, address: str, mail_id: str | None, reference: str | None) -> str | None:
@@ -97,38 +71,24 @@ class MailDrop:
             return "421 4.3.2 Closing"
         return None
 
-    def _keep(self, address: str, envelope: Envelope, raw: bytes, message: EmailMessage) -> None:
-        at = now_text()
+    def _keep(self, address: str, message: EmailMessage) -> None:
         headers = {name.lower(): str(value) for name, value in message.items()}
         reference = _reference(message)
-        mail_id = headers.get("message-id", "").strip() or None
-        text, html = _body(message, "plain"), _body(message, "html")
-        subject = headers.get("subject", "")
-        accepted = self._state.accept(
+        self._state.accept(
             ReceivedMessage(
                 seq=0,
-                at=at,
+                at=now_text(),
                 channel="email",
-                provider_id=mail_id or "",
+                provider_id=headers.get("message-id", "").strip(),
                 message_id=message_id_of(reference),
                 reference=reference,
                 idempotency_key=None,
                 to=address,
-                payload={"subject": subject, "text": text, "html": html},
-                headers=headers,
-            )
-        )
-        self._state.record_mail(
-            ReceivedMail(
-                seq=accepted.seq,
-                at=at,
-                mail_from=envelope.mail_from or "",
-                rcpt_to=tuple(envelope.rcpt_tos),
-                raw=raw,
-                subject=subject,
-                text=text,
-                html=html,
-                mail_id=mail_id,
+                payload={
+                    "subject": headers.get("subject", ""),
+                    "text": _body(message, "plain"),
+                    "html": _body(message, "html"),
+                },
                 headers=headers,
             )
         )
@@ -142,9 +102,12 @@ class _TrackedSMTP(SMTP):
     """aiosmtpd's protocol, entered in `open_connections` while it is connected."""
 
     def __init__(
-        self, open_connections: set[asyncio.BaseTransport], handler: MailDrop, **options: Any
+        self,
+        open_connections: set[asyncio.BaseTransport],
+        handler: MailDrop,
+        loop: asyncio.AbstractEventLoop,
     ) -> None:
-        super().__init__(handler, **options)
+        super().__init__(handler, loop=loop, hostname="sandbox.invalid", enable_SMTPUTF8=True)
         self._open_connections = open_connections
         self._entered: asyncio.BaseTransport | None = None
 
@@ -163,22 +126,8 @@ class _TrackedSMTP(SMTP):
 class MailServer:
     """The server on its own port, in the event loop that opens it."""
 
-    def __init__(
-        self,
-        drop: MailDrop,
-        *,
-        tls_context: ssl.SSLContext | None,
-        require_starttls: bool,
-    ) -> None:
+    def __init__(self, drop: MailDrop) -> None:
         self._drop = drop
-        self._options: dict[str, Any] = {
-            "hostname": "sandbox.invalid",
-            "enable_SMTPUTF8": True,
-            "tls_context": tls_context,
-            "require_starttls": require_starttls,
-            "authenticator": drop.authenticate,
-            "auth_require_tls": tls_context is not None,
-        }
         self._server: asyncio.Server | None = None
         self._open_connections: set[asyncio.BaseTransport] = set()
 
@@ -191,7 +140,7 @@ class MailServer:
         """Listen, and return the port."""
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(
-            lambda: _TrackedSMTP(self._open_connections, self._drop, loop=loop, **self._options), host, port
+            lambda: _TrackedSMTP(self._open_connections, self._drop, loop), host, port
         )
         listening: int = self._server.sockets[0].getsockname()[1]
         return listening
@@ -208,7 +157,7 @@ class MailServer:
 
 
 def _reference(message: EmailMessage) -> str | None:
-    found = next((message[name] for name in REFERENCE_HEADERS if message[name]), None)
+    found = message[REFERENCE_HEADER]
     return None if found is None else str(found).strip()
 
 

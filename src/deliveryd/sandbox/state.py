@@ -9,23 +9,15 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
 from deliveryd.sandbox.faults import ENDPOINTS, Fault, Pass, StandInEndpoint
 from deliveryd.sandbox.offers import Element, Offers, element
-from deliveryd.sandbox.records import (
-    Attempt,
-    PlannedReceipt,
-    ReceivedMail,
-    ReceivedMessage,
-    Seen,
-    StandInChannel,
-)
+from deliveryd.sandbox.records import Attempt, PlannedReceipt, ReceivedMessage, Seen, StandInChannel
 
 Group: TypeAlias = Literal["merchants", "offers", "benefits", "privileges", "regions", "rewards"]
 
-CUSTOMER_GROUPS: tuple[Group, ...] = ("merchants", "offers", "benefits", "privileges", "regions", "rewards")
-CHANNELS: tuple[StandInChannel, ...] = ("sms", "messenger", "inApp", "email")
+CUSTOMER_GROUPS: tuple[Group, ...] = get_args(Group)
 
 ReportedEvent: TypeAlias = dict[str, Any]
 
@@ -52,7 +44,6 @@ class SandboxState:
         self.changed = threading.Condition()
         self.version = 0
         self.base_url = ""
-        self.watchers: set[Callable[[], None]] = set()
 
         self.token: str | None = None
         self.redeliver_after = 30.0
@@ -85,7 +76,6 @@ class SandboxState:
         self.received: list[ReceivedMessage] = []
         self.attempts: list[Attempt] = []
         self.receipts: list[PlannedReceipt] = []
-        self.mails: list[ReceivedMail] = []
 
         self._sequence = itertools.count(1)
         self._events_of: defaultdict[int, list[ReportedEvent]] = defaultdict(list)
@@ -191,12 +181,6 @@ class SandboxState:
         with self.changed:
             return None if reference is None else self._by_reference.get((channel, reference))
 
-    def record_mail(self, mail: ReceivedMail) -> None:
-        """Store an e-mail."""
-        with self.changed:
-            self.mails.append(mail)
-            self._notify()
-
     def record_attempt(self, attempt: Attempt) -> None:
         """Record an attempt at a provider, and the response."""
         with self.changed:
@@ -238,7 +222,7 @@ class SandboxState:
     def wait_for(self, predicate: Callable[[SandboxState], object], timeout: float = 5.0) -> None:
         """Block until `predicate` holds, checking after each change. Raises TimeoutError.
 
-        Not for the thread whose event loop serves the sandbox: `Sandbox.wait_for` is.
+        Not for the thread whose event loop serves the sandbox.
         """
         with self.changed:
             if not self.changed.wait_for(lambda: bool(predicate(self)), timeout):
@@ -257,8 +241,6 @@ class SandboxState:
     def _notify(self) -> None:
         self.version += 1
         self.changed.notify_all()
-        for watcher in self.watchers:
-            watcher()
 
 
 def _reject_none(_event: ReportedEvent) -> bool:

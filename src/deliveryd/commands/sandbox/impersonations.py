@@ -5,17 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, cast, get_args
 from urllib.parse import urlsplit
 
 from deliveryd.channels.preset_catalogue import Catalogue, Preset
-from deliveryd.channels.preset_file import PresetSandbox, SandboxLookup, SandboxShape, texts_in
+from deliveryd.channels.preset_file import PresetSandbox, SandboxLookup, texts_in
 from deliveryd.channels.preset_table import examples
 from deliveryd.errors import ConfigError, DeliverydError, UsageError
 from deliveryd.options.suggestion import suggestion
 from deliveryd.options.toml_text import toml_value
-from deliveryd.sandbox.impersonation import Impersonation, LookupForm
-from deliveryd.sandbox.providers import Mood
+from deliveryd.sandbox.impersonation import Impersonation, LookupForm, Mood
 from deliveryd.sandbox.records import StandInChannel
 from deliveryd.sandbox.shapes import Shape
 from deliveryd.sandbox.signing import SigningForm, private_key, public_key
@@ -24,7 +23,6 @@ SECRET = "whsec_sandboxSecretOf32CharactersLong0"  # noqa: S105 - a stand-in's s
 """The secret of every provider of the sandbox; Standard Webhooks ask for this form."""
 
 _PLACEHOLDER = re.compile(r"\{([^{}]+)\}")
-_MOODS: tuple[Mood, ...] = ("accepted", "refused", "busy", "stopped", "repeated")
 
 
 def chosen_presets(names: str, folder: Path | None = None) -> list[Preset]:
@@ -52,40 +50,32 @@ def impersonation(preset: Preset) -> Impersonation:
     """Return a preset in the form of the sandbox; `preset.file.sandbox` is set."""
     table = cast("PresetSandbox", preset.file.sandbox)
     channel = cast("StandInChannel", preset.file.channels[0])
-    answers = {mood: shape for mood in _MOODS if (shape := _shape(getattr(table, mood))) is not None}
-    reports = {word: shape for word in ("delivered", "failed") if (shape := _shape(getattr(table, word)))}
-    signing = table.signature
+    signing, lookup = table.signature, table.lookup
     return Impersonation(
         preset.name,
         channel,
         list(_paths(preset)),
         table.to,
-        answers,
+        _shapes(table, *get_args(Mood)),
         reference=table.reference,
         callback=table.callback,
         id=table.id,
-        reports=reports,
+        reports=_shapes(table, "delivered", "failed"),
         signature=SigningForm(**signing.model_dump(exclude={"secret"})) if signing is not None else None,
         secret=SECRET,
         path=f"/receipts/{channel}/{preset.name}",
         heeds_keys=preset.file.promises.key == "heeded",
         key_header=table.key_header,
-        lookup=_lookup(table.lookup),
+        lookup=None
+        if lookup is None
+        else LookupForm(lookup.reference, **_shapes(lookup, "found", "missing")),
     )
 
 
-def _lookup(lookup: SandboxLookup | None) -> LookupForm | None:
-    if lookup is None:
-        return None
-    found, missing = (cast("Shape", _shape(each)) for each in (lookup.found, lookup.missing))
-    return LookupForm(lookup.reference, found, missing)
-
-
-def _shape(shape: SandboxShape | None) -> Shape | None:
-    if shape is None:
-        return None
-    return Shape(**{"json" if name == "json_body" else name: getattr(shape, name)
-                    for name in SandboxShape.model_fields})  # fmt: skip
+def _shapes(table: PresetSandbox | SandboxLookup, *names: str) -> dict[Any, Shape]:
+    """Return those of these answers or reports that the table has."""
+    found = {name: getattr(table, name) for name in names}
+    return {name: Shape(**dict(shape)) for name, shape in found.items() if shape is not None}
 
 
 def _paths(preset: Preset) -> Iterator[re.Pattern[str]]:

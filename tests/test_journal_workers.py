@@ -715,9 +715,8 @@ async def test_a_pause_is_moved_once_where_all_workers_notice_that_the_clock_was
         await other.follow(NOW, SMS)
         order = Order(Action.PAUSE, ItemKind.CHANNEL, ("sms",), lasts=7200.0)
         assert (await one.decide(order, NOW, SMS)).done
-        for journal in (one, other):
-            (pause,) = await journal.retime_pauses(hour, NOW - hour)
-        assert (pause.since, pause.until) == (NOW - hour, NOW + hour)
+        moved = [await journal.retime_pauses(hour, NOW - hour) for journal in (one, other)]
+        assert [(each.since, each.until) for (each,) in moved] == [(NOW - hour, NOW + hour)] * 2
 
 
 async def test_a_return_is_heard_of_by_a_worker_that_recorded_another_one_on_top_of_it(

@@ -162,7 +162,9 @@ NOT_FOR_READING = {
 
 
 @pytest.mark.parametrize("words", READING, ids=" ".join)
-def test_a_command_that_reads_is_loaded_without_what_sends_and_writes(words: tuple[str, ...], tmp_path: Path) -> None:
+def test_a_command_that_reads_is_loaded_without_what_sends_and_writes(
+    words: tuple[str, ...], tmp_path: Path
+) -> None:
     """It loads its own room and those below, and no event loop, no log, no HTTP client, no part of a worker,
     and nothing that takes a step of a message.
 

@@ -10,7 +10,7 @@ import pytest
 from deliveryd.journal.base import FromOthers, Recovery
 from deliveryd.journal.orders import Effect
 from deliveryd.journal.postgresql import lease, logs
-from deliveryd.journal.postgresql.inbox import InboxRow, Kind
+from deliveryd.journal.postgresql.inbox import Kind
 from deliveryd.journal.postgresql.journal import PostgresqlJournal
 from deliveryd.journal.sql import operations
 from deliveryd.journal.sql.db import Db
@@ -82,8 +82,8 @@ def pauses_kept_to_oneself(patch: Patch) -> None:
 def _ignoring(patch: Patch, kind: Kind) -> None:
     usual = PostgresqlJournal._carry_out
 
-    def carry_out(self: PostgresqlJournal, db: Any, log: Any, row: InboxRow, now: int) -> Sequence[Effect]:
-        return () if row.kind is kind else usual(self, db, log, row, now)
+    def carry_out(self: PostgresqlJournal, db: Any, log: Any, each: Kind, *rest: Any) -> Sequence[Effect]:
+        return () if each is kind else usual(self, db, log, each, *rest)
 
     patch.setattr(PostgresqlJournal, "_carry_out", carry_out)
 

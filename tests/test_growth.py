@@ -13,9 +13,10 @@ import pytest
 from deliveryd.journal.base import OutboxRow
 from deliveryd.journal.journal import Journal
 from deliveryd.journal.reader import file_reader
-from deliveryd.journal.sql import account, open_work, outbox, upkeep
-from deliveryd.journal.sql.left_behind import left_behind
+from deliveryd.journal.sql import account, open_work, outbox
+from deliveryd.journal.sql.removed_providers import left_behind
 from deliveryd.journal.sqlite import opening as sqlite_file
+from deliveryd.journal.sqlite.files import SLACK
 from deliveryd.journal.sqlite.journal import SqliteJournal, open_journal_file
 from deliveryd.model import Entry, Malformed, Receipt, StatusEvent, Transition
 from deliveryd.states import State
@@ -300,7 +301,7 @@ async def test_the_space_of_forgotten_messages_is_returned_to_the_file_system(pa
             steps += 1
         assert steps > 5
         (free,) = journal._db.execute("PRAGMA freelist_count").fetchone()
-        assert free <= upkeep.SLACK * 1.2
+        assert free <= SLACK * 1.2
     assert size_of(path) < 25_000_000
 
 

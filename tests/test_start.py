@@ -156,7 +156,7 @@ NOT_FOR_READING = {
     "deliveryd.channels.http", "deliveryd.channels.smtp_options", "deliveryd.delivery",
     "deliveryd.directory.file", "deliveryd.directory.remote", "deliveryd.http.client",
     "deliveryd.journal.rules", "deliveryd.journal.sql.deadlines", "deliveryd.journal.sql.statements",
-    "deliveryd.journal.sql.upkeep", "deliveryd.metrics", "deliveryd.network.resolver", "deliveryd.sandbox",
+    "deliveryd.journal.sql.recovery", "deliveryd.metrics", "deliveryd.network.resolver", "deliveryd.sandbox",
     "deliveryd.telemetry.log_writing", "deliveryd.transitions", "deliveryd.worker",
 }  # fmt: skip
 

@@ -253,6 +253,6 @@ def test_steps_are_made_in_one_module() -> None:
 def test_no_statement_that_moves_a_message_holds_the_number_of_a_state() -> None:
     """The journal's SQL takes both states from a named transition."""
     texts = {path.stem: path.read_text(encoding="utf-8") for path in (SOURCE / "journal").rglob("*.py")}
-    assert {"operations", "statements", "records", "receipt_match", "outbox", "repeats"} <= texts.keys()
+    assert {"operations", "statements", "orders", "receipt_match", "outbox", "repeats"} <= texts.keys()
     for name, text in texts.items():
         assert not re.search(r"state (?:=|<>|IN) *\(?\d", text), name

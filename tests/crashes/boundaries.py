@@ -86,7 +86,7 @@ NEVER_PASSED: Mapping[str, str] = {
         ),
         "a file has one worker; those of a shared journal are killed in tests/fleet",
     ),
-    "Decisions.end_pauses": "no pause of the scenario ends by itself",
+    "Orders.end_pauses": "no pause of the scenario ends by itself",
     "ListeningTime.skip": "the scenario's disk isn't full",
     **dict.fromkeys(
         (

@@ -62,7 +62,7 @@ class PauseCases:
             pause = Pause(
                 PauseKind.SETTINGS, "17", NOW + ONE_SECOND, NOW + 7201 * ONE_SECOND, "ops", "ann", "bad"
             )
-            assert decided == Decided(("17",), {}, (), (pause,))
+            assert (decided.done, decided.skipped, decided.pauses) == (("17",), {}, (pause,))
         async with open_journal() as journal:
             assert list((await journal.recover(NOW, ["sms"])).pauses) == [pause]
 

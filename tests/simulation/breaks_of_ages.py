@@ -13,7 +13,7 @@ Patch = pytest.MonkeyPatch
 
 def journal_of_any_service(patch: Patch) -> None:
     """Whoever comes works with what is there."""
-    patch.setattr("deliveryd.journal.sqlite.journal.belong_to", lambda _db, _service: None)
+    patch.setattr("deliveryd.journal.sql.own_values.belong_to", lambda _db, _service: None)
 
 
 def cache_of_any_service(patch: Patch) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 import pytest
 
 from deliveryd import transitions
-from deliveryd.journal.sql import obstacles, operations, records
+from deliveryd.journal.sql import obstacles, operations, orders
 from deliveryd.journal.sql.db import Db
 from deliveryd.model import Entry, Transition
 
@@ -37,8 +37,8 @@ def doubt_that_nobody_accepted(patch: Patch) -> None:
         del accepted
         return forgets(db, id_, accepted=True)
 
-    patch.setattr(records, "obstacle_to_beginning_anew", begin_all)
-    patch.setattr(records, "obstacle_to_forgetting", forget_all)
+    patch.setattr(orders, "obstacle_to_beginning_anew", begin_all)
+    patch.setattr(orders, "obstacle_to_forgetting", forget_all)
 
 
 def beginnings_lost_with_the_message(patch: Patch) -> None:

@@ -18,7 +18,7 @@ from deliveryd.delivery.request_slots import RequestSlots
 from deliveryd.delivery.routing import Route, Routed, Router
 from deliveryd.delivery.verdicts import VerdictHandler
 from deliveryd.journal.base import Recovery
-from deliveryd.journal.sql import account, upkeep
+from deliveryd.journal.sql import account, recovery
 from deliveryd.journal.sql.db import Db
 from deliveryd.journal.sql.operations import Operations, Taken
 from deliveryd.model import Customer, Entry, Transition, WallClock
@@ -232,12 +232,12 @@ def ordered_resend_under_a_new_key(patch: Patch) -> None:
 
 
 def _recovering(patch: Patch, recover: Callable[..., Recovery]) -> None:
-    patch.setattr(upkeep, "recover", recover)
+    patch.setattr(recovery, "recover", recover)
 
 
 def doubt_dropped_on_recovery(patch: Patch) -> None:
     """What was being sent when the worker died is taken for never sent."""
-    recover = upkeep.recover
+    recover = recovery.recover
 
     def forgetful(db: Db, now: int, *rest: Any) -> Recovery:
         db.execute("UPDATE message SET state = 3, due_at = ?, doubt = 0 WHERE state = 4", (now,))
@@ -248,13 +248,13 @@ def doubt_dropped_on_recovery(patch: Patch) -> None:
 
 def waiting_forgotten_on_recovery(patch: Patch) -> None:
     """Nobody looks after a restart for what waits for its next try."""
-    recover = upkeep.recover
+    recover = recovery.recover
     _recovering(patch, lambda *args: recover(*args)._replace(waiting=0))
 
 
 def ready_lost_on_recovery(patch: Patch) -> None:
     """What was in progress when the worker died stays there for ever."""
-    recover = upkeep.recover
+    recover = recovery.recover
 
     def blind(db: Db, *args: Any) -> Recovery:
         ready = db.execute("SELECT id FROM message WHERE state = 2").fetchall()

@@ -31,7 +31,15 @@ from deliveryd.journal.base import (
 from deliveryd.journal.group_commit import GroupCommit
 from deliveryd.journal.log import Log, LogTerms, log_of
 from deliveryd.journal.orders import Decided, Order
-from deliveryd.journal.sql import account, deadlines, leaving, overdue, pauses, removal, upkeep
+from deliveryd.journal.sql import (
+    account,
+    deadlines,
+    own_values,
+    pauses,
+    recovery,
+    removed_providers,
+    retention,
+)
 from deliveryd.journal.sql.db import Db
 from deliveryd.journal.sql.open_work import open_work
 from deliveryd.journal.sql.pauses import Pause
@@ -274,7 +282,7 @@ class Journal(GroupCommit[Db]):
 
         Their messages go on when they are woken (see `wake`).
         """
-        return await self._commit(lambda db: self._in_own(db).decisions.end_pauses(db, now))
+        return await self._commit(lambda db: self._in_own(db).orders.end_pauses(db, now))
 
     async def retime_pauses(self, back: int, now: int) -> Sequence[Pause]:
         """Bring pauses in line with a clock that was put back by so many microseconds (negative: forward).
@@ -293,7 +301,7 @@ class Journal(GroupCommit[Db]):
 
         Those that are paused don't count.
         """
-        return await self._read(upkeep.largest_cause)
+        return await self._read(account.largest_cause)
 
     # Reporting
 
@@ -400,7 +408,7 @@ class Journal(GroupCommit[Db]):
 
         def look(db: Db) -> str | None:
             self._in_log_of(db, message_id)
-            return upkeep.id_in_doubt(db, message_id, key)
+            return recovery.id_in_doubt(db, message_id, key)
 
         return await self._commit(look)
 
@@ -441,7 +449,7 @@ class Journal(GroupCommit[Db]):
 
         `since` None: from where an earlier run ended.
         """
-        query = partial(overdue.count_overdue, provider, since, until)
+        query = partial(deadlines.count_overdue, provider, since, until)
         count = await self._read_own(query)
         if count:
             await self._commit(lambda db: self._keep_counted(db, provider, until))
@@ -449,7 +457,7 @@ class Journal(GroupCommit[Db]):
 
     def _keep_counted(self, db: Db, provider: str, until: int) -> None:
         for _ in self._each(db):
-            overdue.keep_counted(db, provider, until)
+            deadlines.keep_counted(db, provider, until)
 
     async def _read_own(self, query: Callable[[Db], int]) -> int:
         """Run a query on each log that this worker has, beside the writer; return the sum."""
@@ -472,13 +480,13 @@ class Journal(GroupCommit[Db]):
         Those that are paused stay so.
         """
         return await self._commit(
-            lambda db: upkeep.of_all_logs(
+            lambda db: recovery.of_all_logs(
                 [self._recover(db, log, now, providers) for log in self._each(db)]
-            )._replace(pauses=pauses.pauses(db), down_since=upkeep.down_since(db))
+            )._replace(pauses=pauses.pauses(db), down_since=own_values.down_since(db))
         )
 
     def _recover(self, db: Db, log: Log, now: int, providers: Collection[str]) -> Recovery:
-        found = upkeep.recover(db, now, providers, log.matching)
+        found = recovery.recover(db, now, providers, log.matching)
         self._have(log, found.taken)
         self._have(log, [each.entry for each in found.doubtful])
         return found
@@ -489,7 +497,7 @@ class Journal(GroupCommit[Db]):
         Those in doubt are held; the others are due at `at`, bound to none.
         """
         return await self._commit(
-            lambda db: _sum_left([leaving.leave(db, providers, at, limit) for _ in self._each(db)])
+            lambda db: _sum_left([removed_providers.leave(db, providers, at, limit) for _ in self._each(db)])
         )
 
     async def held(self, providers: Collection[str], after: int, limit: int) -> list[Doubtful]:
@@ -498,7 +506,7 @@ class Journal(GroupCommit[Db]):
         def look(db: Db) -> list[Doubtful]:
             found: list[Doubtful] = []
             for log in self._each(db):
-                here = removal.held(db, providers, after, limit)
+                here = recovery.held(db, providers, after, limit)
                 self._have(log, [each.entry for each in here])
                 found += here
             return sorted(found, key=lambda each: each.entry.id)[:limit]
@@ -507,11 +515,11 @@ class Journal(GroupCommit[Db]):
 
     async def orphans(self, provider: str, sent_since: int) -> Orphans:
         """Count what the removal of a provider would leave; of what it accepted, since that instant."""
-        return await self._read(partial(removal.count_orphans, provider, sent_since))
+        return await self._read(partial(removed_providers.count_orphans, provider, sent_since))
 
     async def note_down(self, since: Mapping[str, int]) -> None:
         """Keep since when these providers are down."""
-        await self._commit(lambda db: upkeep.note_down(db, since))
+        await self._commit(lambda db: own_values.note_down(db, since))
 
     async def retime(self, back: int, now: int, longest: int) -> None:
         """Bring due times in line with a clock that was put back by so many microseconds (0: it wasn't).
@@ -539,7 +547,7 @@ class Journal(GroupCommit[Db]):
 
     async def counts(self) -> Counts:
         """The sums of what is open."""
-        return await self._commit(lambda db: upkeep.sum_counts([upkeep.counts(db) for _ in self._each(db)]))
+        return await self._commit(lambda db: account.sum_counts([account.counts(db) for _ in self._each(db)]))
 
     async def open_work(self) -> Open:
         """What hasn't ended, by provider, and the oldest of it; for those who look, some seconds old."""
@@ -558,11 +566,11 @@ class Journal(GroupCommit[Db]):
 
         What is dropped stays recorded, and so does each decision.
         """
-        return await self._try(lambda db: self._in_own(db).decisions.carry_out(db, order, at, providers))
+        return await self._try(lambda db: self._in_own(db).orders.carry_out(db, order, at, providers))
 
     async def keep_clock(self, record: str) -> None:
         """Keep what is known of the clock for the next run."""
-        await self._commit(lambda db: upkeep.keep_clock(db, record))
+        await self._commit(lambda db: own_values.keep_clock(db, record))
 
     async def prune(self, before: int, limit: int) -> int:
         """Delete ended messages whose end was before that instant and whose events are all accepted.
@@ -575,7 +583,7 @@ class Journal(GroupCommit[Db]):
         return await self._commit(
             lambda db: (
                 sum(log.retention.step(db, before, limit) for log in self._each(db))
-                + upkeep.delete_others(db, before, limit)
+                + retention.delete_others(db, before, limit)
             )
         )
 

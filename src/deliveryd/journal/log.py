@@ -9,19 +9,19 @@ from typing import NamedTuple
 
 from deliveryd.journal.event_json import EventWriter
 from deliveryd.journal.sql.db import Db
-from deliveryd.journal.sql.decisions import Decisions
 from deliveryd.journal.sql.operations import Operations
+from deliveryd.journal.sql.orders import Orders
 from deliveryd.journal.sql.outbox import Outbox, written
 from deliveryd.journal.sql.provider_ids import ProviderIds
 from deliveryd.journal.sql.receipt_match import Matching
-from deliveryd.journal.sql.upkeep import RetentionSweep
+from deliveryd.journal.sql.retention import RetentionSweep
 
 LOG_BITS = 40
 """Bits of an event's number within its log; those above are the number of the log."""
 
 
 class LogTerms(NamedTuple):
-    """What all logs of a journal have in common. `emptied` is as in `emptying`."""
+    """What all logs of a journal have in common. `emptied`: see `statements.EMPTIED`."""
 
     events: EventWriter
     namespace: str
@@ -46,7 +46,7 @@ class Log:
         self.outbox = outbox
         self.matching = Matching(outbox, terms.namespace, terms.emptied, terms.ids)
         self.operations = Operations(outbox, self.matching, terms.emptied)
-        self.decisions = Decisions(self.operations, self.matching, outbox)
+        self.orders = Orders(self.operations, self.matching, outbox)
         self.retention = RetentionSweep()
 
 

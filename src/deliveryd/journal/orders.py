@@ -54,6 +54,9 @@ class Action(StrEnum):
 FORGETTING = frozenset({Action.FORGET, Action.FORGET_ANYWAY})
 """Orders after which an id is taken as new."""
 
+PAUSING = frozenset({Action.PAUSE, Action.RESUME})
+"""Orders that change what all workers of a journal share."""
+
 REMOVALS = frozenset({Action.ERASE, *FORGETTING})
 """Orders that remove messages, each with its own pause."""
 

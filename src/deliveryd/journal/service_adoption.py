@@ -8,8 +8,8 @@ from pathlib import Path
 from deliveryd.errors import JournalUnusable
 from deliveryd.journal.orders import Order
 from deliveryd.journal.place import NOT_INSTALLED, JournalFile, JournalPlace
-from deliveryd.journal.sql.records import RECORD
-from deliveryd.journal.sql.service import keep_service, kept_service
+from deliveryd.journal.sql.orders import RECORD
+from deliveryd.journal.sql.own_values import keep_service, kept_service
 from deliveryd.journal.sqlite.lock import exclusive_journal
 from deliveryd.journal.sqlite.opening import checked, open_database
 from deliveryd.journal.sqlite.read_transaction import read_any_format

@@ -18,7 +18,7 @@ from deliveryd.config import Config, Examined
 from deliveryd.directory.file_options import FileOptions
 from deliveryd.errors import AddressInUse, ConfigError
 from deliveryd.journal.base import Orphans
-from deliveryd.journal.sql.service import difference
+from deliveryd.journal.sql.own_values import difference
 from deliveryd.model import Clock
 from deliveryd.runtime.threads import Blocking, in_thread
 from deliveryd.telemetry import log_writing

@@ -15,7 +15,7 @@ from deliveryd.control.protocol import socket_at
 from deliveryd.errors import JournalError, JournalFull, JournalUnusable
 from deliveryd.journal.place import NOT_INSTALLED, JournalDatabase, JournalFile
 from deliveryd.journal.service_adoption import read_service
-from deliveryd.journal.sql.service import difference
+from deliveryd.journal.sql.own_values import difference
 from deliveryd.journal.sqlite.files import check_writable
 from deliveryd.journal.sqlite.lock_owner import lock_owner
 from deliveryd.journal.sqlite.read_transaction import JournalAbsent

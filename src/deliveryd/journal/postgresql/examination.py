@@ -16,7 +16,7 @@ from deliveryd.journal.postgresql.database import Database
 from deliveryd.journal.postgresql.halt import losses
 from deliveryd.journal.postgresql.lease import live_workers
 from deliveryd.journal.postgresql.schema import is_there, writable_format
-from deliveryd.journal.sql.service import kept_service
+from deliveryd.journal.sql.own_values import kept_service
 
 
 class ExaminedDatabase(NamedTuple):

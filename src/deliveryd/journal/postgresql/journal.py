@@ -28,7 +28,7 @@ from deliveryd.journal.base import (
     Recovery,
 )
 from deliveryd.journal.log import Log, LogTerms
-from deliveryd.journal.orders import FORGETTING, Decided, Effect, ItemKind, Order
+from deliveryd.journal.orders import FORGETTING, PAUSING, Decided, Effect, ItemKind, Order
 from deliveryd.journal.postgresql import inbox, logs
 from deliveryd.journal.postgresql.blockers import blocked_by
 from deliveryd.journal.postgresql.commits import (
@@ -55,13 +55,12 @@ from deliveryd.journal.postgresql.routing import (
     unmatched_by_ids,
     unmatched_lately,
 )
-from deliveryd.journal.sql import account, deadlines, upkeep
+from deliveryd.journal.sql import account, deadlines, own_values, recovery, retention
 from deliveryd.journal.sql.db import Db
-from deliveryd.journal.sql.pause_orders import PAUSE_ORDERS
 from deliveryd.journal.sql.pauses import Pause, pauses
 from deliveryd.journal.sql.repeats import report_again
+from deliveryd.journal.sql.retention import RetentionSweep
 from deliveryd.journal.sql.stopped import in_force, stops_reported
-from deliveryd.journal.sql.upkeep import RetentionSweep
 from deliveryd.model import (
     SECOND,
     STEP,
@@ -164,7 +163,7 @@ class PostgresqlJournal(LeasedCommits):
         self._read_in = read
         self.last_at = self._own.last_at
         self.kept_clock = ""
-        self.stop_key = bytes.fromhex(upkeep.value_of(self._database, "stop_key"))
+        self.stop_key = own_values.stop_key_of(self._database)
         self._counting = Counting(reading, work.lease.clock)
         self._providers: frozenset[str] = frozenset()
         self._others: frozenset[int] = frozenset()  # the logs that this worker hasn't
@@ -364,10 +363,10 @@ class PostgresqlJournal(LeasedCommits):
             inbox.delete(self._db, [row.seq for row in rows])
             matched += _received(db, log, rows)
         found = super()._recover(db, log, now, providers)
-        effects = [each.effect for each in matched if each.effect is not None]
+        effects = (each.effect for each in matched if each.effect is not None)
         # What waits is counted afterwards.
         return found._replace(
-            effects=[*(each._replace(waiting=0, paused=0) for each in effects), *found.effects]
+            effects=(*(each._replace(waiting=0, paused=0) for each in effects), *found.effects)
         )
 
     def _note(self, db: Connected, providers: Collection[str]) -> None:
@@ -442,14 +441,14 @@ class PostgresqlJournal(LeasedCommits):
                 self._away.pop(id_, None)  # in this thread, whose other commits add some
         versions = read_versions(connection)
         found = FromOthers(
-            upkeep.of_all_logs(left)._replace(
+            recovery.of_all_logs(left)._replace(
                 ended=[EndedWorker(each.name, each.ended_in_order) for each, _ in taken]
             )
             if left
             else None,
             pauses(db) if versions["pauses"] != self._seen.get("pauses") else None,
             changed_stops(connection, self._seen.get("stops", versions["stops"]), versions["stops"]),
-            upkeep.down_since(db) if versions["down"] != self._seen.get("down") else None,
+            own_values.down_since(db) if versions["down"] != self._seen.get("down") else None,
             effects=effects,
             any_ended=not self._live <= frozenset(each.id for each in self._neighbours.live),
             has_more=has_more,
@@ -527,7 +526,7 @@ class PostgresqlJournal(LeasedCommits):
         What is this worker's comes last, since the line has to hear at once of what follows from it: else the
         service might have accepted an event by then, and nobody would wait for that.
         """
-        if order.verb in PAUSE_ORDERS:  # also of what only others have
+        if order.verb in PAUSING:  # also of what only others have
             known = await self._try(lambda _db: live_providers(self._db).union(providers))
             return await super().decide(order, at, known)
         if order.kind not in {ItemKind.MESSAGE, ItemKind.EVENT, ItemKind.RECEIPT}:
@@ -596,7 +595,7 @@ class PostgresqlJournal(LeasedCommits):
         while rows := inbox.read_inbox(self._db, [log.number], [Kind.REPEATS]):
             inbox.delete(self._db, [row.seq for row in rows])
             effects += self._carry_out(db, log, Kind.REPEATS, rows, now)
-        decided = log.decisions.carry_out(db, given.order, given.at, providers)
+        decided = log.orders.carry_out(db, given.order, given.at, providers)
         return decided._replace(effects=(*effects, *decided.effects))
 
     async def _await_answers(self, handed: Collection[int]) -> None:
@@ -628,7 +627,7 @@ class PostgresqlJournal(LeasedCommits):
             if self._lease.clock() - self._answered_at >= ANSWERS_KEPT:
                 self._answered = inbox.forget_answers(self._db, self._answered)
                 self._answered_at = self._lease.clock()
-            return deleted + upkeep.delete_others(db, by, limit)
+            return deleted + retention.delete_others(db, by, limit)
 
         return await self._commit(prune)
 

@@ -18,7 +18,7 @@ from deliveryd.journal.postgresql.database import Database
 from deliveryd.journal.postgresql.database_clock import INSTANT, DatabaseClock, FollowedClock
 from deliveryd.journal.postgresql.halt import HALTED, CommitsLost, JournalHalted, check_not_halted, own_name
 from deliveryd.journal.postgresql.schema import FORMAT, lock_schema, writable_format
-from deliveryd.journal.sql.service import belong_to
+from deliveryd.journal.sql.own_values import belong_to
 from deliveryd.model import SECOND
 
 _RENEW = f"""

@@ -22,9 +22,9 @@ from deliveryd.journal.postgresql.journal import PostgresqlJournal
 from deliveryd.journal.postgresql.lease import begin_work, boot_time, live_workers
 from deliveryd.journal.postgresql.logs import take_first
 from deliveryd.journal.postgresql.schema import lock_schema, prepare_schema
-from deliveryd.journal.sql import upkeep
-from deliveryd.journal.sql.emptying import EMPTIED
+from deliveryd.journal.sql import own_values
 from deliveryd.journal.sql.provider_ids import IdsInOneIndex
+from deliveryd.journal.sql.statements import EMPTIED
 from deliveryd.model import Clock, WallClock
 from deliveryd.runtime.threads import Blocking, in_thread, own_thread
 from deliveryd.telemetry.log_events import Event, log
@@ -73,7 +73,7 @@ async def open_shared_journal(
             own = await write(partial(_as_told, partial(_first_log, db, mine.worker)))
             terms = LogTerms(
                 EventWriter(details_field),
-                upkeep.namespace_of(Database(db)),
+                own_values.namespace_of(Database(db)),
                 "" if keep_variables else EMPTIED,
                 IdsInOneIndex(),
             )

@@ -17,7 +17,7 @@ from deliveryd.journal.postgresql.database import Database, plain
 from deliveryd.journal.postgresql.halt import Loss, accept_losses, losses
 from deliveryd.journal.postgresql.lease import ORDERED, live_providers, live_workers
 from deliveryd.journal.postgresql.schema import check_readable, lock_schema
-from deliveryd.journal.sql.service import keep_service, kept_service
+from deliveryd.journal.sql.own_values import keep_service, kept_service
 from deliveryd.model import SECOND
 from deliveryd.states import State
 

@@ -1,10 +1,15 @@
-"""The journal's account: a counter of all messages ever taken, against the messages by state."""
+"""The journal's account: a counter of all messages ever taken, against the messages by state; and counts."""
 
 from __future__ import annotations
 
-from deliveryd.journal.base import Account
+from collections import Counter
+from collections.abc import Sequence
+
+from deliveryd.journal.base import Account, Counts
 from deliveryd.journal.reconciliation import LostBatches
 from deliveryd.journal.sql.db import Db
+from deliveryd.journal.sql.pauses import IS_PAUSED, count_paused
+from deliveryd.runtime import waits
 from deliveryd.states import ENDED, State
 
 _SUMS = """
@@ -16,6 +21,12 @@ _LOSE = "UPDATE log SET lost = lost + ?, lost_at = ?"
 _ENDS = sorted(ENDED)
 _EACH = ", ".join(f"count(*) FILTER (WHERE state = {end:d})" for end in _ENDS)
 _ENDED = f"SELECT {_EACH} FROM message WHERE ended_at IS NOT NULL"  # noqa: S608  # one pass over the index, without sorting
+_CAUSES = f"""
+SELECT NULL, waits_at, count(*) FROM message WHERE waits_at IS NOT NULL GROUP BY waits_at
+UNION ALL SELECT min(waits_for), '', count(*) FROM message
+    WHERE waits_for IS NOT NULL AND due_at IS NOT NULL AND NOT ({IS_PAUSED})
+    GROUP BY iif(waits_for LIKE 'customer %', 'directory', waits_for)
+"""  # noqa: S608  # a constant
 
 
 def add_taken(db: Db, number: int) -> None:
@@ -73,3 +84,40 @@ def open_states(db: Db) -> dict[State, int]:
         " + (SELECT count(*) FROM message WHERE waits_for IS NOT NULL AND due_at IS NOT NULL)"
     )
     return {State(state): number for state, number in rows if number}
+
+
+def counts(db: Db) -> Counts:
+    """Count messages by state, and what waits for the service or for an operator."""
+    events, refused, malformed, unmatched = db.execute(
+        "SELECT (SELECT CAST(sum((SELECT count(*) FROM event WHERE seq > log.settled"
+        " AND seq < (log.number + 1) << 40)) AS BIGINT) FROM log),"
+        " (SELECT count(*) FROM event WHERE refused IS NOT NULL AND dropped_at IS NULL),"
+        " (SELECT count(*) FROM malformed WHERE dropped_at IS NULL),"
+        " (SELECT count(*) FROM receipt WHERE message_id IS NULL AND dropped_at IS NULL)"
+    ).fetchone()
+    return Counts(open_states(db), events, refused, malformed, unmatched, count_paused(db))
+
+
+def sum_counts(found: Sequence[Counts]) -> Counts:
+    """The sums of several logs, which share what belongs to no message."""
+    if len(found) == 1:
+        return found[0]
+    states: Counter[State] = Counter()
+    paused: Counter[str] = Counter()
+    for each in found:
+        states.update(each.states)
+        paused.update(each.paused)
+    return found[0]._replace(
+        states=states,
+        events_waiting=sum(each.events_waiting for each in found),
+        events_refused=sum(each.events_refused for each in found),
+        paused=paused,
+    )
+
+
+def largest_cause(db: Db) -> tuple[str, int]:
+    """Return what most of the waiting messages wait for, and the number of them."""
+    causes: Counter[str] = Counter()
+    for waits_for, provider, count in db.execute(_CAUSES):
+        causes[waits.cause(waits_for, provider)] += count
+    return max(causes.items(), key=lambda item: item[1], default=("nothing", 0))

@@ -13,11 +13,10 @@ from deliveryd import transitions
 from deliveryd.errors import IllegalTransition
 from deliveryd.journal.base import MOST_COUNTED, Due, OutboxRow, Recorded
 from deliveryd.journal.orders import Effect
-from deliveryd.journal.sql import leaving, statements
+from deliveryd.journal.sql import removed_providers, statements
 from deliveryd.journal.sql.account import add_taken
 from deliveryd.journal.sql.beginnings import beginnings_of
 from deliveryd.journal.sql.db import Db
-from deliveryd.journal.sql.emptying import empty_words
 from deliveryd.journal.sql.outbox import Outbox, note_posted, note_settled, settle_events
 from deliveryd.journal.sql.receipt_match import Matching
 from deliveryd.journal.sql.repeats import report_again
@@ -32,6 +31,7 @@ from deliveryd.journal.sql.rows import (
     to_text,
     variables_json,
 )
+from deliveryd.journal.sql.statements import empty_words
 from deliveryd.journal.sql.stopped import record_stops
 from deliveryd.model import Entry, Malformed, Outcome, QueuedMessage, Transition
 from deliveryd.states import ENDED, State, check_transition
@@ -175,7 +175,7 @@ class Operations:
 
     def release(self, db: Db, provider: str, at: int, limit: int) -> int:
         """Let messages be due at any provider that wait for this one."""
-        return leaving.release(db, provider, at, limit)
+        return removed_providers.release(db, provider, at, limit)
 
     # reporting
 

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from deliveryd import transitions as of
 from deliveryd.journal.sql.bulk import BulkInsert
+from deliveryd.journal.sql.db import Db
 from deliveryd.journal.sql.outbox import WATERMARK
 from deliveryd.journal.sql.pauses import IS_PAUSED
 from deliveryd.journal.sql.rows import ENTRY
+
+EMPTIED = ", variables = NULL"
+"""What a statement that records `sent` empties, unless variables are kept."""
 
 TAKE = BulkInsert(
     "message (id, settings_id, customer_id, variables, state, taken_at)",
@@ -123,3 +129,17 @@ SET_ASIDE = f"""
 UPDATE message SET state = {of.DEQUEUED_REFUSED.after:d}, ended_at = ?
 WHERE id = ? AND state = {of.DEQUEUED_REFUSED.before:d}
 """
+
+_EMPTY_WORDS = """
+UPDATE unaccepted SET words = NULL WHERE message_id = ?1 AND words IS NOT NULL
+    AND (SELECT variables IS NULL FROM message WHERE id = ?1)
+"""
+
+
+def empty_words(db: Db, ids: Sequence[int]) -> None:
+    """Delete what providers said about tries of those of these messages whose variables were emptied.
+
+    To be called for each that may have more tries than the accepted one; nearly none has.
+    """
+    if ids:
+        db.executemany(_EMPTY_WORDS, [(id_,) for id_ in ids])

@@ -18,6 +18,7 @@ from deliveryd.cleaning import cleaned
 from deliveryd.journal.base import MatchedReceipt
 from deliveryd.journal.orders import Effect
 from deliveryd.journal.sql.db import Db
+from deliveryd.journal.sql.own_values import stop_key_of
 from deliveryd.journal.sql.rows import to_text
 from deliveryd.model import StopChange
 
@@ -102,12 +103,6 @@ def digest_named(key: bytes, channel: str, recipient: str) -> bytes | None:
     if not recipient.strip() or not recipient.isprintable() or len(recipient) > LONGEST_RECIPIENT:
         return None
     return digest_of_address(key, channel, recipient)
-
-
-def stop_key_of(db: Db) -> bytes:
-    """Return the key of this journal's digests."""
-    (key,) = db.execute("SELECT value FROM meta WHERE key = 'stop_key'").fetchone()
-    return bytes.fromhex(key)
 
 
 def in_force(db: Db) -> list[tuple[str, bytes]]:

@@ -14,6 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from deliveryd.errors import JournalUnusable
+from deliveryd.journal.sql.db import Db
 from deliveryd.journal.sqlite.damage import unusable
 from deliveryd.runtime.own_files import NotOwn, check_own, open_own
 from deliveryd.runtime.rights import WRITE, may_others, shared_group, user_name
@@ -24,6 +25,10 @@ WORKER_LOCK = ".worker"
 FILES = ("", "-wal", "-shm", "-journal", LOCK, WORKER_LOCK)
 """Suffixes of all files that belong to a journal."""
 
+SLACK = 4096
+"""Free pages (16 MiB) that stay in the file for reuse, in addition to an eighth of all pages."""
+
+_INCREMENTAL = 2
 _OTHERS = 0o077
 _OTHERS_WRITE = 0o022
 _PORTION = 1 << 20
@@ -207,3 +212,18 @@ def sync_folder(folder: Path) -> None:
         os.fsync(opened)
     finally:
         os.close(opened)
+
+
+def give_back(db: Db, limit: int) -> int:
+    """Return free pages beyond `SLACK` to the file system, at most `limit`; return how many.
+
+    0 for a file without incremental vacuum, which can't shrink.
+    """
+    (free,) = db.execute("PRAGMA freelist_count").fetchone()
+    (pages,) = db.execute("PRAGMA page_count").fetchone()
+    surplus = min(free - SLACK - pages // 8, limit)
+    if surplus <= 0 or db.execute("PRAGMA auto_vacuum").fetchone() != (_INCREMENTAL,):
+        return 0
+    for _ in range(surplus):  # sqlite3 steps a statement without columns once, which frees one page
+        db.execute("PRAGMA incremental_vacuum(1)")
+    return int(surplus)

@@ -22,15 +22,13 @@ from deliveryd.journal.event_json import EventWriter
 from deliveryd.journal.group_commit import PendingOperation
 from deliveryd.journal.journal import Journal
 from deliveryd.journal.log import Log, LogTerms
-from deliveryd.journal.sql import upkeep
+from deliveryd.journal.sql import own_values
 from deliveryd.journal.sql.db import Db
-from deliveryd.journal.sql.emptying import EMPTIED
 from deliveryd.journal.sql.provider_ids import IdsByEra
-from deliveryd.journal.sql.service import belong_to
-from deliveryd.journal.sql.stopped import stop_key_of
+from deliveryd.journal.sql.statements import EMPTIED
 from deliveryd.journal.sqlite.connection import BUSY_TIMEOUT, FileConnection
 from deliveryd.journal.sqlite.damage import abandon, advice, unusable
-from deliveryd.journal.sqlite.files import check_writable, make_folder, sync_names
+from deliveryd.journal.sqlite.files import check_writable, give_back, make_folder, sync_names
 from deliveryd.journal.sqlite.lock import holding, lock_of
 from deliveryd.journal.sqlite.opening import checked, checkpoint_pages, open_database
 from deliveryd.journal.sqlite.presence import Presence
@@ -66,9 +64,9 @@ class SqliteJournal(Journal):
     ) -> None:
         own = Log(db, 0, terms)
         super().__init__(threads.write, own, terms)
-        self.stop_key = stop_key_of(db)
+        self.stop_key = own_values.stop_key_of(db)
         self.last_at = own.last_at
-        self.kept_clock = upkeep.kept_clock(db)
+        self.kept_clock = own_values.kept_clock(db)
         self._db = db
         self._observe = observe
         self._threads = threads
@@ -86,7 +84,7 @@ class SqliteJournal(Journal):
 
     async def give_back(self, limit: int) -> int:
         """Make the file smaller."""
-        return await self._commit(lambda db: upkeep.give_back(db, limit))
+        return await self._commit(lambda db: give_back(db, limit))
 
     async def cut_log(self) -> bool:
         """Bring all of the log into the file and empty it; return whether that was done."""
@@ -234,11 +232,11 @@ async def open_journal_file(
         journal = None
         try:
             if service is not None:
-                checked(path, partial(belong_to, db, service))
+                checked(path, partial(own_values.belong_to, db, service))
             checked(path, partial(sync_names, path))  # SQLite passes over a failure to do so
             terms = LogTerms(
                 EventWriter(details_field),
-                upkeep.namespace_of(db),
+                own_values.namespace_of(db),
                 "" if keep_variables else EMPTIED,
                 IdsByEra(),
             )

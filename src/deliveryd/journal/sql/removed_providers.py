@@ -1,17 +1,46 @@
-"""Messages that wait at a provider and leave it: the steps are `transitions`', this reads and writes them."""
+"""Providers that are removed: what waits there leaves them, and what else belongs to them is counted."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
 
 from deliveryd import transitions
-from deliveryd.journal.base import Left
+from deliveryd.journal.attention import LeftBehind
+from deliveryd.journal.base import Left, Orphans
 from deliveryd.journal.sql import statements
 from deliveryd.journal.sql.db import Db
+from deliveryd.journal.sql.pauses import IS_PAUSED
 from deliveryd.journal.sql.rows import ENTRY, entry_of, progress_of, to_json
 from deliveryd.model import Entry, Transition
 from deliveryd.runtime import waits
 from deliveryd.states import State
+
+_IN_DOUBT = f"""
+SELECT count(*) FROM message
+WHERE ended_at IS NULL AND due_at IS NULL AND (state = {State.IN_DOUBT:d} OR doubt = 1) AND provider = ?
+"""  # noqa: S608  # a constant
+_WAITING = f"""
+SELECT doubt, count(*) FROM (
+    SELECT doubt FROM message WHERE waits_for IN (SELECT value FROM json_each(?1)) AND due_at IS NOT NULL
+    UNION ALL SELECT doubt FROM message WHERE waits_at = ?2
+    UNION ALL SELECT doubt FROM message INDEXED BY message_held WHERE {IS_PAUSED} AND provider = ?2
+) GROUP BY doubt
+"""  # noqa: S608  # constants
+_UNCONFIRMED = f"""
+SELECT count(*) FROM message WHERE ended_at >= ? AND state = {State.SENT:d} AND provider = ?
+"""  # noqa: S608  # a constant
+_DEADLINES = "SELECT count(*) FROM message WHERE confirms_at = ?"
+
+
+def count_orphans(provider: str, sent_since: int, db: Db) -> Orphans:
+    """Count what the removal of a provider would leave."""
+    waiting = dict(db.execute(_WAITING, (to_json(keys_of([provider], WAITING_KEYS)), provider)))
+    (in_doubt,) = db.execute(_IN_DOUBT, (provider,)).fetchone()
+    (unconfirmed,) = db.execute(_UNCONFIRMED, (sent_since, provider)).fetchone()
+    (deadlines,) = db.execute(_DEADLINES, (provider,)).fetchone()
+    return Orphans(in_doubt + waiting.get(1, 0), waiting.get(0, 0), unconfirmed, deadlines)
+
 
 FREE = (waits.room, waits.repeat, waits.recovery)
 """What messages wait for that are bound to a provider, and that another one could take."""
@@ -70,3 +99,26 @@ def _at(
 def _move(db: Db, steps: Sequence[Transition]) -> int:
     rows = [(*progress_of(step), step.waits_for, step.entry.id, step.before) for step in steps]
     return db.executemany(statements.TO_WAIT, rows).rowcount if rows else 0
+
+
+_COUNTS = {
+    "waiting": "SELECT waits_at, count(*) FROM message WHERE waits_at IS NOT NULL GROUP BY waits_at",
+    "in_doubt": (
+        "SELECT provider, count(*) FROM message WHERE ended_at IS NULL AND due_at IS NULL"  # noqa: S608
+        f" AND state IN ({State.SENDING:d}, {State.IN_DOUBT:d}) GROUP BY provider"
+    ),
+    "unconfirmed": (
+        "SELECT confirms_at, count(*) FROM message WHERE confirms_at IS NOT NULL GROUP BY confirms_at"
+    ),
+}
+"""What is counted, by provider: what may be many in the order of an index, which holds the provider."""
+
+
+def left_behind(db: Db, providers: Collection[str]) -> list[LeftBehind]:
+    """Return what belongs to providers other than these."""
+    found: defaultdict[str, dict[str, int]] = defaultdict(dict)
+    for name, query in _COUNTS.items():
+        for provider, count in db.execute(query):
+            if provider and provider not in providers:
+                found[provider][name] = count
+    return [LeftBehind(provider, **counts) for provider, counts in sorted(found.items())]

@@ -1,0 +1,82 @@
+"""The journal's own values, such as the service whose messages it holds."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+from deliveryd.errors import JournalUnusable
+from deliveryd.journal.sql.db import Db
+from deliveryd.journal.sql.rows import to_json
+from deliveryd.journal.sql.schema import KEEP_VALUE
+
+SERVICE = "service"
+"""The key of the service's base address."""
+
+
+def namespace_of(db: Db) -> str:
+    """Return the prefix of all idempotency keys of this journal."""
+    return _value(db, "namespace")
+
+
+def stop_key_of(db: Db) -> bytes:
+    """Return the key of this journal's digests of recipients."""
+    return bytes.fromhex(_value(db, "stop_key"))
+
+
+def difference(kept: str | None, service: str) -> str | None:
+    """Why a worker of the service at this address can't use the journal, and what to do; None: it can.
+
+    Another service's ids mean other messages. `kept` is the address that the journal knows; None: it belongs
+    to no service yet.
+    """
+    if kept is None or kept == service:
+        return None
+    return (
+        f"the journal belongs to the service at {kept}, and service.base_url names {service}: if that service"
+        " only moved, run deliveryd journal adopt-service; else name another journal in journal.url"
+    )
+
+
+def belong_to(db: Db, service: str) -> None:
+    """Belong to a service from now on, if to none so far. Raises JournalUnusable if to another one."""
+    kept = kept_service(db)
+    if kept is None:
+        keep_service(db, service)
+    if (problem := difference(kept, service)) is not None:
+        raise JournalUnusable(problem)
+
+
+def kept_service(db: Db) -> str | None:
+    """The address of the service that the journal belongs to; None: no worker has used it yet."""
+    return _value(db, SERVICE) or None
+
+
+def keep_service(db: Db, service: str) -> None:
+    """Belong to the service at this address, whatever was kept before."""
+    db.execute(KEEP_VALUE, (SERVICE, service))
+
+
+def note_down(db: Db, since: Mapping[str, int]) -> None:
+    """Keep since when these providers are down."""
+    db.execute(KEEP_VALUE, ("down_since", to_json(dict(since))))
+
+
+def down_since(db: Db) -> Mapping[str, int]:
+    """Since when providers are down, as an earlier run noted it."""
+    return dict(json.loads(_value(db, "down_since") or "{}"))
+
+
+def keep_clock(db: Db, record: str) -> None:
+    """Keep what is known of the clock."""
+    db.execute(KEEP_VALUE, ("clock", record))
+
+
+def kept_clock(db: Db) -> str:
+    """What an earlier run kept of its clock; "": nothing."""
+    return _value(db, "clock")
+
+
+def _value(db: Db, key: str) -> str:
+    row = db.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
+    return "" if row is None else str(row[0])

@@ -11,9 +11,12 @@ import trio
 from deliveryd.channels.base import Accepted, Dispatch, Expired, Stopped, Verdict
 from deliveryd.delivery.backlog import Backlog
 from deliveryd.delivery.choice import Choice, Idle, Sender
+from deliveryd.delivery.common import Common
 from deliveryd.delivery.dispatcher import Dispatcher
 from deliveryd.delivery.doubt import DoubtPolicy
 from deliveryd.delivery.in_flight import InFlightLimit
+from deliveryd.delivery.lane import Lane
+from deliveryd.delivery.listening import ListeningTime
 from deliveryd.delivery.outbox_signals import OutboxSignals
 from deliveryd.delivery.outcomes import Outcomes
 from deliveryd.delivery.policy import DispatchPolicy, RetryPolicy
@@ -109,11 +112,11 @@ class Bench:
             "sms", policy.breaker, self.recorder.backlog, self.recorder.pauses, self.clock
         )
         choice = Choice({"sms": Sender(self.channel, self.provider), **others})
+        lane = Lane(self.provider, choice, self.channel, policy, DoubtPolicy("sms", policy), 100, frozenset())
         self.dispatcher = Dispatcher(
-            self.provider, choice, self.channel, self.recorder, outcomes, self.clock, metrics, CountedBeats(),
-            policy=policy, doubt=DoubtPolicy("sms", policy), namespace=journal.namespace,
-            share=100, intermediate=frozenset(),
-        )  # fmt: skip
+            lane,
+            Common(journal, self.recorder, outcomes, self.clock, metrics, CountedBeats(), ListeningTime()),
+        )
 
     @property
     def recorded(self) -> list[Transition]:

@@ -14,7 +14,7 @@ from deliveryd.journal.base import OutboxRow
 from deliveryd.journal.journal import Journal
 from deliveryd.journal.reader import file_reader
 from deliveryd.journal.sql import account, open_work, outbox
-from deliveryd.journal.sql.removed_providers import left_behind
+from deliveryd.journal.sql.open_work import left_behind
 from deliveryd.journal.sqlite import opening as sqlite_file
 from deliveryd.journal.sqlite.files import SLACK
 from deliveryd.journal.sqlite.journal import SqliteJournal, open_journal_file

@@ -16,7 +16,7 @@ from support.virtual import VirtualWorld, live
 
 SOURCE = Path(deliveryd.__file__).parent
 DOCUMENT = Path(__file__).parent.parent / "docs" / "explanation" / "architecture.md"
-ROOMS = ("delivery", "transitions.py", "journal/journal.py", "journal/operations.py", "service/client.py")
+ROOMS = ("delivery", "transitions.py", "journal/journal.py", "journal/sql/operations.py", "service/client.py")
 """Where a message passes; what only counts, waits, signals or looks there is left out of the list."""
 
 ASIDE = {

@@ -18,9 +18,12 @@ import trio
 
 from deliveryd.delivery.backlog import Backlog
 from deliveryd.delivery.choice import Choice, Sender
+from deliveryd.delivery.common import Common
 from deliveryd.delivery.dispatcher import Dispatcher
 from deliveryd.delivery.doubt import DoubtPolicy
 from deliveryd.delivery.in_flight import InFlightLimit
+from deliveryd.delivery.lane import Lane
+from deliveryd.delivery.listening import ListeningTime
 from deliveryd.delivery.outbox_signals import OutboxSignals
 from deliveryd.delivery.outcomes import Outcomes
 from deliveryd.delivery.policy import DispatchPolicy, RetryPolicy
@@ -278,12 +281,15 @@ def test_dispatchers_of_two_workers_keep_one_rate(source: JournalDatabase, tmp_p
             )  # fmt: skip
             provider = Provider("sms", policy.breaker, recorder.backlog, recorder.pauses, clock)
             with closing(Endless(partial(connect_to_write, source, 9), inline, clock)) as shared:
+                choice = Choice({"sms": Sender(channel, provider)})
+                lane = Lane(provider, choice, channel, policy, DoubtPolicy("sms", policy), 500, frozenset())
+                outcomes, beats = Outcomes(recorder, Heartbeats()), Heartbeats()
                 dispatcher = Dispatcher(
-                    provider, Choice({"sms": Sender(channel, provider)}), channel, recorder,
-                    Outcomes(recorder, Heartbeats()), clock, metrics, Heartbeats(),
-                    policy=policy, doubt=DoubtPolicy("sms", policy), namespace=journal.namespace,
-                    share=500, intermediate=frozenset(), shared=shared,
-                )  # fmt: skip
+                    lane,
+                    Common(
+                        journal, recorder, outcomes, clock, metrics, beats, ListeningTime(), limits=shared
+                    ),
+                )
                 await journal.take([QueuedMessage(id_, 1, 1, {}) for id_ in range(500)], [], clock.now())
                 await journal.accept(await journal.outbox(0, 500), clock.now())
                 for id_ in range(500):

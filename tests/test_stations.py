@@ -93,7 +93,11 @@ def test_no_part_of_the_line_is_handed_a_callback(part: Any) -> None:
 FUNCTIONS = {
     "SettingsCache": {"compile_settings"},  # pure: makes a value
     "ReceiptRequest": {"peer"},  # pure: reads headers, which few requests need
-    "ReceiptEndpoint": {"take_in", "turned_away", "known"},  # of Receipts, whose shell towards ASGI it is
+    "ReceiptEndpoint": {
+        "take_in",
+        "turned_away",
+        "is_started",
+    },  # of Receipts, whose shell towards ASGI it is
 }
 
 

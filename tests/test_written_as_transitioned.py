@@ -142,7 +142,7 @@ def rules() -> Mapping[str, Rule]:
         "deadlines._RESTORE": Rule(PROVED - {"tries"} - EMPTIED, PROVED | {"waits_for"}),
         "receipt_match._NAME_ACCEPTED": Rule(frozenset({"provider_id"})),
         "receipt_match._SETTLE": Rule(ENDS | {"key", "number"} | ACCEPTED, PROVED),
-        "beginnings._LEAVE": Rule(frozenset({"sent_by"}) | ACCEPTED, AWAITED),
+        "orders._LEAVE": Rule(frozenset({"sent_by"}) | ACCEPTED, AWAITED),
         "pauses._PARK": Rule(frozenset({"waits_for"})),
     }  # fmt: skip
 

@@ -12,8 +12,7 @@ import pytest
 from deliveryd.channels.base import Found, NotTaken, Taken
 from deliveryd.channels.http_lookup import LookupReader
 from deliveryd.delivery import availability
-from deliveryd.delivery.attempts import Attempts
-from deliveryd.delivery.lane import Kit
+from deliveryd.delivery.attempts import Attempts, Kit
 from deliveryd.delivery.listening import Awaited
 from deliveryd.delivery.recorder import Recorder
 from deliveryd.delivery.stopped import StoppedRecipients

@@ -11,8 +11,8 @@ from deliveryd import transitions
 from deliveryd.channels import http_verdicts
 from deliveryd.channels.base import Attempted, Dispatch
 from deliveryd.delivery import attempts, dispatch_queue, dispatcher, preparation, request_slots, settings
+from deliveryd.delivery.attempts import Kit
 from deliveryd.delivery.in_flight import InFlightLimit
-from deliveryd.delivery.lane import Kit
 from deliveryd.delivery.recorder import Recorder
 from deliveryd.delivery.request_slots import RequestSlots
 from deliveryd.delivery.routing import Route, Routed, Router

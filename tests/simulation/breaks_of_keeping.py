@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from deliveryd.channels.base import AskLater, Refused
-from deliveryd.delivery.lane import Kit
+from deliveryd.delivery.attempts import Kit
 from deliveryd.delivery.routing import Route, Routed, Router
 from deliveryd.delivery.verdicts import VerdictHandler
 from deliveryd.model import Customer, Entry, Transition

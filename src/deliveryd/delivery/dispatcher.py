@@ -16,33 +16,25 @@ import anyio.lowlevel
 from anyio.abc import TaskGroup
 
 from deliveryd import transitions
-from deliveryd.channels.base import (
-    Channel,
-)
-from deliveryd.delivery.attempts import Attempts
-from deliveryd.delivery.choice import Choice
+from deliveryd.channels.base import Channel
+from deliveryd.delivery.attempts import AdapterUse, Attempts, Kit
+from deliveryd.delivery.common import Common
 from deliveryd.delivery.dispatch_queue import KEPT
-from deliveryd.delivery.doubt import DoubtPolicy
-from deliveryd.delivery.lane import AdapterUse, Kit, Lane
-from deliveryd.delivery.listening import Awaited
-from deliveryd.delivery.outcomes import Outcomes
+from deliveryd.delivery.lane import Lane
 from deliveryd.delivery.pace import Pace
 from deliveryd.delivery.policy import DispatchPolicy
 from deliveryd.delivery.probe_turns import ProbeTurns
 from deliveryd.delivery.provider import Provider, wait_alone
-from deliveryd.delivery.recorder import Recorder
 from deliveryd.delivery.routing import Routed, is_expired
 from deliveryd.delivery.shared_pace import SharedPace
 from deliveryd.delivery.verdicts import VerdictHandler
 from deliveryd.errors import OutOfFiles
-from deliveryd.journal.base import Shared
 from deliveryd.journal.sql.pauses import Pause
 from deliveryd.journal.sql.rows import digest_of
-from deliveryd.metrics import Metrics
-from deliveryd.model import Clock, Entry, Transition, channel_of
+from deliveryd.model import Entry, Transition, channel_of
 from deliveryd.options.units import Rate
 from deliveryd.runtime import waits
-from deliveryd.runtime.wakeup import HEARTBEAT_INTERVAL, AutoResetEvent, Heartbeats, ParkingLot
+from deliveryd.runtime.wakeup import HEARTBEAT_INTERVAL, AutoResetEvent, ParkingLot
 from deliveryd.states import State
 
 MOST_DIGESTED = 4 << 20
@@ -56,48 +48,27 @@ ATTEMPT = 256
 
 
 class Dispatcher:
-    """The attempts at one provider.
+    """The attempts at one provider."""
 
-    `shared`: what other workers of the journal share of limits; they may adopt messages, too.
-    """
-
-    def __init__(  # noqa: PLR0917 - the first eight are parts, the others are choices
-        self,
-        provider: Provider,
-        choice: Choice,
-        channel: Channel,
-        recorder: Recorder,
-        outcomes: Outcomes,
-        clock: Clock,
-        metrics: Metrics,
-        heartbeats: Heartbeats,
-        *,
-        policy: DispatchPolicy,
-        doubt: DoubtPolicy,
-        namespace: str,
-        share: int,
-        intermediate: frozenset[str],
-        awaited: Awaited | None = None,
-        shared: Shared | None = None,
-    ) -> None:
-        self.name = name = provider.name
-        self._shared = shared
-        self._turns = ProbeTurns(name, shared) if shared is not None else None
+    def __init__(self, lane: Lane, common: Common) -> None:
+        recorder = common.recorder
+        self._common = common
+        self.name = name = lane.provider.name
+        self._shared = common.limits
+        self._turns = ProbeTurns(name, common.limits) if common.limits is not None else None
         self._channel_name = channel_of(name)
         self.loop = f"lane {name}"
         self._owed = 0
-        self._attempts = Attempts(name, namespace, recorder, clock, metrics)
-        self._clock = clock
-        self._heartbeats = heartbeats
+        self._attempts = Attempts(name, common)
+        self._clock = common.clock
+        self._heartbeats = common.heartbeats
         self._in_flight = recorder.in_flight
         self._recorder = recorder
         self._stopped = recorder.stopped
         self._pauses = recorder.pauses
-        self._outcomes = outcomes
+        self._outcomes = common.outcomes
         self._pace: Pace | SharedPace | None = None
-        self._equip(
-            Lane(provider, choice, channel, policy, doubt, share, intermediate, awaited), AdapterUse()
-        )
+        self._equip(lane, AdapterUse())
         self._begun: deque[tuple[Entry, Routed, Kit]] = deque()
         self._idle = ParkingLot()
         self._workers = 0
@@ -106,7 +77,7 @@ class Dispatcher:
         self._wakeup = AutoResetEvent()
         self._stopping = False
         self._given_up: frozenset[str] = frozenset()  # the channel's, when the queue was routed again last
-        self._comebacks = choice.comebacks  # the same
+        self._comebacks = lane.choice.comebacks  # the same
         self._finished = AutoResetEvent()
 
     def _equip(self, lane: Lane, use: AdapterUse) -> None:
@@ -121,13 +92,8 @@ class Dispatcher:
         self._provider = provider
         self._breaker = provider.breaker
         self._refusals = provider.refusals
-        verdicts = VerdictHandler(
-            policy, lane.doubt, provider, lane.choice, self._outcomes, self._clock,
-            intermediate=lane.intermediate,
-            awaited=lane.awaited,
-        )  # fmt: skip
         may_begin = partial(self._shared.outlasts, policy.timeout) if self._shared is not None else None
-        self._kit = Kit(lane, verdicts, use, may_begin)
+        self._kit = Kit(lane, VerdictHandler(lane, self._common), use, may_begin)
 
     def _paced_by(self, rate: Rate | None) -> Pace | SharedPace | None:
         if rate is None:

@@ -13,15 +13,11 @@ from deliveryd.channels.base import (
     Taken,
     TryAgain,
 )
-from deliveryd.delivery.choice import Choice
-from deliveryd.delivery.doubt import DoubtPolicy
-from deliveryd.delivery.listening import Awaited
-from deliveryd.delivery.outcomes import Outcomes
-from deliveryd.delivery.policy import DispatchPolicy
-from deliveryd.delivery.provider import Provider
+from deliveryd.delivery.common import Common
+from deliveryd.delivery.lane import Lane
 from deliveryd.delivery.routing import Routed
 from deliveryd.metrics import VERDICT_WORDS
-from deliveryd.model import SECOND, Clock, Customer, Entry, Outcome, Transition, channel_of
+from deliveryd.model import SECOND, Customer, Entry, Outcome, Transition, channel_of
 from deliveryd.runtime import waits
 from deliveryd.runtime.backoff import backoff
 from deliveryd.states import State
@@ -34,29 +30,18 @@ UNSENT_PAUSE = 1.0
 class VerdictHandler:
     """Decides the step that follows from a verdict of one provider."""
 
-    def __init__(  # noqa: PLR0917 - all are parts of the dispatcher
-        self,
-        policy: DispatchPolicy,
-        doubt: DoubtPolicy,
-        provider: Provider,
-        choice: Choice,
-        outcomes: Outcomes,
-        clock: Clock,
-        *,
-        intermediate: frozenset[str],
-        awaited: Awaited | None,
-    ) -> None:
-        self._name = provider.name
-        self._channel = channel_of(provider.name)
-        self._choice = choice
-        self._policy = policy
-        self._doubt = doubt
-        self._provider = provider
-        self._refusals = provider.refusals
-        self._outcomes = outcomes
-        self._clock = clock
-        self._intermediate = intermediate
-        self._awaited = awaited
+    def __init__(self, lane: Lane, common: Common) -> None:
+        self._name = lane.provider.name
+        self._channel = channel_of(self._name)
+        self._choice = lane.choice
+        self._policy = lane.policy
+        self._doubt = lane.doubt
+        self._provider = lane.provider
+        self._refusals = lane.provider.refusals
+        self._outcomes = common.outcomes
+        self._clock = common.clock
+        self._intermediate = lane.intermediate
+        self._awaited = lane.awaited
 
     def accepted(self, entry: Entry, verdict: Accepted) -> Transition:
         """The step of a message that the provider accepted."""

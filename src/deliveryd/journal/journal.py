@@ -34,6 +34,7 @@ from deliveryd.journal.orders import Decided, Order
 from deliveryd.journal.sql import (
     account,
     deadlines,
+    overdue,
     own_values,
     pauses,
     recovery,
@@ -449,7 +450,7 @@ class Journal(GroupCommit[Db]):
 
         `since` None: from where an earlier run ended.
         """
-        query = partial(deadlines.count_overdue, provider, since, until)
+        query = partial(overdue.count_overdue, provider, since, until)
         count = await self._read_own(query)
         if count:
             await self._commit(lambda db: self._keep_counted(db, provider, until))
@@ -457,7 +458,7 @@ class Journal(GroupCommit[Db]):
 
     def _keep_counted(self, db: Db, provider: str, until: int) -> None:
         for _ in self._each(db):
-            deadlines.keep_counted(db, provider, until)
+            overdue.keep_counted(db, provider, until)
 
     async def _read_own(self, query: Callable[[Db], int]) -> int:
         """Run a query on each log that this worker has, beside the writer; return the sum."""

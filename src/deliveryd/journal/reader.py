@@ -21,16 +21,16 @@ from deliveryd.journal.sql.audit import audit_journal
 from deliveryd.journal.sql.beginnings import MAY_HAVE_ARRIVED
 from deliveryd.journal.sql.db import Db, Read
 from deliveryd.journal.sql.dead_letters import read_dead_letter, read_dead_letters, read_in_doubt
-from deliveryd.journal.sql.deadlines import read_overdue
 from deliveryd.journal.sql.history import Life, life_of
 from deliveryd.journal.sql.obstacles import (
     obstacle_to_beginning_anew,
     obstacle_to_erasure,
     obstacle_to_forgetting,
 )
+from deliveryd.journal.sql.open_work import left_behind
+from deliveryd.journal.sql.overdue import read_overdue
 from deliveryd.journal.sql.pauses import KnownIds, PausedMessages, known_ids, paused_messages
 from deliveryd.journal.sql.personal_data import PersonalData, find_personal_data
-from deliveryd.journal.sql.removed_providers import left_behind
 from deliveryd.journal.sql.rows import IDS, to_json
 from deliveryd.journal.sql.stopped import StopList, StoppedRecipient, stop_list, stopped_recipients
 from deliveryd.journal.sqlite.read_transaction import check_pages, read

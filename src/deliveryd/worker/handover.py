@@ -27,7 +27,6 @@ from deliveryd.worker.wiring import (
     derive,
     largest_requests,
     longest_pause,
-    open_dispatcher,
     policy_of,
 )
 
@@ -151,7 +150,7 @@ class Handover:
             self._common.metrics.add_provider(name)
             dispatcher = stations.dispatchers.get(name)
             if dispatcher is None:
-                stations.lanes.add(open_dispatcher(lane, stations.outcomes, self._common))
+                stations.lanes.add(Dispatcher(lane, self._common))
                 continue
             adapter = dispatcher.lane.channel
             if (unused := dispatcher.adopt(lane)) is not None:

@@ -15,6 +15,7 @@ from deliveryd.config import Config, receipt_url
 from deliveryd.delivery.availability import Availability
 from deliveryd.delivery.backlog import Backlog
 from deliveryd.delivery.choice import Choice, Sender, Standing
+from deliveryd.delivery.common import Common
 from deliveryd.delivery.deadlines import OverdueReceipts, ReceiptDeadlines
 from deliveryd.delivery.dispatcher import Dispatcher
 from deliveryd.delivery.doubt import DoubtPolicy
@@ -80,17 +81,6 @@ LARGEST_SERVICE_ANSWER = 4 << 20
 """Bytes of an answer of the service that are read at most, those of the queue aside."""
 
 
-class Common(NamedTuple):
-    """What most parts share, whatever the configuration says."""
-
-    journal: Journal
-    recorder: Recorder
-    clock: Clock
-    metrics: Metrics
-    heartbeats: Heartbeats
-    listening: ListeningTime
-
-
 class Parts(NamedTuple):
     """The worker's parts, open and ready to run."""
 
@@ -154,7 +144,10 @@ async def assemble(
             max_paused=config.queue.max_paused,
             longest_pause=longest_pause(config),
         )  # fmt: skip
-        common = Common(journal, recorder, clock, metrics, heartbeats, ListeningTime())
+        common = Common(
+            journal, recorder, Outcomes(recorder, heartbeats), clock, metrics, heartbeats, ListeningTime(),
+            journal.limits,
+        )  # fmt: skip
         service, directory = CurrentService(outside.service), CurrentDirectory(outside.directory)
         settings = SettingsCache(
             service, cache, compiler(config), metrics, recorder.backlog,
@@ -223,21 +216,6 @@ def derive(
     return Derived(choices, router, lanes, _limits(config))
 
 
-def open_dispatcher(lane: Lane, outcomes: Outcomes, common: Common) -> Dispatcher:
-    """The dispatcher of one provider."""
-    journal, recorder, clock, metrics, heartbeats, _ = common
-    return Dispatcher(
-        lane.provider, lane.choice, lane.channel, recorder, outcomes, clock, metrics, heartbeats,
-        policy=lane.policy,
-        doubt=lane.doubt,
-        namespace=journal.namespace,
-        share=lane.share,
-        intermediate=lane.intermediate,
-        awaited=lane.awaited,
-        shared=journal.limits,
-    )  # fmt: skip
-
-
 def _stations(  # noqa: PLR0917 - all that the stations are made of
     config: Config,
     service: CurrentService,
@@ -247,12 +225,9 @@ def _stations(  # noqa: PLR0917 - all that the stations are made of
     common: Common,
 ) -> Stations:
     """The stations of the line: each is handed what was built before it, and nothing afterwards."""
-    journal, recorder, clock, metrics, heartbeats, listening = common
-    outcomes = Outcomes(recorder, heartbeats)
+    journal, recorder, outcomes, clock, metrics, heartbeats, listening, _ = common
     deadlines = ReceiptDeadlines(tuple(config.channels.reporting), listening, recorder, metrics, heartbeats)
-    lanes = Lanes(
-        {name: open_dispatcher(lane, outcomes, common) for name, lane in derived.lanes.items()}, heartbeats
-    )
+    lanes = Lanes({name: Dispatcher(lane, common) for name, lane in derived.lanes.items()}, heartbeats)
     intake = Intake(
         service, recorder, metrics, heartbeats,
         batch_size=config.queue.batch_size,

@@ -9,19 +9,17 @@ restored if no later channel takes the message.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from deliveryd import transitions
 from deliveryd.errors import IllegalTransition
-from deliveryd.journal.attention import OverdueMessage
 from deliveryd.journal.base import NOT_OURS, MatchedReceipt, PassedDeadlines
 from deliveryd.journal.sql.db import Db
 from deliveryd.journal.sql.rows import ENTRY, entry_of, to_json, to_text
 from deliveryd.journal.sql.schema import KNOW_PROVIDER
 from deliveryd.journal.sql.statements import empty_words
 from deliveryd.model import SECOND, Receipt, Reported, Transition
-from deliveryd.states import State
 
 MOST_UNREPORTED = 100
 """Deadlines of a provider that may pass without a single report. If more are due, they stand still."""
@@ -242,34 +240,3 @@ def stay_sent(db: Db, step: Transition, emptied: str) -> int:
     reason = step.outcome.reason if step.outcome is not None else None
     restore(db, (entry.id, key), step.at, reason=reason or "", emptied=emptied)
     return int(key)
-
-
-_OVERDUE = f"FROM message WHERE ended_at >= ? AND ended_at < ? AND state = {State.SENT:d} AND provider = ?"
-_SELECT = f"SELECT id, provider, provider_id, accepted_at {_OVERDUE} ORDER BY ended_at, id"  # a constant
-_COUNT = f"SELECT count(*) {_OVERDUE}"  # a constant
-_COUNTED = "SELECT overdue_until FROM provider WHERE name = ?"
-_KEEP_COUNTED = "UPDATE provider SET overdue_until = ? WHERE name = ?"
-
-
-def read_overdue(db: Db, until: Mapping[str, int]) -> list[OverdueMessage]:
-    """Return the messages that were sent before these instants, by provider."""
-    rows = (row for name, each in until.items() for row in db.execute(_SELECT, (0, each, name)))
-    return sorted((OverdueMessage(*row) for row in rows), key=lambda each: each.sent_at)
-
-
-def count_overdue(provider: str, since: int | None, until: int, db: Db) -> int:
-    """Count a provider's messages that were sent between two instants and never confirmed.
-
-    `since` None: from where an earlier run ended.
-    """
-    if since is None:
-        row = db.execute(_COUNTED, (provider,)).fetchone()
-        since = row[0] if row is not None else 0
-    (count,) = db.execute(_COUNT, (since, until, provider)).fetchone()
-    return int(count)
-
-
-def keep_counted(db: Db, provider: str, until: int) -> None:
-    """Note up to which instant a provider's messages were counted."""
-    db.execute(KNOW_PROVIDER, (provider,))
-    db.execute(_KEEP_COUNTED, (until, provider))

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
-from collections.abc import Iterator
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
+from deliveryd.journal.attention import LeftBehind
 from deliveryd.journal.base import Open
 from deliveryd.journal.sql.db import Db
 from deliveryd.journal.sql.rows import IDS, to_json
@@ -31,6 +32,19 @@ FROM log
 
 _MANY = ("customer ", waits.PAUSED_FROM, "settings ")
 """What so many names begin with that messages aren't counted for each of them; in the index's order."""
+
+
+_COUNTS = {
+    "waiting": "SELECT waits_at, count(*) FROM message WHERE waits_at IS NOT NULL GROUP BY waits_at",
+    "in_doubt": (
+        "SELECT provider, count(*) FROM message WHERE ended_at IS NULL AND due_at IS NULL"  # noqa: S608
+        f" AND state IN ({State.SENDING:d}, {State.IN_DOUBT:d}) GROUP BY provider"
+    ),
+    "unconfirmed": (
+        "SELECT confirms_at, count(*) FROM message WHERE confirms_at IS NOT NULL GROUP BY confirms_at"
+    ),
+}
+"""What is counted, by provider: what may be many in the order of an index, which holds the provider."""
 
 
 class _Waiting(NamedTuple):
@@ -87,3 +101,13 @@ def _held(db: Db) -> Iterator[_Waiting]:
 def _by_name(db: Db, condition: str, *bounds: str) -> Iterator[_Waiting]:
     for waits_for, count, first in db.execute(_HELD_BY_NAME.format(condition), bounds):
         yield _Waiting(waits.provider_of(waits_for), count, first)
+
+
+def left_behind(db: Db, providers: Collection[str]) -> list[LeftBehind]:
+    """Return what belongs to providers other than these."""
+    found: defaultdict[str, dict[str, int]] = defaultdict(dict)
+    for name, query in _COUNTS.items():
+        for provider, count in db.execute(query):
+            if provider and provider not in providers:
+                found[provider][name] = count
+    return [LeftBehind(provider, **counts) for provider, counts in sorted(found.items())]

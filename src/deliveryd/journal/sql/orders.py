@@ -10,7 +10,7 @@ from typing import NamedTuple
 from deliveryd import transitions
 from deliveryd.journal.orders import NOT_RETRIED, PAUSING, Action, Decided, Effect, ItemKind, Order
 from deliveryd.journal.sql import pauses, set_aside
-from deliveryd.journal.sql.beginnings import begin_anew
+from deliveryd.journal.sql.beginnings import LATEST
 from deliveryd.journal.sql.db import Db
 from deliveryd.journal.sql.erasure import erase_malformed, erase_message, erase_receipt, forget_message
 from deliveryd.journal.sql.obstacles import obstacle_to_beginning_anew, obstacle_to_forgetting
@@ -33,6 +33,19 @@ RECORD = (
     " VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
 )
 """Records that an order was carried out for a key."""
+
+_LEAVE_ACCEPTED = """
+INSERT INTO unaccepted SELECT id, key, number, provider, beginning, started_at, accepted_at, 'accepted',
+    provider_id, reason, NULL FROM message WHERE id = ? AND accepted_at IS NOT NULL
+ON CONFLICT (message_id, key, number) DO UPDATE SET verdict = 'accepted', ended_at = excluded.ended_at,
+    provider_id = excluded.provider_id,
+    reason = coalesce(unaccepted.reason || '; ' || excluded.reason, unaccepted.reason, excluded.reason)
+"""
+_LEAVE = """
+UPDATE message SET sent_by = NULL, started_at = NULL, accepted_at = NULL, provider_id = NULL, reason = NULL,
+    confirm_by = NULL, confirm_within = NULL, failed_next = NULL
+WHERE id = ?
+"""
 
 _NUMBER = re.compile(r"-?[0-9]{1,19}")
 _PLAIN_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]{0,18})")
@@ -147,7 +160,18 @@ def _begin_anew(case: _Case, *, accepted: bool) -> _Done:
     hindrance = obstacle_to_beginning_anew(case.db, case.number, accepted=accepted)
     if hindrance is not None:
         raise _Skip(hindrance)
-    return _move(case, begin_anew(case.db, case.number, case.at))
+    return _move(case, _step_anew(case.db, case.number, case.at))
+
+
+def _step_anew(db: Db, id_: int, at: int) -> Transition:
+    """Write what the step of a failed message leaves behind, and return the step.
+
+    A try that was accepted, and failed by a receipt, is kept: a later receipt may still prove it.
+    """
+    (count, *row) = db.execute(f"SELECT {LATEST}, {ENTRY} FROM message WHERE id = ?", (id_,)).fetchone()  # noqa: S608
+    db.execute(_LEAVE_ACCEPTED, (id_,))
+    db.execute(_LEAVE, (id_,))
+    return transitions.ordered_anew(entry_of(tuple(row))._replace(beginning=count), at)
 
 
 def _move(case: _Case, transition: Transition) -> _Done:

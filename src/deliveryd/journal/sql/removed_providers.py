@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
 
 from deliveryd import transitions
-from deliveryd.journal.attention import LeftBehind
 from deliveryd.journal.base import Left, Orphans
 from deliveryd.journal.sql import statements
 from deliveryd.journal.sql.db import Db
@@ -99,26 +97,3 @@ def _at(
 def _move(db: Db, steps: Sequence[Transition]) -> int:
     rows = [(*progress_of(step), step.waits_for, step.entry.id, step.before) for step in steps]
     return db.executemany(statements.TO_WAIT, rows).rowcount if rows else 0
-
-
-_COUNTS = {
-    "waiting": "SELECT waits_at, count(*) FROM message WHERE waits_at IS NOT NULL GROUP BY waits_at",
-    "in_doubt": (
-        "SELECT provider, count(*) FROM message WHERE ended_at IS NULL AND due_at IS NULL"  # noqa: S608
-        f" AND state IN ({State.SENDING:d}, {State.IN_DOUBT:d}) GROUP BY provider"
-    ),
-    "unconfirmed": (
-        "SELECT confirms_at, count(*) FROM message WHERE confirms_at IS NOT NULL GROUP BY confirms_at"
-    ),
-}
-"""What is counted, by provider: what may be many in the order of an index, which holds the provider."""
-
-
-def left_behind(db: Db, providers: Collection[str]) -> list[LeftBehind]:
-    """Return what belongs to providers other than these."""
-    found: defaultdict[str, dict[str, int]] = defaultdict(dict)
-    for name, query in _COUNTS.items():
-        for provider, count in db.execute(query):
-            if provider and provider not in providers:
-                found[provider][name] = count
-    return [LeftBehind(provider, **counts) for provider, counts in sorted(found.items())]

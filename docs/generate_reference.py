@@ -23,13 +23,15 @@ from pydantic_core import PydanticUndefined
 from typer.core import TyperArgument, TyperGroup
 
 from deliveryd.admin.exposition import expose
-from deliveryd.channels.http_answer_options import AnswerOptions, PauseOptions
-from deliveryd.channels.http_lookup_options import LookupAnswerOptions, LookupOptions
-from deliveryd.channels.http_options import HttpChannelOptions
-from deliveryd.channels.limit_options import LimitOptions
+from deliveryd.channels.http.answer_options import AnswerOptions, PauseOptions
+from deliveryd.channels.http.limit_options import LimitOptions
+from deliveryd.channels.http.lookup_options import LookupAnswerOptions, LookupOptions
+from deliveryd.channels.http.options import HttpChannelOptions
+from deliveryd.channels.http.probe_options import ProbeAnswerOptions, ProbeOptions
+from deliveryd.channels.http.request_options import SignOptions
 from deliveryd.channels.options import BreakerOptions, ChannelTable, ProviderTable, RetryOptions
-from deliveryd.channels.preset_catalogue import Catalogue
-from deliveryd.channels.preset_file import (
+from deliveryd.channels.presets.catalogue import Catalogue
+from deliveryd.channels.presets.file import (
     FactSource,
     PresetFile,
     PresetKey,
@@ -40,11 +42,9 @@ from deliveryd.channels.preset_file import (
     SandboxShape,
     SandboxSignature,
 )
-from deliveryd.channels.probe_options import ProbeAnswerOptions, ProbeOptions
 from deliveryd.channels.receipt_options import ChallengeOptions, ReceiptAnswerOptions, ReceiptOptions
-from deliveryd.channels.request_options import SignOptions
 from deliveryd.channels.signature_schemes import SCHEMES
-from deliveryd.channels.smtp_options import SmtpOptions
+from deliveryd.channels.smtp.options import SmtpOptions
 from deliveryd.commands.app import COMMANDS, build_program
 from deliveryd.commands.messages.explanation import STATES
 from deliveryd.commands.providers.adapters import example_lines, promise_rows

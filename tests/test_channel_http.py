@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from deliveryd import __version__
 from deliveryd.channels.base import Accepted, InDoubt, Misconfigured, Refused, Stopped, TryAgain, Verdict
-from deliveryd.channels.http_options import HttpChannelOptions
+from deliveryd.channels.http.options import HttpChannelOptions
 from deliveryd.errors import ConfigError
 from deliveryd.model import Customer
 from deliveryd.runtime import renewal

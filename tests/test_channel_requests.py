@@ -12,8 +12,8 @@ import pytest
 from pydantic import ValidationError
 
 from deliveryd.channels.base import Accepted, Dispatch, Refused
-from deliveryd.channels.http_options import HttpChannelOptions
-from deliveryd.channels.http_signing import Signer, read_key
+from deliveryd.channels.http.options import HttpChannelOptions
+from deliveryd.channels.http.signing import Signer, read_key
 from deliveryd.channels.mapping import customer_fields
 from deliveryd.errors import ConfigError
 from deliveryd.model import SECOND, Customer, WallClock

@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey, generat
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from deliveryd.channels.base import Accepted
-from deliveryd.channels.http_signing import LIFETIME, Bearer
+from deliveryd.channels.http.signing import LIFETIME, Bearer
 from deliveryd.errors import ConfigError
 from deliveryd.model import SECOND
 from deliveryd.testing.gateway import open_gateway

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from deliveryd.channels.preset_catalogue import Catalogue
+from deliveryd.channels.presets.catalogue import Catalogue
 from deliveryd.channels.registry import ADAPTERS
 from support.presets import POSTBOX
 from support.terminal import command

@@ -11,8 +11,8 @@ import pytest
 from pydantic import ValidationError
 
 from deliveryd.channels.base import Accepted, Attempted, InDoubt, Misconfigured, Refused, Stopped, TryAgain
-from deliveryd.channels.http_answers import AnswerReader
-from deliveryd.channels.http_options import HttpChannelOptions
+from deliveryd.channels.http.answers import AnswerReader
+from deliveryd.channels.http.options import HttpChannelOptions
 from deliveryd.http.wire import WireResponse
 
 Row = dict[str, Any]

@@ -13,9 +13,9 @@ import pytest
 import trio
 
 from deliveryd.channels.base import Channel
-from deliveryd.channels.http import HttpChannel, mapping_context, prepare_requests
-from deliveryd.channels.http_options import HttpChannelOptions
-from deliveryd.channels.http_request import RequestWriter
+from deliveryd.channels.http.adapter import HttpChannel, mapping_context, prepare_requests
+from deliveryd.channels.http.options import HttpChannelOptions
+from deliveryd.channels.http.request import RequestWriter
 from deliveryd.channels.options import ProviderConfig
 from deliveryd.config import Config
 from deliveryd.directory.none import NoDirectory

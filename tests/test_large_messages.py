@@ -18,9 +18,10 @@ import pytest
 import trio
 from anyio.abc import TaskGroup
 
-from deliveryd.channels import mime, smtp
 from deliveryd.channels.base import Accepted, Dispatch, Verdict
-from deliveryd.channels.http_request import HttpRequest, PartsWriter
+from deliveryd.channels.http.request import HttpRequest, PartsWriter
+from deliveryd.channels.smtp import adapter as smtp
+from deliveryd.channels.smtp import mime
 from deliveryd.delivery.dispatcher import MOST_BEGUN
 from deliveryd.delivery.preparation import MOST_FILLED, Prepared, Preparer
 from deliveryd.directory.base import Terms

@@ -25,9 +25,9 @@ from deliveryd.channels.base import (
     Unknown,
     Verdict,
 )
-from deliveryd.channels.http_lookup import LookupReader
-from deliveryd.channels.http_lookup_options import LookupOptions
-from deliveryd.channels.http_options import HttpChannelOptions
+from deliveryd.channels.http.lookup import LookupReader
+from deliveryd.channels.http.lookup_options import LookupOptions
+from deliveryd.channels.http.options import HttpChannelOptions
 from deliveryd.http.wire import WireResponse
 from deliveryd.journal.reader import file_reader
 from deliveryd.model import SECOND, format_instant

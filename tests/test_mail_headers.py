@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from deliveryd.channels.mailbox import Mailbox
-from deliveryd.channels.mime import Letter, compose
+from deliveryd.channels.smtp.mailbox import Mailbox
+from deliveryd.channels.smtp.mime import Letter, compose
 from deliveryd.model import SECOND
 
 MESSAGES = 10_000

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deliveryd.channels.filling import ABSENT, MappingContext, Unfit, compile_tree
-from deliveryd.channels.filters import FILTER_NAMES
-from deliveryd.channels.http_address import address_problem, compile_address
+from deliveryd.channels.filling import ABSENT, MappingContext, compile_tree
+from deliveryd.channels.filters import FILTER_NAMES, Unfit
+from deliveryd.channels.http.address import address_problem, compile_address
 from deliveryd.channels.mapping import content_problems, mapping_problems
 from deliveryd.model import Customer
 from deliveryd.testing.samples import dispatch

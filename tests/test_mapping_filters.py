@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from deliveryd.channels.base import Dispatch
-from deliveryd.channels.filling import ABSENT, MappingContext, Unfit, Validity, compile_tree
-from deliveryd.channels.http_address import compile_address
+from deliveryd.channels.filling import ABSENT, MappingContext, Validity, compile_tree
+from deliveryd.channels.filters import Unfit
+from deliveryd.channels.http.address import compile_address
 from deliveryd.channels.mapping import content_problems, mapping_problems
 from deliveryd.channels.phone_numbers import PhoneReader
 from deliveryd.model import SECOND, Customer, parse_instant

@@ -10,7 +10,7 @@ from urllib.parse import quote
 import pytest
 
 from deliveryd.channels.base import Refused
-from deliveryd.channels.masking import MASK, mask
+from deliveryd.channels.http.masking import MASK, mask
 from deliveryd.testing.gateway import Reply, open_gateway
 from deliveryd.testing.samples import dispatch, opened
 

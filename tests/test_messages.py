@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 import trustme
 
-from deliveryd.channels.smtp import SmtpChannel, open_smtp
-from deliveryd.channels.smtp_options import SmtpOptions
+from deliveryd.channels.smtp.adapter import SmtpChannel, open_smtp
+from deliveryd.channels.smtp.options import SmtpOptions
 from deliveryd.directory.base import Terms
 from deliveryd.directory.http import open_http_source as open_customers
 from deliveryd.directory.http_options import HttpDirectoryOptions as CustomerHttpOptions

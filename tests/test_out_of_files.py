@@ -20,7 +20,7 @@ import anyio
 import pytest
 
 from deliveryd.channels.base import Channel
-from deliveryd.channels.http_options import HttpChannelOptions
+from deliveryd.channels.http.options import HttpChannelOptions
 from deliveryd.channels.registry import find_adapter, open_adapter
 from deliveryd.errors import OutOfFiles
 from deliveryd.runtime.file_limit import OpenFiles

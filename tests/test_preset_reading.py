@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from deliveryd.channels.http_options import HttpChannelOptions
-from deliveryd.channels.preset_file import PresetKey
+from deliveryd.channels.http.options import HttpChannelOptions
+from deliveryd.channels.presets.file import PresetKey
 from deliveryd.config import Config, load
 from deliveryd.errors import ConfigError
 from support.presets import POSTBOX

@@ -10,9 +10,9 @@ import pytest
 from pydantic import ValidationError
 
 from deliveryd.channels.options import ProviderTable
-from deliveryd.channels.preset_catalogue import Catalogue, check_tables, read_preset
-from deliveryd.channels.preset_file import PresetFile
-from deliveryd.channels.preset_table import Expansion, examples, expand
+from deliveryd.channels.presets.catalogue import Catalogue, check_tables, read_preset
+from deliveryd.channels.presets.file import PresetFile
+from deliveryd.channels.presets.table import Expansion, examples, expand
 from deliveryd.errors import ConfigError
 from support.presets import POSTBOX, postbox
 

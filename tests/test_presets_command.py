@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from deliveryd.channels.preset_catalogue import PACKAGED, Catalogue
+from deliveryd.channels.presets.catalogue import PACKAGED, Catalogue
 from support.presets import POSTBOX
 from support.terminal import command
 

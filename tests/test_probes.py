@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from deliveryd.channels.preset_catalogue import Catalogue
+from deliveryd.channels.presets.catalogue import Catalogue
 from support.terminal import Answered, command
 
 SUSPENDED = {"sid": "AC1", "status": "suspended"}

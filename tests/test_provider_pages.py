@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from deliveryd.channels.preset_catalogue import Catalogue
+from deliveryd.channels.presets.catalogue import Catalogue
 from deliveryd.sandbox.signing import private_key
 from support.terminal import command
 

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from deliveryd.channels.preset_catalogue import Catalogue
+from deliveryd.channels.presets.catalogue import Catalogue
 from deliveryd.channels.receipt_options import ReceiptOptions
 from deliveryd.http.finder import Document
 from deliveryd.model import parse_instant

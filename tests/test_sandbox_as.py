@@ -13,8 +13,8 @@ from typing import Any
 import httpx
 import pytest
 
-from deliveryd.channels.preset_catalogue import PACKAGED, Catalogue, Preset
-from deliveryd.channels.preset_file import SANDBOX_VALUES, PresetSandbox
+from deliveryd.channels.presets.catalogue import PACKAGED, Catalogue, Preset
+from deliveryd.channels.presets.file import SANDBOX_VALUES, PresetSandbox
 from deliveryd.commands.sandbox.impersonations import chosen_presets, impersonation
 from deliveryd.commands.sandbox.sandbox_files import aim_receipts, write_files
 from deliveryd.sandbox.impersonation import values_of

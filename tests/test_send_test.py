@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from deliveryd.channels.preset_catalogue import Catalogue, Preset
+from deliveryd.channels.presets.catalogue import Catalogue, Preset
 from deliveryd.commands.sandbox.impersonations import chosen_presets, impersonation
 from deliveryd.commands.sandbox.sandbox_files import write_files
 from deliveryd.sandbox.scenario import demo_scenario

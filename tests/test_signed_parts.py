@@ -17,9 +17,9 @@ import jwt
 import pytest
 from pydantic import ValidationError
 
-from deliveryd.channels.http_options import HttpChannelOptions
+from deliveryd.channels.http.options import HttpChannelOptions
 from deliveryd.channels.options import ProviderTable
-from deliveryd.channels.preset_catalogue import Catalogue, Preset
+from deliveryd.channels.presets.catalogue import Catalogue, Preset
 from deliveryd.channels.receipt_options import ReceiptOptions
 from deliveryd.commands.providers.preset_cases import Given
 from deliveryd.commands.providers.preset_given import expanded

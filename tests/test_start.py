@@ -56,7 +56,7 @@ ONLY_FOR_COMMANDS = {
 
 
 NOT_CONFIGURED = {
-    "deliveryd.channels.smtp_options", "deliveryd.directory.file", "deliveryd.directory.remote",
+    "deliveryd.channels.smtp.options", "deliveryd.directory.file", "deliveryd.directory.remote",
     "deliveryd.otlp",
 }  # fmt: skip
 
@@ -83,13 +83,13 @@ json = { to = "{customer.phone}", text = "{content.text}" }
 url = "sqlite:///journal.db"
 """
 
-NOT_FOR_A_GATEWAY = {"preset_file", "preset_table", "signature_schemes", "smtp_options"}
+NOT_FOR_A_GATEWAY = {"presets.file", "presets.table", "signature_schemes", "smtp.options"}
 
 NOT_BUILT = """
-from deliveryd.channels import http_answer_options, http_lookup_options, receipt_options, request_options
-from deliveryd.channels import signature_options
+from deliveryd.channels import receipt_options, signature_options
+from deliveryd.channels.http import answer_options, lookup_options, request_options
 from pydantic import BaseModel
-modules = http_answer_options, http_lookup_options, receipt_options, request_options, signature_options
+modules = answer_options, lookup_options, receipt_options, request_options, signature_options
 models = {each for module in modules for each in vars(module).values() if isinstance(each, type)}
 print(sorted(each.__name__ for each in models
     if issubclass(each, BaseModel) and each is not BaseModel and each.__pydantic_complete__))
@@ -153,7 +153,7 @@ READING = (
 """What an operator asks in an emergency: it answers at once."""
 
 NOT_FOR_READING = {
-    "deliveryd.channels.http", "deliveryd.channels.smtp_options", "deliveryd.delivery",
+    "deliveryd.channels.http.adapter", "deliveryd.channels.smtp.options", "deliveryd.delivery",
     "deliveryd.directory.file", "deliveryd.directory.remote", "deliveryd.http.client",
     "deliveryd.journal.rules", "deliveryd.journal.sql.deadlines", "deliveryd.journal.sql.statements",
     "deliveryd.journal.sql.recovery", "deliveryd.metrics", "deliveryd.network.resolver", "deliveryd.sandbox",

@@ -235,8 +235,8 @@ def adapters() -> list[type]:
     """Every class of the channels' package that can do what a channel must."""
     needed = {name for name, _ in _functions(Channel)}
     modules = [
-        import_module(f"{channels.__name__}.{module.name}")
-        for module in pkgutil.iter_modules(channels.__path__)
+        import_module(module.name)
+        for module in pkgutil.walk_packages(channels.__path__, f"{channels.__name__}.")
     ]
     found = (each for module in modules for each in _classes(module))
     return [each for each in found if needed <= vars(each).keys() and each != Channel]

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 
 from crashes.boundaries import commits as operations
-from deliveryd.channels.http import HttpChannel
+from deliveryd.channels.http.adapter import HttpChannel
 from deliveryd.delivery.recorder import Recorder
 from deliveryd.journal.postgresql.pacing import Pacing
 from deliveryd.receipts.batcher import ReceiptBatcher

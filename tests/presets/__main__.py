@@ -8,7 +8,7 @@ from pathlib import Path
 
 import anyio
 
-from deliveryd.channels.preset_catalogue import Catalogue
+from deliveryd.channels.presets.catalogue import Catalogue
 from presets.cases import SheetCases, case_files, load_cases
 from presets.running import differences, labelled
 from presets.table import Figures, figures_of, skipped_lines, table_lines

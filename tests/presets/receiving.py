@@ -11,9 +11,9 @@ from urllib.parse import urlencode, urlsplit
 import anyio
 import httpx
 
-from deliveryd.channels.http_options import HttpChannelOptions
+from deliveryd.channels.http.options import HttpChannelOptions
 from deliveryd.channels.options import ProviderTable
-from deliveryd.channels.preset_catalogue import Preset
+from deliveryd.channels.presets.catalogue import Preset
 from deliveryd.commands.providers.preset_cases import CaseFile, Given, ReceiptCase, SignatureCase
 from deliveryd.commands.providers.preset_differences import reply_differences, report_differences
 from deliveryd.commands.providers.preset_given import (

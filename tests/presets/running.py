@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from deliveryd.channels.preset_catalogue import Preset
+from deliveryd.channels.presets.catalogue import Preset
 from deliveryd.commands.providers.preset_cases import (
     AnswerCase,
     Case,

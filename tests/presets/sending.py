@@ -7,9 +7,9 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from deliveryd.channels.base import Channel, Refused
-from deliveryd.channels.http_options import HttpChannelOptions
+from deliveryd.channels.http.options import HttpChannelOptions
 from deliveryd.channels.options import ProviderTable
-from deliveryd.channels.preset_catalogue import Preset
+from deliveryd.channels.presets.catalogue import Preset
 from deliveryd.channels.registry import open_adapter
 from deliveryd.commands.providers.preset_cases import AnswerCase, CaseFile, Given, LookupCase, RequestCase
 from deliveryd.commands.providers.preset_differences import (

@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from deliveryd.channels.base import Found, NotTaken, Taken
-from deliveryd.channels.http_lookup import LookupReader
+from deliveryd.channels.http.lookup import LookupReader
 from deliveryd.delivery import availability
 from deliveryd.delivery.attempts import Attempts, Kit
 from deliveryd.delivery.listening import Awaited

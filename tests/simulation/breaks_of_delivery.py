@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from deliveryd import transitions
-from deliveryd.channels import http_verdicts
 from deliveryd.channels.base import Attempted, Dispatch
+from deliveryd.channels.http import verdicts as http_verdicts
 from deliveryd.delivery import attempts, dispatch_queue, dispatcher, preparation, request_slots, settings
 from deliveryd.delivery.attempts import Kit
 from deliveryd.delivery.in_flight import InFlightLimit

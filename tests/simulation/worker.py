@@ -14,10 +14,10 @@ from anyio.abc import TaskGroup, TaskStatus
 
 from deliveryd.channels.base import Channel
 from deliveryd.channels.filling import MappingContext
-from deliveryd.channels.http import HttpChannel, PreparedRequests
-from deliveryd.channels.http_lookup import LookupWriter
-from deliveryd.channels.http_options import HttpChannelOptions
-from deliveryd.channels.http_request import RequestWriter
+from deliveryd.channels.http.adapter import HttpChannel, PreparedRequests
+from deliveryd.channels.http.lookup import LookupWriter
+from deliveryd.channels.http.options import HttpChannelOptions
+from deliveryd.channels.http.request import RequestWriter
 from deliveryd.channels.options import ProviderConfig
 from deliveryd.config import Config, JournalOptions, load
 from deliveryd.directory.base import Directory

@@ -19,8 +19,8 @@ LARGEST = 1 << 17
 DESCRIPTORS = 4
 LOADED_LATER = (
     "anyio._backends._asyncio",
-    "deliveryd.channels.http",
-    "deliveryd.channels.smtp",
+    "deliveryd.channels.http.adapter",
+    "deliveryd.channels.smtp.adapter",
     "deliveryd.commands.run.run",
     "deliveryd.http.server",
     "deliveryd.receipts.endpoint",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tomllib
 
-from deliveryd.channels.preset_file import PresetFile
+from deliveryd.channels.presets.file import PresetFile
 
 POSTBOX = """
 title = "Postbox"

@@ -6,7 +6,8 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from deliveryd.channels.signature_options import Signature, SignatureOptions
+from deliveryd.channels.receipt_options import SignatureOptions
+from deliveryd.channels.signature_options import Signature
 from deliveryd.model import SECOND
 from deliveryd.receipts.request import ReceiptRequest
 from deliveryd.receipts.signatures.base import Forged

@@ -7,22 +7,16 @@ from enum import Enum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from deliveryd.channels.base import Dispatch
-from deliveryd.channels.filters import FILTERS, PHONE, FilterStep, kind_after
+from deliveryd.channels.filters import FILTERS, PHONE, FilterStep, Unfit, kind_after
 from deliveryd.channels.mapping import COMPUTED_FIELDS, Name, names_in, placeholder_kind, split
 from deliveryd.channels.sms_text import SmsParts, sms_parts
-from deliveryd.errors import DeliverydError
 from deliveryd.model import SECOND, SETTINGS_REFERENCE, format_instant
 
 if TYPE_CHECKING:
     from deliveryd.channels.phone_numbers import PhoneReader
 
 
-class Unfit(DeliverydError):
-    """The message can't be turned into a provider's request; the text is safe to report."""
-
-
 NOT_UNICODE = "a value isn't valid Unicode text"
-UNREADABLE_PHONE = "the phone number can't be read"
 
 
 class Absent(Enum):

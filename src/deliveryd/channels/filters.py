@@ -8,10 +8,18 @@ from collections.abc import Callable, Mapping
 from typing import Literal, NamedTuple
 from uuid import UUID, uuid5
 
+from deliveryd.errors import DeliverydError
 from deliveryd.model import SECOND
+
+UNREADABLE_PHONE = "the phone number can't be read"
 
 Kind = Literal["text", "instant", "seconds", "number"]
 """What a value is: text, an instant in microseconds, a length of time in seconds, or any other number."""
+
+
+class Unfit(DeliverydError):
+    """The message can't be turned into a provider's request; the text is safe to report."""
+
 
 FilterStep = Callable[[str | int], str | int]
 

@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, model_validator
 
-from deliveryd.channels.preset_reading import PresetReader
+from deliveryd.channels.presets.reading import PresetReader
 from deliveryd.channels.receipt_options import ReceiptOptions
 from deliveryd.channels.registry import check_provider, find_adapter
 from deliveryd.model import BLOCKS, provider_identity

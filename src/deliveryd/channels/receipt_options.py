@@ -12,12 +12,16 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    GetCoreSchemaHandler,
     PlainSerializer,
+    ValidationInfo,
     field_validator,
     model_validator,
 )
+from pydantic_core import CoreSchema, PydanticCustomError
+from pydantic_core.core_schema import with_info_plain_validator_function
 
-from deliveryd.channels.signature_options import Secrets, SignatureOptions
+from deliveryd.channels.signature_options import HmacSignature, Secrets, Signature
 from deliveryd.http.conditions import ConditionOptions
 from deliveryd.http.expressions import compile_expression
 from deliveryd.http.finder import HEADER, QUERY, compile_finder
@@ -78,6 +82,34 @@ Places = Annotated[
 """One place, or several of which the first that has a value counts."""
 
 Word = Annotated[str, BeforeValidator(_word)]
+
+
+class _ByScheme:
+    """Validates with the model that `scheme` names; without one it is that of `hmac`."""
+
+    def __get_pydantic_core_schema__(self, _annotated: Any, _handler: GetCoreSchemaHandler) -> CoreSchema:
+        return with_info_plain_validator_function(_read)
+
+
+def _read(value: Any, info: ValidationInfo) -> Signature:
+    return _model_of(value).model_validate(value, context=info.context)
+
+
+def _model_of(value: Any) -> type[Signature]:
+    if isinstance(value, Signature):
+        return type(value)
+    scheme = value.get("scheme", "hmac") if isinstance(value, dict) else "hmac"
+    if scheme == "hmac":
+        return HmacSignature
+    from deliveryd.channels.signature_schemes import SCHEMES  # noqa: PLC0415  # rarely used
+
+    if not isinstance(scheme, str) or scheme not in SCHEMES:
+        raise PydanticCustomError("unknown_scheme", f"unknown scheme; use one of {', '.join(SCHEMES)}")
+    return SCHEMES[scheme]
+
+
+SignatureOptions = Annotated[HmacSignature | Signature, _ByScheme()]
+"""The options of a signature, by `scheme`."""
 
 
 class _ReceiptTable(BaseModel):

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pydantic import BaseModel
 
 from deliveryd.channels.base import Channel
-from deliveryd.channels.http_options import HttpChannelOptions
+from deliveryd.channels.http.options import HttpChannelOptions
 from deliveryd.options import plugins
 
 if TYPE_CHECKING:
-    from deliveryd.channels.smtp_options import SmtpOptions
+    from deliveryd.channels.smtp.options import SmtpOptions
 
 ADAPTER_ENTRY_POINTS = "deliveryd.channels"
 
@@ -37,13 +37,13 @@ class AdapterKind(NamedTuple):
 
 
 def _open_http(place: str, block: str, options: HttpChannelOptions, timeout: float) -> Channel:
-    from deliveryd.channels.http import open_http_channel  # noqa: PLC0415  # loaded only where it is configured
+    from deliveryd.channels.http.adapter import open_http_channel  # noqa: PLC0415  # loaded only where it is configured
 
     return open_http_channel(place, block, options, timeout)
 
 
 def _open_smtp(place: str, block: str, options: SmtpOptions, timeout: float) -> Channel:
-    from deliveryd.channels.smtp import open_smtp  # noqa: PLC0415  # loads the e-mail libraries
+    from deliveryd.channels.smtp.adapter import open_smtp  # noqa: PLC0415  # loads the e-mail libraries
 
     return open_smtp(place, block, options, timeout)
 
@@ -53,7 +53,7 @@ def _http() -> AdapterKind:
 
 
 def _smtp() -> AdapterKind:
-    from deliveryd.channels.smtp_options import SmtpOptions  # noqa: PLC0415  # loaded only where it is configured
+    from deliveryd.channels.smtp.options import SmtpOptions  # noqa: PLC0415  # loaded only where it is configured
 
     return AdapterKind(SmtpOptions, _open_smtp, SmtpOptions.problems)
 

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import (
     AfterValidator,
     BaseModel,
     ConfigDict,
     Field,
-    GetCoreSchemaHandler,
-    ValidationInfo,
     model_validator,
 )
-from pydantic_core import CoreSchema, PydanticCustomError
-from pydantic_core.core_schema import with_info_plain_validator_function
 
 from deliveryd.http.finder import HEADER, QUERY, FinderText
 from deliveryd.options.units import Positive, SecretPaths
@@ -149,31 +145,3 @@ class HmacSignature(Signature):
         """The headers of the template, and the one that holds the time of signing."""
         parts = [*SIGNED_PARTS.findall(self.signed), self.timestamp or ""]
         return [part.removeprefix(HEADER).lower() for part in parts if part.startswith(HEADER)]
-
-
-class _ByScheme:
-    """Validates with the model that `scheme` names; without one it is that of `hmac`."""
-
-    def __get_pydantic_core_schema__(self, _annotated: Any, _handler: GetCoreSchemaHandler) -> CoreSchema:
-        return with_info_plain_validator_function(_read)
-
-
-def _read(value: Any, info: ValidationInfo) -> Signature:
-    return _model_of(value).model_validate(value, context=info.context)
-
-
-def _model_of(value: Any) -> type[Signature]:
-    if isinstance(value, Signature):
-        return type(value)
-    scheme = value.get("scheme", "hmac") if isinstance(value, dict) else "hmac"
-    if scheme == "hmac":
-        return HmacSignature
-    from deliveryd.channels.signature_schemes import SCHEMES  # noqa: PLC0415  # loaded only where one is used
-
-    if not isinstance(scheme, str) or scheme not in SCHEMES:
-        raise PydanticCustomError("unknown_scheme", f"unknown scheme; use one of {', '.join(SCHEMES)}")
-    return SCHEMES[scheme]
-
-
-SignatureOptions = Annotated[HmacSignature | Signature, _ByScheme()]
-"""The options of a signature, by `scheme`."""

@@ -12,6 +12,7 @@ from typing import Any
 GIVES_AWAY = frozenset({3, 5})
 """Requests of authentication that ask for the password itself, or for its MD5."""
 
+TLS_REFUSED = "the server offers no TLS, and customers.allow_plain_text isn't set"
 PLAIN_REFUSED = (
     "the server asks for the password in a form that gives it away without TLS: have it ask by scram-sha-256"
     " (PostgreSQL) or mysql_native_password, or connect over TCP with customers.tls.ca_file"

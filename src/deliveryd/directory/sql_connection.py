@@ -19,13 +19,11 @@ from sqlalchemy.engine.interfaces import DBAPIConnection, Dialect
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.util import await_only
 
-from deliveryd.directory.postgresql_authentication import AuthenticationGuard
+from deliveryd.directory.postgresql_authentication import TLS_REFUSED, AuthenticationGuard
 from deliveryd.directory.sql_options import SqlOptions
 from deliveryd.network.address import Address
 from deliveryd.network.connection import by_turns, connect
 from deliveryd.network.resolver import Resolver
-
-TLS_REFUSED = "the server offers no TLS, and customers.allow_plain_text isn't set"
 
 
 def connect_safely(engine: AsyncEngine, options: SqlOptions) -> None:

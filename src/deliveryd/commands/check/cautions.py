@@ -7,10 +7,10 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from deliveryd.channels.http_options import HttpChannelOptions
+from deliveryd.channels.http.options import HttpChannelOptions
+from deliveryd.channels.http.request_options import VariantOptions
 from deliveryd.channels.mapping import customer_fields, names_in, uses
-from deliveryd.channels.request_options import VariantOptions
-from deliveryd.channels.smtp_options import SmtpOptions
+from deliveryd.channels.smtp.options import SmtpOptions
 from deliveryd.commands.check.findings import Finding, Level
 from deliveryd.commands.check.literal_secrets import (
     is_credential,

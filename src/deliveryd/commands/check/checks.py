@@ -16,11 +16,11 @@ import anyio.to_thread
 import orjson
 from pydantic import BaseModel
 
-from deliveryd.channels.http import HttpChannel
-from deliveryd.channels.http_options import HttpChannelOptions
-from deliveryd.channels.http_probe import ProbeResult
+from deliveryd.channels.http.adapter import HttpChannel
+from deliveryd.channels.http.options import HttpChannelOptions
+from deliveryd.channels.http.probe import ProbeResult
 from deliveryd.channels.options import ProviderConfig
-from deliveryd.channels.smtp_options import SmtpOptions
+from deliveryd.channels.smtp.options import SmtpOptions
 from deliveryd.commands.check.cautions import cautions, fields_without_values
 from deliveryd.commands.check.channel_cautions import channel_cautions, left_behind
 from deliveryd.commands.check.check_journal import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from deliveryd.channels.http_options import SECRET_HEADERS
+from deliveryd.channels.http.options import SECRET_HEADERS
 
 _NAME = re.compile(
     r"(?:.*[_.-])?(?:api-?key|access-?key|key|token|secret|password|passphrase|passwd|pass|pwd|pin|auth|authorization|signature|sig"

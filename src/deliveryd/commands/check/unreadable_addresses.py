@@ -8,10 +8,10 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from deliveryd.channels.http_options import HttpChannelOptions
-from deliveryd.channels.mailbox import parse_mailbox
+from deliveryd.channels.http.options import HttpChannelOptions
 from deliveryd.channels.phone_numbers import PhoneReader
-from deliveryd.channels.smtp_options import SmtpOptions
+from deliveryd.channels.smtp.mailbox import parse_mailbox
+from deliveryd.channels.smtp.options import SmtpOptions
 from deliveryd.commands.check.findings import Finding, Level
 from deliveryd.config import Config
 from deliveryd.directory.customer_index import records_of

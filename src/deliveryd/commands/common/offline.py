@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
-from deliveryd.channels.http_options import HttpChannelOptions
+from deliveryd.channels.http.options import HttpChannelOptions
 from deliveryd.channels.options import ProviderConfig, ProviderTable
-from deliveryd.channels.preset_catalogue import PACKAGED, Catalogue, Preset, check_tables
-from deliveryd.channels.preset_table import expand
+from deliveryd.channels.presets.catalogue import PACKAGED, Catalogue, Preset, check_tables
+from deliveryd.channels.presets.table import expand
 from deliveryd.config import Config, load
 from deliveryd.errors import ConfigError, DeliverydError, UsageError
 from deliveryd.options.suggestion import suggestion

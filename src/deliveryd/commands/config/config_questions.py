@@ -11,8 +11,8 @@ from typing import Any
 
 import typer
 
-from deliveryd.channels.preset_catalogue import Catalogue
-from deliveryd.channels.preset_file import PresetFile
+from deliveryd.channels.presets.catalogue import Catalogue
+from deliveryd.channels.presets.file import PresetFile
 from deliveryd.commands.common.output import print_lines
 from deliveryd.commands.config.new_configuration import put, write_configuration
 from deliveryd.errors import ConfigError, DeliverydError

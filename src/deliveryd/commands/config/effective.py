@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 
 from pydantic import BaseModel
 
-from deliveryd.channels.masking import MASK
+from deliveryd.channels.http.masking import MASK
 from deliveryd.channels.options import ProviderConfig
-from deliveryd.channels.preset_catalogue import Catalogue
-from deliveryd.channels.preset_table import OVERRIDES
+from deliveryd.channels.presets.catalogue import Catalogue
+from deliveryd.channels.presets.table import OVERRIDES
 from deliveryd.channels.registry import is_adapter
 from deliveryd.commands.check.literal_secrets import (
     is_credential,

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-from deliveryd.channels.http_options import HttpChannelOptions
+from deliveryd.channels.http.options import HttpChannelOptions
 from deliveryd.commands.lint.braces import brace_findings
 from deliveryd.commands.lint.html import html_findings
 from deliveryd.commands.lint.lengths import length_findings

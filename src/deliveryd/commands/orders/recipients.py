@@ -10,10 +10,10 @@ from functools import partial
 from typing import NamedTuple
 
 from deliveryd.channels.filling import as_is
-from deliveryd.channels.http_options import HttpChannelOptions
-from deliveryd.channels.mailbox import parse_mailbox
+from deliveryd.channels.http.options import HttpChannelOptions
 from deliveryd.channels.phone_numbers import PhoneReader
-from deliveryd.channels.smtp_options import SmtpOptions
+from deliveryd.channels.smtp.mailbox import parse_mailbox
+from deliveryd.channels.smtp.options import SmtpOptions
 from deliveryd.cleaning import cleaned
 from deliveryd.config import Config
 from deliveryd.journal.sql.stopped import DIGEST_PREFIX

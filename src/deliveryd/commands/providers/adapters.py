@@ -11,9 +11,9 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from deliveryd.channels.preset_catalogue import Catalogue, Preset
-from deliveryd.channels.preset_file import PresetFile, PresetKey, Promises, texts_in
-from deliveryd.channels.preset_table import examples
+from deliveryd.channels.presets.catalogue import Catalogue, Preset
+from deliveryd.channels.presets.file import PresetFile, PresetKey, Promises, texts_in
+from deliveryd.channels.presets.table import examples
 from deliveryd.channels.registry import ADAPTER_ENTRY_POINTS, ADAPTERS, find_adapter
 from deliveryd.errors import UsageError
 from deliveryd.model import BLOCKS, format_duration

@@ -9,8 +9,8 @@ from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from deliveryd.channels.base import Accepted, Attempted, InDoubt, Misconfigured, Refused, Stopped, TryAgain
-from deliveryd.channels.http_answers import AnswerReader
-from deliveryd.channels.http_options import HttpChannelOptions
+from deliveryd.channels.http.answers import AnswerReader
+from deliveryd.channels.http.options import HttpChannelOptions
 from deliveryd.commands.common.offline import OfflineProvider
 from deliveryd.errors import DeliverydError
 from deliveryd.http.conditions import ConditionOptions

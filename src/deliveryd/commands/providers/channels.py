@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from deliveryd.channels.preset_catalogue import Catalogue
+from deliveryd.channels.presets.catalogue import Catalogue
 from deliveryd.commands.common.command_group import CommandGroup
 from deliveryd.commands.common.conventions import USUAL_CONFIG
 from deliveryd.commands.common.offline import ProviderChoice, offline_provider

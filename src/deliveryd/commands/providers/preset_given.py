@@ -12,8 +12,8 @@ from urllib.parse import urlencode, urlsplit
 
 from deliveryd.channels.base import Dispatch
 from deliveryd.channels.options import ProviderTable
-from deliveryd.channels.preset_catalogue import Preset
-from deliveryd.channels.preset_table import expand
+from deliveryd.channels.presets.catalogue import Preset
+from deliveryd.channels.presets.table import expand
 from deliveryd.commands.providers.preset_cases import CaseBody, CaseFile, Given, RequestCase
 from deliveryd.errors import DeliverydError
 from deliveryd.model import Customer, Entry, Rendered

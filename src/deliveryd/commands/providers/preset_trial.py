@@ -12,10 +12,10 @@ from urllib.parse import urlencode, urlsplit
 import anyio
 
 from deliveryd.channels.base import Channel, Dispatch, Found, Refused, Verdict
-from deliveryd.channels.http import open_http_channel
-from deliveryd.channels.http_options import HttpChannelOptions
+from deliveryd.channels.http.adapter import open_http_channel
+from deliveryd.channels.http.options import HttpChannelOptions
 from deliveryd.channels.options import ProviderTable
-from deliveryd.channels.preset_catalogue import (
+from deliveryd.channels.presets.catalogue import (
     PACKAGED,
     Preset,
     check_tables,

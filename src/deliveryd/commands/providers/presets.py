@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from deliveryd.channels.preset_catalogue import name_problem
+from deliveryd.channels.presets.catalogue import name_problem
 from deliveryd.commands.common.command_group import CommandGroup
 from deliveryd.commands.common.conventions import USUAL_CONFIG
 from deliveryd.commands.common.options import AsData, ConfigOption

@@ -10,8 +10,8 @@ import anyio
 import typer
 
 from deliveryd.channels.base import Accepted, Channel, Dispatch, Expired, Unsent, Verdict
-from deliveryd.channels.http import HttpChannel
-from deliveryd.channels.http_options import HttpChannelOptions
+from deliveryd.channels.http.adapter import HttpChannel
+from deliveryd.channels.http.options import HttpChannelOptions
 from deliveryd.channels.options import ProviderConfig
 from deliveryd.commands.common.configuration import load_as_owner
 from deliveryd.commands.common.conventions import FAILED, USUAL_CONFIG

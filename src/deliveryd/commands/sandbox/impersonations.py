@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any, cast, get_args
 from urllib.parse import urlsplit
 
-from deliveryd.channels.preset_catalogue import Catalogue, Preset
-from deliveryd.channels.preset_file import PresetSandbox, SandboxLookup, texts_in
-from deliveryd.channels.preset_table import examples
+from deliveryd.channels.presets.catalogue import Catalogue, Preset
+from deliveryd.channels.presets.file import PresetSandbox, SandboxLookup, texts_in
+from deliveryd.channels.presets.table import examples
 from deliveryd.errors import ConfigError, DeliverydError, UsageError
 from deliveryd.options.suggestion import suggestion
 from deliveryd.options.toml_text import toml_value

@@ -10,7 +10,7 @@ from typing import Annotated
 import anyio
 import typer
 
-from deliveryd.channels.preset_catalogue import Preset
+from deliveryd.channels.presets.catalogue import Preset
 from deliveryd.commands.common.options import AsData
 from deliveryd.commands.common.output import print_json, print_lines
 from deliveryd.commands.sandbox.impersonations import base_address, chosen_presets, impersonation

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from string import Template
 
-from deliveryd.channels.preset_catalogue import PACKAGED, Preset
+from deliveryd.channels.presets.catalogue import PACKAGED, Preset
 from deliveryd.commands.sandbox.impersonations import provider_table
 from deliveryd.options.toml_text import toml_value
 from deliveryd.sandbox.scenario import Scenario

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from deliveryd.channels.base import Attempted, InDoubt, Misconfigured, Refused, TryAgain
-from deliveryd.channels.http_answer_options import LONGEST_PAUSE
+from deliveryd.channels.http.answer_options import LONGEST_PAUSE
 from deliveryd.http.retry_after import Now, retry_after, utc_now
 
 SAID_BY_OTHERS = 503

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping
 from enum import Enum
 from typing import Any, Final, NamedTuple
 
-from deliveryd.channels.preset_file import KEY_USE, SECRET_USE, KeyValue, PresetFile, texts_in
+from deliveryd.channels.presets.file import KEY_USE, SECRET_USE, KeyValue, PresetFile, texts_in
 from deliveryd.options.proxy import ProxyOptions
 from deliveryd.options.suggestion import suggestion
 

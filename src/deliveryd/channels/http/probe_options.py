@@ -7,10 +7,10 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from deliveryd.channels.http_address import address_problem
-from deliveryd.channels.http_answer_options import RowOptions, unreachable_rows
+from deliveryd.channels.http.address import address_problem
+from deliveryd.channels.http.answer_options import RowOptions, unreachable_rows
+from deliveryd.channels.http.request_options import BasicOptions
 from deliveryd.channels.mapping import mapping_problems, names_in
-from deliveryd.channels.request_options import BasicOptions
 
 
 class ProbeAnswerOptions(RowOptions):

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pydantic import BaseModel
 
-from deliveryd.channels.http_options import HttpChannelOptions
+from deliveryd.channels.http.options import HttpChannelOptions
 from deliveryd.channels.mapping import content_problems
 from deliveryd.channels.registry import is_adapter
 from deliveryd.errors import ConfigError
 from deliveryd.options.file import ConfigFile, Opened
 
 if TYPE_CHECKING:
-    from deliveryd.channels.preset_file import PresetFile
+    from deliveryd.channels.presets.file import PresetFile
 
-PACKAGED = Path(__file__).with_name("presets")
+PACKAGED = Path(__file__).parent
 _NAME = re.compile(r"[a-z][a-z0-9_-]{0,63}")
 
 
@@ -83,7 +83,7 @@ def preset_names(folder: Path) -> list[str]:
 
 def read_preset(path: Path) -> Preset:
     """Read a preset's file. Raises ConfigError with all mistakes, each as `file:key: what`."""
-    from deliveryd.channels.preset_file import PresetFile  # noqa: PLC0415  # loaded only where a preset is read
+    from deliveryd.channels.presets.file import PresetFile  # noqa: PLC0415  # loaded only where a preset is read
 
     file = ConfigFile(path, {}, ())
     found = file.validate(
@@ -101,7 +101,7 @@ def check_tables(preset: Preset, provider: type[BaseModel]) -> None:
     `provider` is the model of the keys that every provider has. Raises ConfigError, each problem as
     `file:key: what`.
     """
-    from deliveryd.channels.preset_table import examples, expand  # noqa: PLC0415  # as in read_preset
+    from deliveryd.channels.presets.table import examples, expand  # noqa: PLC0415  # as in read_preset
 
     problems: list[str] = []
     for block in preset.file.channels:

@@ -28,11 +28,11 @@ from deliveryd.channels.base import (
     Unsent,
     Verdict,
 )
-from deliveryd.channels.mailbox import parse_mailbox
-from deliveryd.channels.mime import Letter, Mail, compose
-from deliveryd.channels.smtp_options import SmtpOptions
-from deliveryd.channels.smtp_session import MailAccount, NeedsUtf8, Session
-from deliveryd.channels.smtp_verdicts import SmtpFailure, Stage, verdict_on_failure, verdict_on_timeout
+from deliveryd.channels.smtp.mailbox import parse_mailbox
+from deliveryd.channels.smtp.mime import Letter, Mail, compose
+from deliveryd.channels.smtp.options import SmtpOptions
+from deliveryd.channels.smtp.session import MailAccount, NeedsUtf8, Session
+from deliveryd.channels.smtp.verdicts import SmtpFailure, Stage, verdict_on_failure, verdict_on_timeout
 from deliveryd.errors import ConfigError, OutOfFiles, TooLate
 from deliveryd.model import Customer
 from deliveryd.network.deadline import within

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from functools import partial
 
-from deliveryd.channels.http_answer_options import LONGEST_PAUSE, PauseOptions
+from deliveryd.channels.http.answer_options import LONGEST_PAUSE, PauseOptions
 from deliveryd.http.finder import Document, Finder, compile_finder
 from deliveryd.http.retry_after import Now, retry_after, utc_now
 from deliveryd.model import SECOND, parse_instant

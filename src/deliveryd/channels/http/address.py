@@ -10,7 +10,8 @@ from unicodedata import normalize
 from urllib.parse import quote
 
 from deliveryd.channels.base import Dispatch
-from deliveryd.channels.filling import ABSENT, Encode, MappingContext, TextTemplate, Unfit
+from deliveryd.channels.filling import ABSENT, Encode, MappingContext, TextTemplate
+from deliveryd.channels.filters import Unfit
 from deliveryd.channels.mapping import Name, split
 from deliveryd.http.target import target_of
 

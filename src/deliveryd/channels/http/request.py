@@ -12,9 +12,18 @@ import orjson
 
 from deliveryd import __version__
 from deliveryd.channels.base import Dispatch
-from deliveryd.channels.filling import ABSENT, NOT_UNICODE, MappingContext, TextTemplate, Unfit, compile_tree
-from deliveryd.channels.http_address import compile_address, compile_pairs, fill_pairs
-from deliveryd.channels.http_signing import (
+from deliveryd.channels.filling import ABSENT, NOT_UNICODE, MappingContext, TextTemplate, compile_tree
+from deliveryd.channels.filters import Unfit
+from deliveryd.channels.http.address import compile_address, compile_pairs, fill_pairs
+from deliveryd.channels.http.masking import basic_login
+from deliveryd.channels.http.request_options import (
+    BasicOptions,
+    RequestOptions,
+    RequestParts,
+    SignOptions,
+    WhenOptions,
+)
+from deliveryd.channels.http.signing import (
     Bearer,
     HeaderSigner,
     MaskedBearer,
@@ -22,14 +31,6 @@ from deliveryd.channels.http_signing import (
     Signer,
     read_key,
     read_private_key,
-)
-from deliveryd.channels.masking import basic_login
-from deliveryd.channels.request_options import (
-    BasicOptions,
-    RequestOptions,
-    RequestParts,
-    SignOptions,
-    WhenOptions,
 )
 from deliveryd.http.client import raw_header
 from deliveryd.http.target import target_of

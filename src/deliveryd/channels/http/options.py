@@ -14,14 +14,14 @@ from pydantic import (
     model_validator,
 )
 
-from deliveryd.channels.http_answer_options import AnswerFinder, AnswerOptions, answer_problems
-from deliveryd.channels.http_lookup_options import LookupOptions
-from deliveryd.channels.http_recipient import address_in
-from deliveryd.channels.limit_options import LimitOptions
+from deliveryd.channels.http.answer_options import AnswerFinder, AnswerOptions, answer_problems
+from deliveryd.channels.http.limit_options import LimitOptions
+from deliveryd.channels.http.lookup_options import LookupOptions
+from deliveryd.channels.http.probe_options import ProbeOptions
+from deliveryd.channels.http.recipient import address_in
+from deliveryd.channels.http.request_options import RequestOptions, header_problems
 from deliveryd.channels.mapping import content_problems, names_in
-from deliveryd.channels.probe_options import ProbeOptions
 from deliveryd.channels.receipt_options import ReceiptOptions
-from deliveryd.channels.request_options import RequestOptions, header_problems
 from deliveryd.network.plain_text import SECURE_ADDRESS, goes_out_plain, plain_text_problem
 from deliveryd.options.on_use import OnUse
 from deliveryd.options.proxy import ProxyOptions

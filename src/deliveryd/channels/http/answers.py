@@ -7,9 +7,9 @@ from textwrap import shorten
 from typing import NamedTuple
 
 from deliveryd.channels.base import Accepted, Attempted, InDoubt, Misconfigured, Refused, Stopped, TryAgain
-from deliveryd.channels.http_answer_options import ACCEPTING, AnswerOptions
-from deliveryd.channels.http_pauses import PauseReader, compile_pause
-from deliveryd.channels.http_verdicts import SAID_BY_OTHERS, failure
+from deliveryd.channels.http.answer_options import ACCEPTING, AnswerOptions
+from deliveryd.channels.http.pauses import PauseReader, compile_pause
+from deliveryd.channels.http.verdicts import SAID_BY_OTHERS, failure
 from deliveryd.http.conditions import Condition, all_hold, compile_condition
 from deliveryd.http.finder import Document, Finder, compile_finder
 from deliveryd.http.pages import is_page

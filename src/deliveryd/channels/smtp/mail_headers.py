@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from email.header import Header
 
-from deliveryd.channels.mailbox import Mailbox
+from deliveryd.channels.smtp.mailbox import Mailbox
 
 LINE = 76
 """Characters that a line of a header has where its white space allows it; with encoded words, no more may be

@@ -12,9 +12,9 @@ from typing import NamedTuple, cast
 import anyio
 from aiosmtplib import SMTP, SMTPDataError, SMTPException, SMTPHeloError, SMTPServerDisconnected
 
-from deliveryd.channels.mime import Mail
-from deliveryd.channels.smtp_options import SmtpOptions
-from deliveryd.channels.smtp_verdicts import Stage
+from deliveryd.channels.smtp.mime import Mail
+from deliveryd.channels.smtp.options import SmtpOptions
+from deliveryd.channels.smtp.verdicts import Stage
 from deliveryd.network.connection import connect
 from deliveryd.network.resolver import Resolver
 

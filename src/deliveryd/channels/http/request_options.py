@@ -24,7 +24,7 @@ from pydantic import (
 )
 
 from deliveryd.channels.filters import PHONE
-from deliveryd.channels.http_address import address_problem
+from deliveryd.channels.http.address import address_problem
 from deliveryd.channels.mapping import (
     Name,
     filtered_fields,

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel
 
-from deliveryd.channels.preset_catalogue import PACKAGED, Catalogue, Preset, check_tables
+from deliveryd.channels.presets.catalogue import PACKAGED, Catalogue, Preset, check_tables
 from deliveryd.channels.registry import find_adapter, is_adapter
 from deliveryd.errors import ConfigError
 from deliveryd.options.file import ConfigFile, Elsewhere
 
 if TYPE_CHECKING:
-    from deliveryd.channels.preset_table import Expansion
+    from deliveryd.channels.presets.table import Expansion
 
 
 class PresetReader:
@@ -57,7 +57,7 @@ class PresetReader:
         except ConfigError as error:
             self._file.problems += [each for each in error.problems if each not in self._file.problems]
             return None
-        from deliveryd.channels.preset_table import (  # noqa: PLC0415  # loaded only for a preset
+        from deliveryd.channels.presets.table import (  # noqa: PLC0415  # loaded only for a preset
             expand,
             missing_alternatives,
         )

@@ -22,16 +22,17 @@ from deliveryd.channels.base import (
     Unsent,
     Verdict,
 )
-from deliveryd.channels.filling import UNREADABLE_PHONE, MappingContext, Unfit, Validity
-from deliveryd.channels.http_address import UNFIT_FOR_PATH, customer_fields_in_path, fits_path
-from deliveryd.channels.http_answers import AnswerReader
-from deliveryd.channels.http_lookup import HttpLookup, LookupWriter
-from deliveryd.channels.http_options import HttpChannelOptions
-from deliveryd.channels.http_probe import ProbeResult, read_probe, write_probe
-from deliveryd.channels.http_recipient import Recipient
-from deliveryd.channels.http_request import HttpRequest, RequestWriter, logins
+from deliveryd.channels.filling import MappingContext, Validity
+from deliveryd.channels.filters import UNREADABLE_PHONE, Unfit
+from deliveryd.channels.http.address import UNFIT_FOR_PATH, customer_fields_in_path, fits_path
+from deliveryd.channels.http.answers import AnswerReader
+from deliveryd.channels.http.lookup import HttpLookup, LookupWriter
+from deliveryd.channels.http.masking import MASK, mask
+from deliveryd.channels.http.options import HttpChannelOptions
+from deliveryd.channels.http.probe import ProbeResult, read_probe, write_probe
+from deliveryd.channels.http.recipient import Recipient
+from deliveryd.channels.http.request import HttpRequest, RequestWriter, logins
 from deliveryd.channels.mapping import customer_fields
-from deliveryd.channels.masking import MASK, mask
 from deliveryd.errors import (
     AnswerUnreadable,
     BrokenOff,

@@ -7,7 +7,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, field_validator, model_validator
 
-from deliveryd.channels.request_options import header_problems
+from deliveryd.channels.http.request_options import header_problems
 from deliveryd.http.tls import TlsFiles
 from deliveryd.network.plain_text import is_loopback, plain_text_problem
 from deliveryd.options.tls import tls_problems
@@ -54,7 +54,7 @@ class SmtpOptions(BaseModel):
     @field_validator("sender", "reply_to")
     @classmethod
     def _mailbox(cls, text: str | None) -> str | None:
-        from deliveryd.channels.mailbox import parse_mailbox  # noqa: PLC0415  # loads a library
+        from deliveryd.channels.smtp.mailbox import parse_mailbox  # noqa: PLC0415  # loads a library
 
         if text is not None and not parse_mailbox(text).local.isascii():
             raise ValueError("the part before the @ must be ASCII")
@@ -63,7 +63,7 @@ class SmtpOptions(BaseModel):
     @field_validator("headers")
     @classmethod
     def _sendable(cls, headers: dict[str, str]) -> dict[str, str]:
-        from deliveryd.channels.mail_headers import LONGEST_WORD, longest_word  # noqa: PLC0415  # a library
+        from deliveryd.channels.smtp.mail_headers import LONGEST_WORD, longest_word  # noqa: PLC0415  # a library
 
         problems = header_problems(headers)
         problems += [

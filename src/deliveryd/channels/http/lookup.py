@@ -6,11 +6,12 @@ from collections.abc import Mapping
 
 from deliveryd import __version__
 from deliveryd.channels.base import AskLater, Dispatch, Found, NotTaken, Taken, Unknown
-from deliveryd.channels.filling import ABSENT, MappingContext, TextTemplate, Unfit, compile_tree
-from deliveryd.channels.http_address import compile_address
-from deliveryd.channels.http_answer_options import LONGEST_PAUSE
-from deliveryd.channels.http_lookup_options import LookupOptions
-from deliveryd.channels.http_request import HttpRequest, write_json
+from deliveryd.channels.filling import ABSENT, MappingContext, TextTemplate, compile_tree
+from deliveryd.channels.filters import Unfit
+from deliveryd.channels.http.address import compile_address
+from deliveryd.channels.http.answer_options import LONGEST_PAUSE
+from deliveryd.channels.http.lookup_options import LookupOptions
+from deliveryd.channels.http.request import HttpRequest, write_json
 from deliveryd.errors import NotSent, OutcomeUnknown
 from deliveryd.http.client import HttpClient, raw_header
 from deliveryd.http.conditions import all_hold, compile_conditions

@@ -8,7 +8,7 @@ from enum import StrEnum
 from aiosmtplib import SMTPException, SMTPResponseException
 
 from deliveryd.channels.base import InDoubt, Misconfigured, Refused, TryAgain
-from deliveryd.channels.smtp_options import SmtpOptions
+from deliveryd.channels.smtp.options import SmtpOptions
 from deliveryd.network.reasons import caused_by, connect_reason
 
 SmtpFailure = Refused | TryAgain | InDoubt | Misconfigured

@@ -12,10 +12,10 @@ from email.utils import format_datetime
 from typing import NamedTuple
 from urllib.parse import quote
 
-from deliveryd.channels.html_text import html_to_text, looks_like_html
-from deliveryd.channels.mail_headers import mailbox_header, structured_header, text_header
-from deliveryd.channels.mail_text import TextPart, text_part
-from deliveryd.channels.mailbox import Mailbox
+from deliveryd.channels.smtp.html_text import html_to_text, looks_like_html
+from deliveryd.channels.smtp.mail_headers import mailbox_header, structured_header, text_header
+from deliveryd.channels.smtp.mail_text import TextPart, text_part
+from deliveryd.channels.smtp.mailbox import Mailbox
 from deliveryd.model import SECOND
 
 _TYPE, _ENCODING = "Content-Type", "Content-Transfer-Encoding"

@@ -6,7 +6,8 @@ import re
 from collections.abc import Iterator, Mapping
 
 from deliveryd.channels.base import Dispatch
-from deliveryd.channels.filling import MappingContext, TextTemplate, Unfit
+from deliveryd.channels.filling import MappingContext, TextTemplate
+from deliveryd.channels.filters import Unfit
 from deliveryd.model import Customer, Entry, Rendered, WallClock
 
 _PLACEHOLDER = re.compile(r"\{customer\.([^{}|]+)[^{}]*\}")

@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from deliveryd.channels.http_address import address_problem
-from deliveryd.channels.http_answer_options import (
+from deliveryd.channels.http.address import address_problem
+from deliveryd.channels.http.answer_options import (
     LONGEST_PAUSE,
     AnswerFinder,
     RowOptions,

@@ -8,10 +8,10 @@ from typing import Literal, NamedTuple
 from deliveryd import __version__
 from deliveryd.channels.base import Dispatch
 from deliveryd.channels.filling import MappingContext, TextTemplate, compile_tree
-from deliveryd.channels.http_address import compile_address
-from deliveryd.channels.http_request import HttpRequest, basic_credentials
-from deliveryd.channels.probe_options import ProbeOptions
-from deliveryd.channels.request_options import BasicOptions
+from deliveryd.channels.http.address import compile_address
+from deliveryd.channels.http.probe_options import ProbeOptions
+from deliveryd.channels.http.request import HttpRequest, basic_credentials
+from deliveryd.channels.http.request_options import BasicOptions
 from deliveryd.http.client import raw_header
 from deliveryd.http.conditions import all_hold, compile_conditions
 from deliveryd.http.finder import Document

@@ -1,0 +1,1 @@
+"""Sends by HTTP requests that the configuration describes."""

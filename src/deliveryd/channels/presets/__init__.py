@@ -1,0 +1,1 @@
+"""Presets: descriptions of HTTP providers as data, and what reads them."""

@@ -1,0 +1,1 @@
+"""Sends e-mails by SMTP."""

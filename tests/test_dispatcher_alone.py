@@ -24,7 +24,7 @@ from deliveryd.delivery.provider import Provider
 from deliveryd.delivery.recorder import Recorder
 from deliveryd.delivery.routing import Routed
 from deliveryd.errors import JournalFull
-from deliveryd.journal.sql.pauses import Pause, PauseKind
+from deliveryd.journal.pauses import Pause, PauseKind
 from deliveryd.journal.sqlite.journal import SqliteJournal, open_journal_file
 from deliveryd.metrics import Metrics
 from deliveryd.model import (

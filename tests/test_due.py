@@ -17,7 +17,7 @@ from deliveryd.delivery.due import DueMessages
 from deliveryd.delivery.in_flight import InFlightLimit
 from deliveryd.delivery.outbox_signals import OutboxSignals
 from deliveryd.delivery.recorder import WAKE_BATCH, Recorder
-from deliveryd.journal.sql.pauses import Pause, PauseKind
+from deliveryd.journal.pauses import Pause, PauseKind
 from deliveryd.journal.sqlite.journal import SqliteJournal, open_journal_file
 from deliveryd.metrics import Metrics
 from deliveryd.model import WallClock

@@ -19,7 +19,7 @@ from deliveryd.commands.watch.watched import read_overview
 from deliveryd.errors import JournalError, TooLate
 from deliveryd.journal.base import EndedWorker, FromOthers, Recovery
 from deliveryd.journal.orders import Action, ItemKind, Order
-from deliveryd.journal.sql.pauses import Pause, PauseKind
+from deliveryd.journal.pauses import Pause, PauseKind
 from deliveryd.model import SECOND, Receipt, StopChange
 from deliveryd.telemetry.overview import as_json
 from support.logs import log_lines

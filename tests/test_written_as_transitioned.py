@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import deliveryd.journal
 from deliveryd import transitions
-from deliveryd.journal.sql.rows import progress_of
+from deliveryd.journal.rows import progress_of
 from deliveryd.model import Confirmation, Content, Entry, Outcome, Receipt, Rendered, Spent, Transition
 from deliveryd.states import ENDED, State
 

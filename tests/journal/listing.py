@@ -7,7 +7,7 @@ import pytest
 from deliveryd import transitions
 from deliveryd.errors import JournalError
 from deliveryd.journal.orders import Action, ItemKind, Order
-from deliveryd.journal.sql.pauses import KnownIds
+from deliveryd.journal.pauses import KnownIds
 from deliveryd.journal.sql.stopped import digest_of_address
 from deliveryd.journal.sqlite.read_transaction import JournalAbsent
 from deliveryd.journal.variables_seen import NamesSeen

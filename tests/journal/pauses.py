@@ -10,7 +10,7 @@ from deliveryd import transitions
 from deliveryd.journal.base import Due
 from deliveryd.journal.journal import Journal
 from deliveryd.journal.orders import Action, Decided, Effect, ItemKind, Order
-from deliveryd.journal.sql.pauses import Pause, PauseKind
+from deliveryd.journal.pauses import Pause, PauseKind
 from deliveryd.model import NEVER, Entry
 from deliveryd.states import State
 from journal.protocol import OpenJournal

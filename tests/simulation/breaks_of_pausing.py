@@ -7,7 +7,7 @@ import pytest
 from deliveryd.delivery.dispatcher import Dispatcher
 from deliveryd.delivery.pauses import Pauses
 from deliveryd.delivery.pausing import Pausing
-from deliveryd.journal.sql.pauses import Pause
+from deliveryd.journal.pauses import Pause
 from deliveryd.model import channel_of
 
 Patch = pytest.MonkeyPatch

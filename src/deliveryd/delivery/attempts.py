@@ -28,7 +28,7 @@ from deliveryd.delivery.common import Common
 from deliveryd.delivery.lane import Lane
 from deliveryd.delivery.routing import Routed, is_expired
 from deliveryd.delivery.verdicts import VerdictHandler
-from deliveryd.journal.sql.rows import digest_of
+from deliveryd.journal.rows import digest_of
 from deliveryd.model import Content, Customer, Entry, Transition, channel_of, message_key
 from deliveryd.states import State
 from deliveryd.telemetry.log_events import Event, log

@@ -29,8 +29,8 @@ from deliveryd.delivery.routing import Routed, is_expired
 from deliveryd.delivery.shared_pace import SharedPace
 from deliveryd.delivery.verdicts import VerdictHandler
 from deliveryd.errors import OutOfFiles
-from deliveryd.journal.sql.pauses import Pause
-from deliveryd.journal.sql.rows import digest_of
+from deliveryd.journal.pauses import Pause
+from deliveryd.journal.rows import digest_of
 from deliveryd.model import Entry, Transition, channel_of
 from deliveryd.options.units import Rate
 from deliveryd.runtime import waits

@@ -10,7 +10,7 @@ import anyio
 from deliveryd.delivery.clock_steps import StepWatch
 from deliveryd.delivery.recorder import WAKE_BATCH, Recorder
 from deliveryd.journal.journal import Journal
-from deliveryd.journal.sql.pauses import Pause
+from deliveryd.journal.pauses import Pause
 from deliveryd.model import SECOND, Clock
 from deliveryd.runtime import waits
 from deliveryd.runtime.wakeup import HEARTBEAT_INTERVAL, Heartbeats

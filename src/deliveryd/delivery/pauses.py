@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 
-from deliveryd.journal.sql.pauses import Pause, PauseKind
+from deliveryd.journal.pauses import Pause, PauseKind
 from deliveryd.model import Entry, channel_of
 
 _PLACES = frozenset({PauseKind.CHANNEL, PauseKind.PROVIDER})

@@ -13,7 +13,7 @@ from deliveryd.errors import JournalFull, JournalUnreachable
 from deliveryd.journal.base import FromOthers, Recovery
 from deliveryd.journal.journal import Journal
 from deliveryd.journal.orders import Decided
-from deliveryd.journal.sql.pauses import Pause
+from deliveryd.journal.pauses import Pause
 from deliveryd.model import Clock, Transition
 from deliveryd.runtime import waits
 from deliveryd.telemetry.log_events import Event, log

@@ -12,7 +12,7 @@ from deliveryd.delivery.pauses import Pauses
 from deliveryd.delivery.sms_rules import SmsRules
 from deliveryd.delivery.stopped import StoppedRecipients
 from deliveryd.errors import LanguageUnreadable
-from deliveryd.journal.sql.pauses import Pause
+from deliveryd.journal.pauses import Pause
 from deliveryd.model import Customer, Entry, Rendered, channel_of, first_of, size_of
 from deliveryd.rendering.content import Broken, CompiledBlock, CompiledSettings, Missing
 from deliveryd.rendering.language import candidates, matching

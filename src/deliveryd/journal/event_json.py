@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from deliveryd.journal.sql.rows import to_json
+from deliveryd.journal.rows import to_json
 from deliveryd.model import StatusEvent, format_instant
 
 

@@ -31,6 +31,7 @@ from deliveryd.journal.base import (
 from deliveryd.journal.group_commit import GroupCommit
 from deliveryd.journal.log import Log, LogTerms, log_of
 from deliveryd.journal.orders import Decided, Order
+from deliveryd.journal.pauses import Pause
 from deliveryd.journal.sql import (
     account,
     deadlines,
@@ -43,7 +44,6 @@ from deliveryd.journal.sql import (
 )
 from deliveryd.journal.sql.db import Db
 from deliveryd.journal.sql.open_work import open_work
-from deliveryd.journal.sql.pauses import Pause
 from deliveryd.journal.sql.stopped import in_force, stops_reported
 from deliveryd.journal.sql.used_tokens import SignedToken, use_token
 from deliveryd.model import Clock, Entry, Malformed, QueuedMessage, Reported, StopChange, Transition

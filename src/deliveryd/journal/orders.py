@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
-from deliveryd.journal.sql.pauses import Pause
+from deliveryd.journal.pauses import Pause
 from deliveryd.model import Entry, StopChange
 from deliveryd.states import State
 

@@ -15,7 +15,9 @@ from typing import Any, NamedTuple
 
 from deliveryd.journal.attention import DeadLetter, InDoubtMessage, LeftBehind, OverdueMessage
 from deliveryd.journal.orders import Action, ItemKind
+from deliveryd.journal.pauses import KnownIds, PausedMessages
 from deliveryd.journal.reconciliation import Audit
+from deliveryd.journal.rows import IDS, to_json
 from deliveryd.journal.selection import FoundMessage, Page, Selection, found_of_row, of_reason
 from deliveryd.journal.sql.audit import audit_journal
 from deliveryd.journal.sql.beginnings import MAY_HAVE_ARRIVED
@@ -29,9 +31,8 @@ from deliveryd.journal.sql.obstacles import (
 )
 from deliveryd.journal.sql.open_work import left_behind
 from deliveryd.journal.sql.overdue import read_overdue
-from deliveryd.journal.sql.pauses import KnownIds, PausedMessages, known_ids, paused_messages
+from deliveryd.journal.sql.pauses import known_ids, paused_messages
 from deliveryd.journal.sql.personal_data import PersonalData, find_personal_data
-from deliveryd.journal.sql.rows import IDS, to_json
 from deliveryd.journal.sql.stopped import StopList, StoppedRecipient, stop_list, stopped_recipients
 from deliveryd.journal.sqlite.read_transaction import check_pages, read
 from deliveryd.journal.variables_seen import LOOKED_THROUGH, NamesSeen, names_by_settings

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from deliveryd.journal.sql.rows import spent_of
+from deliveryd.journal.rows import spent_of
 from deliveryd.states import State
 
 _USUAL_FIELDS = frozenset({"timestamp", "messageId", "status"})

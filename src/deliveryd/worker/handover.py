@@ -15,7 +15,7 @@ from deliveryd.delivery.dispatcher import Dispatcher
 from deliveryd.delivery.pausing import PAUSE_PORTION
 from deliveryd.delivery.provider import Provider
 from deliveryd.errors import IllegalTransition
-from deliveryd.journal.sql.pauses import PauseKind
+from deliveryd.journal.pauses import PauseKind
 from deliveryd.model import Entry, channel_of
 from deliveryd.runtime import waits
 from deliveryd.telemetry.log_events import Event, log

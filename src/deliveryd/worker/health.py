@@ -11,8 +11,8 @@ import anyio
 from deliveryd.config import Config
 from deliveryd.delivery.tail import Tail, TailFeed, TailFilter
 from deliveryd.journal.base import Counts, Open
+from deliveryd.journal.pauses import PauseKind
 from deliveryd.journal.place import JournalFile, JournalPlace
-from deliveryd.journal.sql.pauses import PauseKind
 from deliveryd.metrics import Levels
 from deliveryd.model import Clock
 from deliveryd.states import State

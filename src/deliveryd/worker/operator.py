@@ -12,9 +12,9 @@ from deliveryd.control.orders import OrderHandler
 from deliveryd.control.protocol import MOST_KEYS, as_control_reply, check_reason
 from deliveryd.errors import DeliverydError
 from deliveryd.journal.orders import Action, ItemKind, Order
+from deliveryd.journal.pauses import INTAKE
 from deliveryd.journal.reader import Reader, read_found
 from deliveryd.journal.selection import FoundMessage, Selection
-from deliveryd.journal.sql.pauses import INTAKE
 from deliveryd.model import channel_of
 from deliveryd.runtime.threads import in_thread
 from deliveryd.states import State

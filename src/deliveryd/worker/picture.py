@@ -10,7 +10,7 @@ from deliveryd import __version__
 from deliveryd.config import Config
 from deliveryd.delivery.dispatcher import Dispatcher
 from deliveryd.journal.base import Counts, Open
-from deliveryd.journal.sql.pauses import Pause, PauseKind
+from deliveryd.journal.pauses import Pause, PauseKind
 from deliveryd.model import SECOND, Clock, channel_of, format_instant
 from deliveryd.options.units import format_rate
 from deliveryd.telemetry.log_writing import last_warnings

@@ -9,8 +9,8 @@ from deliveryd.commands.common.conventions import USUAL_CONFIG
 from deliveryd.commands.common.options import AsData, ConfigOption
 from deliveryd.commands.common.output import print_json, print_lines
 from deliveryd.journal.opening import open_reader
-from deliveryd.journal.sql.pauses import PausedMessages, PauseKind
-from deliveryd.journal.sql.pauses import as_data as pause_data
+from deliveryd.journal.pauses import PausedMessages, PauseKind
+from deliveryd.journal.pauses import as_data as pause_data
 from deliveryd.journal.sqlite.read_transaction import JournalAbsent
 from deliveryd.model import format_instant
 

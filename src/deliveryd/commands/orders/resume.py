@@ -14,7 +14,7 @@ from deliveryd.commands.orders.pause import AnyMessageIds, ChannelNames, Provide
 from deliveryd.config import Config
 from deliveryd.journal.opening import open_reader
 from deliveryd.journal.orders import Action, ItemKind
-from deliveryd.journal.sql.pauses import INTAKE
+from deliveryd.journal.pauses import INTAKE
 
 resume = CommandGroup(
     no_args_is_help=True,

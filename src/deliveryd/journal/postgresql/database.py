@@ -14,7 +14,7 @@ import orjson
 
 from deliveryd.journal.postgresql.connection import Connected
 from deliveryd.journal.postgresql.dialect import ForRows, for_rows, numbered, of_several_rows, prepared
-from deliveryd.journal.sql.rows import to_text
+from deliveryd.journal.rows import to_text
 
 _ASK = """
 PREPARE {0} AS {1};

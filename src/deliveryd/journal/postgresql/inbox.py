@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from deliveryd.journal.orders import Action, ItemKind, Order
 from deliveryd.journal.postgresql.connection import Connected
-from deliveryd.journal.sql.rows import to_json
+from deliveryd.journal.rows import to_json
 from deliveryd.model import (
     ProgressReport,
     Receipt,

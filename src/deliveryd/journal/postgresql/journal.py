@@ -29,6 +29,7 @@ from deliveryd.journal.base import (
 )
 from deliveryd.journal.log import Log, LogTerms
 from deliveryd.journal.orders import FORGETTING, PAUSING, Decided, Effect, ItemKind, Order
+from deliveryd.journal.pauses import Pause
 from deliveryd.journal.postgresql import inbox, logs
 from deliveryd.journal.postgresql.blockers import blocked_by
 from deliveryd.journal.postgresql.commits import (
@@ -57,7 +58,7 @@ from deliveryd.journal.postgresql.routing import (
 )
 from deliveryd.journal.sql import account, deadlines, own_values, recovery, retention
 from deliveryd.journal.sql.db import Db
-from deliveryd.journal.sql.pauses import Pause, pauses
+from deliveryd.journal.sql.pauses import pauses
 from deliveryd.journal.sql.repeats import report_again
 from deliveryd.journal.sql.retention import RetentionSweep
 from deliveryd.journal.sql.stopped import in_force, stops_reported

@@ -10,8 +10,8 @@ from deliveryd.journal.orders import ItemKind, Order
 from deliveryd.journal.postgresql.connection import Connected
 from deliveryd.journal.postgresql.database import plain
 from deliveryd.journal.postgresql.logs import all_logs
+from deliveryd.journal.rows import to_name
 from deliveryd.journal.rules.receipts import referred_by
-from deliveryd.journal.sql.rows import to_name
 from deliveryd.model import Receipt, Reported, UnreadReport
 
 _NUMBER = re.compile(r"-?[0-9]{1,19}")

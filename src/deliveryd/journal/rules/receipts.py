@@ -15,7 +15,7 @@ from enum import Enum, auto
 from typing import NamedTuple
 
 from deliveryd.journal.orders import Effect
-from deliveryd.journal.sql.rows import spent_of
+from deliveryd.journal.rows import spent_of
 from deliveryd.model import Receipt, Transition
 from deliveryd.states import State
 

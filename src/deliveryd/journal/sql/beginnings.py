@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
+from deliveryd.journal.rows import IDS, to_json
 from deliveryd.journal.sql.db import Db
-from deliveryd.journal.sql.rows import IDS, to_json
 from deliveryd.states import State
 
 MAY_HAVE_ARRIVED = (

@@ -15,8 +15,8 @@ from typing import NamedTuple
 from deliveryd import transitions
 from deliveryd.errors import IllegalTransition
 from deliveryd.journal.base import NOT_OURS, MatchedReceipt, PassedDeadlines
+from deliveryd.journal.rows import ENTRY, entry_of, to_json, to_text
 from deliveryd.journal.sql.db import Db
-from deliveryd.journal.sql.rows import ENTRY, entry_of, to_json, to_text
 from deliveryd.journal.sql.schema import KNOW_PROVIDER
 from deliveryd.journal.sql.statements import empty_words
 from deliveryd.model import SECOND, Receipt, Reported, Transition

@@ -6,10 +6,11 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from deliveryd.journal.pauses import Pause
+from deliveryd.journal.rows import spent_of
 from deliveryd.journal.sql.db import Db
 from deliveryd.journal.sql.outbox import ACCEPTED_AT, HAPPENED, WAITS
-from deliveryd.journal.sql.pauses import Pause, pauses
-from deliveryd.journal.sql.rows import spent_of
+from deliveryd.journal.sql.pauses import pauses
 from deliveryd.journal.sql.tombstones import Tombstone, read_tombstone
 from deliveryd.model import Spent, message_key
 from deliveryd.runtime.json_numbers import loads_variables

@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from deliveryd.journal.attention import LeftBehind
 from deliveryd.journal.base import Open
+from deliveryd.journal.rows import IDS, to_json
 from deliveryd.journal.sql.db import Db
-from deliveryd.journal.sql.rows import IDS, to_json
 from deliveryd.model import parse_instant
 from deliveryd.runtime import waits
 from deliveryd.states import State

@@ -13,14 +13,7 @@ from deliveryd import transitions
 from deliveryd.errors import IllegalTransition
 from deliveryd.journal.base import MOST_COUNTED, Due, OutboxRow, Recorded
 from deliveryd.journal.orders import Effect
-from deliveryd.journal.sql import removed_providers, statements
-from deliveryd.journal.sql.account import add_taken
-from deliveryd.journal.sql.beginnings import beginnings_of
-from deliveryd.journal.sql.db import Db
-from deliveryd.journal.sql.outbox import Outbox, note_posted, note_settled, settle_events
-from deliveryd.journal.sql.receipt_match import Matching
-from deliveryd.journal.sql.repeats import report_again
-from deliveryd.journal.sql.rows import (
+from deliveryd.journal.rows import (
     IDS,
     NONE_SPENT,
     entry_of,
@@ -31,6 +24,13 @@ from deliveryd.journal.sql.rows import (
     to_text,
     variables_json,
 )
+from deliveryd.journal.sql import removed_providers, statements
+from deliveryd.journal.sql.account import add_taken
+from deliveryd.journal.sql.beginnings import beginnings_of
+from deliveryd.journal.sql.db import Db
+from deliveryd.journal.sql.outbox import Outbox, note_posted, note_settled, settle_events
+from deliveryd.journal.sql.receipt_match import Matching
+from deliveryd.journal.sql.repeats import report_again
 from deliveryd.journal.sql.statements import empty_words
 from deliveryd.journal.sql.stopped import record_stops
 from deliveryd.model import Entry, Malformed, Outcome, QueuedMessage, Transition

@@ -9,6 +9,8 @@ from typing import NamedTuple
 
 from deliveryd import transitions
 from deliveryd.journal.orders import NOT_RETRIED, PAUSING, Action, Decided, Effect, ItemKind, Order
+from deliveryd.journal.pauses import INTAKE, Pause, PauseKind
+from deliveryd.journal.rows import ENTRY, entry_of
 from deliveryd.journal.sql import pauses, set_aside
 from deliveryd.journal.sql.beginnings import LATEST
 from deliveryd.journal.sql.db import Db
@@ -17,9 +19,7 @@ from deliveryd.journal.sql.obstacles import obstacle_to_beginning_anew, obstacle
 from deliveryd.journal.sql.operations import Operations
 from deliveryd.journal.sql.outbox import Outbox
 from deliveryd.journal.sql.own_values import stop_key_of
-from deliveryd.journal.sql.pauses import INTAKE, Pause, PauseKind
 from deliveryd.journal.sql.receipt_match import Matching
-from deliveryd.journal.sql.rows import ENTRY, entry_of
 from deliveryd.journal.sql.stopped import DIGEST_PREFIX, digest_named, record_stops
 from deliveryd.journal.sql.unread_reports import erase_unread
 from deliveryd.model import SECOND, Entry, StopChange, Transition, channel_of

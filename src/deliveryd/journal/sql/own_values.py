@@ -6,8 +6,8 @@ import json
 from collections.abc import Mapping
 
 from deliveryd.errors import JournalUnusable
+from deliveryd.journal.rows import to_json
 from deliveryd.journal.sql.db import Db
-from deliveryd.journal.sql.rows import to_json
 from deliveryd.journal.sql.schema import KEEP_VALUE
 
 SERVICE = "service"

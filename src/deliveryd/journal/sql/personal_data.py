@@ -9,8 +9,8 @@ from decimal import Decimal, InvalidOperation
 from functools import partial
 from typing import NamedTuple
 
+from deliveryd.journal.rows import IDS
 from deliveryd.journal.sql.db import Db, Read
-from deliveryd.journal.sql.rows import IDS
 
 ERASURE_PORTION = 20_000
 """Messages per read transaction. While one is open, the write-ahead log can't be truncated."""

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from deliveryd import transitions
 from deliveryd.journal.base import NOT_OURS, MatchedReceipt
 from deliveryd.journal.orders import Effect
+from deliveryd.journal.rows import ENTRY, entry_of, to_name
 from deliveryd.journal.rules.receipts import (
     AFTER_A_STEP,
     AT_REST,
@@ -34,7 +35,6 @@ from deliveryd.journal.sql.outbox import Outbox
 from deliveryd.journal.sql.pauses import IS_PAUSED
 from deliveryd.journal.sql.provider_ids import ProviderIds
 from deliveryd.journal.sql.receipt_bulk import BulkMatching
-from deliveryd.journal.sql.rows import ENTRY, entry_of, to_name
 from deliveryd.journal.sql.statements import empty_words
 from deliveryd.journal.sql.unread_reports import keep_unread
 from deliveryd.model import (

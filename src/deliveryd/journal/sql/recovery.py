@@ -7,13 +7,13 @@ from collections.abc import Collection, Sequence
 
 from deliveryd import transitions
 from deliveryd.journal.base import Doubtful, Recovery
+from deliveryd.journal.rows import ENTRY, entry_of, to_json
 from deliveryd.journal.sql.account import open_states
 from deliveryd.journal.sql.db import Db
 from deliveryd.journal.sql.outbox import WATERMARK
 from deliveryd.journal.sql.pauses import IS_PAUSED, count_paused, paused_in_doubt_elsewhere
 from deliveryd.journal.sql.receipt_match import Matching
 from deliveryd.journal.sql.removed_providers import WAITING_KEYS, keys_of, leave_all
-from deliveryd.journal.sql.rows import ENTRY, entry_of, to_json
 from deliveryd.model import Entry
 from deliveryd.states import State
 

@@ -6,10 +6,10 @@ from collections.abc import Callable, Collection, Sequence
 
 from deliveryd import transitions
 from deliveryd.journal.base import Left, Orphans
+from deliveryd.journal.rows import ENTRY, entry_of, progress_of, to_json
 from deliveryd.journal.sql import statements
 from deliveryd.journal.sql.db import Db
 from deliveryd.journal.sql.pauses import IS_PAUSED
-from deliveryd.journal.sql.rows import ENTRY, entry_of, progress_of, to_json
 from deliveryd.model import Entry, Transition
 from deliveryd.runtime import waits
 from deliveryd.states import State

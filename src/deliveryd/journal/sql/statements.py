@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from deliveryd import transitions as of
+from deliveryd.journal.rows import ENTRY
 from deliveryd.journal.sql.bulk import BulkInsert
 from deliveryd.journal.sql.db import Db
 from deliveryd.journal.sql.outbox import WATERMARK
 from deliveryd.journal.sql.pauses import IS_PAUSED
-from deliveryd.journal.sql.rows import ENTRY
 
 EMPTIED = ", variables = NULL"
 """What a statement that records `sent` empties, unless variables are kept."""

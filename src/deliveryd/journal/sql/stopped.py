@@ -17,9 +17,9 @@ import idna
 from deliveryd.cleaning import cleaned
 from deliveryd.journal.base import MatchedReceipt
 from deliveryd.journal.orders import Effect
+from deliveryd.journal.rows import to_text
 from deliveryd.journal.sql.db import Db
 from deliveryd.journal.sql.own_values import stop_key_of
-from deliveryd.journal.sql.rows import to_text
 from deliveryd.model import StopChange
 
 DIGEST = 16

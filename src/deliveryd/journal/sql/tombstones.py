@@ -6,8 +6,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from deliveryd.journal.rows import to_json
 from deliveryd.journal.sql.db import Db
-from deliveryd.journal.sql.rows import to_json
 from deliveryd.model import format_instant, parse_instant
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 
+from deliveryd.journal.rows import to_text
 from deliveryd.journal.sql.db import Db
-from deliveryd.journal.sql.rows import to_text
 from deliveryd.model import UnreadReport
 
 MOST_UNREAD = 1000

@@ -11,7 +11,7 @@ from deliveryd.journal.journal import Journal
 from deliveryd.journal.place import JournalDatabase
 from deliveryd.journal.postgresql.connection import Connected
 from deliveryd.journal.postgresql.opening import open_shared_journal
-from deliveryd.journal.postgresql.reading import CHECKS as CHECKS_OF_LOGS
+from deliveryd.journal.postgresql.reading import SHARED_CHECKS as CHECKS_OF_LOGS
 from deliveryd.journal.postgresql.reading import database_reader
 from deliveryd.journal.reader import Reader
 from deliveryd.journal.selection import Selection

@@ -9,7 +9,7 @@ import pytest
 from deliveryd.journal.place import JournalDatabase
 from deliveryd.journal.postgresql.connection import connect_to_write
 from deliveryd.journal.postgresql.logs import take_first
-from deliveryd.journal.postgresql.opening import open_shared_journal
+from deliveryd.journal.postgresql.opening import LEASE, open_shared_journal
 from deliveryd.journal.postgresql.schema import prepare_schema
 from deliveryd.journal.postgresql.workers import By, Workers
 from deliveryd.runtime.threads import inline
@@ -56,14 +56,18 @@ def test_a_log_that_a_live_worker_takes_over_just_now_is_not_taken_by_a_start(
 
 @pytest.mark.anyio
 async def test_who_deletes_what_is_old_leaves_a_log_with_who_had_it_last(source: JournalDatabase) -> None:
-    """Attempts of a worker that an operator ended may go on: nobody else may have its log so soon."""
+    """Once attempts of a worker that an operator ended are over, which may go on for its lease."""
+    now = [1000.0]
     async with open_shared_journal(source, blocking=inline) as ended:
         await ended.recover(NOW, ["sms"])
         await deliver_to_sent(ended, 1)
-        async with open_shared_journal(source, blocking=inline) as other:
+        async with open_shared_journal(source, blocking=inline, boot_time=lambda: now[0]) as other:
             await other.recover(NOW, ["sms"])
             workers = Workers(source)
             workers.fence(workers.list()[0], NOW, By(None, None, None))
+            await other.prune(NOW + ONE_SECOND, 10)
+            assert (await other.account()).pruned == 0
+            now[0] += LEASE + 1
             await other.prune(NOW + ONE_SECOND, 10)
             with connect_to_write(source, 9) as db:
                 assert db.execute("SELECT count(*) FROM main.message").fetchall() == [(0,)]

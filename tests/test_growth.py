@@ -14,7 +14,7 @@ from deliveryd.journal.base import OutboxRow
 from deliveryd.journal.journal import Journal
 from deliveryd.journal.reader import file_reader
 from deliveryd.journal.sql import account, open_work, outbox
-from deliveryd.journal.sql.open_work import left_behind
+from deliveryd.journal.sql.open_work import of_removed_providers
 from deliveryd.journal.sqlite import opening as sqlite_file
 from deliveryd.journal.sqlite.files import SLACK
 from deliveryd.journal.sqlite.journal import SqliteJournal, open_journal_file
@@ -170,7 +170,7 @@ async def test_what_was_left_at_removed_providers_is_counted_in_the_order_of_an_
     statements: list[str] = []
     async with open_journal_file(path) as journal:
         journal._db.set_trace_callback(statements.append)
-        assert left_behind(journal._db, ["sms"]) == []
+        assert of_removed_providers(journal._db, ["sms"]) == []
         journal._db.set_trace_callback(None)
         steps = plans_of(journal._db, statements)
     sorted_ = {statement for step, statement in steps if "TEMP B-TREE" in step}

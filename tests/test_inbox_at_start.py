@@ -9,7 +9,7 @@ import pytest
 from deliveryd.journal.base import MatchedReceipt
 from deliveryd.journal.place import JournalDatabase
 from deliveryd.journal.postgresql.connection import connect_to_write
-from deliveryd.journal.postgresql.inbox import READ_AT_ONCE
+from deliveryd.journal.postgresql.inbox import ROWS_AT_ONCE
 from deliveryd.journal.postgresql.lease import fence, live_workers
 from deliveryd.journal.postgresql.opening import open_shared_journal
 from deliveryd.model import ProgressReport
@@ -66,7 +66,7 @@ async def test_all_reports_that_waited_for_a_start_count_before_it_however_many_
         await bring_in_doubt(dead, 1)
         async with open_shared_journal(source, blocking=inline) as other:
             await other.recover(NOW, ["sms"])
-            for _ in range(READ_AT_ONCE):
+            for _ in range(ROWS_AT_ONCE):
                 await other.receive([ProgressReport("sms", "p2", "enroute", NOW)])
             assert [each.result for each in await other.receive([echoed_receipt("1", "")])] == ["forwarded"]
         with connect_to_write(source, 9) as db:

@@ -14,7 +14,7 @@ from deliveryd.journal.orders import Action, Decided, ItemKind
 from deliveryd.journal.place import JournalDatabase
 from deliveryd.journal.postgresql import inbox
 from deliveryd.journal.postgresql import journal as shared_journal
-from deliveryd.journal.postgresql.inbox import READ_AT_ONCE
+from deliveryd.journal.postgresql.inbox import ROWS_AT_ONCE
 from deliveryd.journal.postgresql.journal import ANSWERS_KEPT, FORWARDED, SWEPT_EVERY, SWEPT_FOR
 from deliveryd.journal.postgresql.opening import open_shared_journal
 from deliveryd.model import (
@@ -361,7 +361,7 @@ async def test_a_reports_inbox_goes_on_with_its_log_when_that_is_taken_over(sour
         await sound(source)
 
 
-@pytest.mark.parametrize(("rows", "reports"), [(READ_AT_ONCE + 1, 1), (12, 250)])
+@pytest.mark.parametrize(("rows", "reports"), [(ROWS_AT_ONCE + 1, 1), (12, 250)])
 async def test_of_many_reports_a_look_reads_some_and_says_that_there_may_be_more(
     source: JournalDatabase, rows: int, reports: int
 ) -> None:
@@ -851,7 +851,7 @@ async def test_an_id_that_is_handed_out_again_is_reported_before_it_may_be_forgo
     async with two_workers(source) as (one, other):
         await failed(one)
         await deliver_to_sent(one, 8)
-        for id_ in [*[8] * READ_AT_ONCE, 7]:
+        for id_ in [*[8] * ROWS_AT_ONCE, 7]:
             assert not await other.take([sample_message(id_)], [], NOW)
         assert (await decide_on(one, Action.FORGET, ItemKind.MESSAGE, 7)).skipped
         assert query(source, WAITING_ROWS) == [(0,)]

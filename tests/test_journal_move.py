@@ -670,7 +670,7 @@ move.move_journal(*(places if way == "there" else places[::-1]), 1, lambda _prog
     [
         ("there", "fill_database", "source"),
         ("there", "begin_move", "source"),
-        ("there", "mark_moved", "source"),
+        ("there", "mark_file_moved", "source"),
         ("there", "end_move", None),
         ("there", "_commit_or", None),
         ("there", "_commit_or after", "target"),
@@ -678,7 +678,7 @@ move.move_journal(*(places if way == "there" else places[::-1]), 1, lambda _prog
         ("back", "sync_file", "source"),
         ("back", "_commit_or", "source"),
         ("back", "_commit_or after", None),
-        ("back", "unmark_moved", None),
+        ("back", "unmark_file_moved", None),
     ],
 )
 async def test_a_move_that_is_killed_leaves_one_journal_in_use_or_none_and_can_be_repeated(

@@ -32,7 +32,7 @@ from support.postgres import new_database
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
-FRAGMENTS = {"audit._UNACCEPTED", "provider_ids.SENT", "receipt_bulk.SENT"}
+FRAGMENTS = {"audit._UNACCEPTED", "provider_ids.SENT_ROWS", "receipt_bulk.SENT_ROWS"}
 """What begins like a statement, and is part of others."""
 
 STATEMENT = re.compile(r"\s*(SELECT|INSERT|UPDATE|DELETE|WITH) ")

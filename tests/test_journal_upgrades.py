@@ -1,6 +1,6 @@
 """The journal's format: upgraded in one transaction, and refused where it is unknown.
 
-There is no upgrade yet. These tests append their own to a copy of `UPGRADES`.
+There is no upgrade yet. These tests append their own to a copy of `FILE_UPGRADES`.
 """
 
 from __future__ import annotations
@@ -17,30 +17,30 @@ import pytest
 
 from deliveryd.errors import JournalError
 from deliveryd.journal.reader import file_reader
-from deliveryd.journal.sqlite.format import check_header, check_latest, check_supported, prepare_schema
+from deliveryd.journal.sqlite.format import check_header, check_latest, check_supported, prepare_file
 from deliveryd.journal.sqlite.journal import open_journal_file
-from deliveryd.journal.sqlite.upgrades import UPGRADES, latest_format
+from deliveryd.journal.sqlite.upgrades import FILE_UPGRADES, latest_format
 from deliveryd.model import QueuedMessage
 
 pytestmark = pytest.mark.anyio
 
 NOW = 1_700_000_000_000_000
 
-LATEST = latest_format(UPGRADES)
+LATEST = latest_format(FILE_UPGRADES)
 NEXT = LATEST + 1
 PRIORITY = "ALTER TABLE message ADD COLUMN priority INTEGER; UPDATE message SET priority = id * 10"
-WITH_PRIORITY = (*UPGRADES, PRIORITY)
+WITH_PRIORITY = (*FILE_UPGRADES, PRIORITY)
 FILLED = f"{PRIORITY}; CREATE TABLE filler AS SELECT zeroblob(8000000)"
 """More than SQLite's cache holds, so that a part of the transaction is in the log before it is committed."""
 
 CRASHING_PROCESS = """
 import os, signal, sqlite3, sys
-from deliveryd.journal.sqlite.format import prepare_schema
-from deliveryd.journal.sqlite.upgrades import UPGRADES
+from deliveryd.journal.sqlite.format import prepare_file
+from deliveryd.journal.sqlite.upgrades import FILE_UPGRADES
 
 db = sqlite3.connect(sys.argv[1], isolation_level=None)
 db.create_function("crash", 0, lambda: os.kill(os.getpid(), signal.SIGKILL))
-prepare_schema(db, (*UPGRADES, sys.argv[2] + "; SELECT crash()"))
+prepare_file(db, (*FILE_UPGRADES, sys.argv[2] + "; SELECT crash()"))
 """
 
 
@@ -56,7 +56,7 @@ async def path(tmp_path: Path) -> Path:
 def upgraded(path: Path, upgrades: Sequence[str]) -> None:
     check_header(path, upgrades)
     with closing(sqlite3.connect(path, isolation_level=None)) as db:
-        prepare_schema(db, upgrades)
+        prepare_file(db, upgrades)
         check_latest(db, upgrades)
 
 
@@ -74,7 +74,7 @@ def version_of(path: Path) -> object:
 
 
 async def test_the_first_release_has_format_1(path: Path) -> None:
-    assert (version_of(path), UPGRADES) == (1, ())
+    assert (version_of(path), FILE_UPGRADES) == (1, ())
 
 
 async def test_an_upgrade_changes_the_tables_and_keeps_what_is_in_them(path: Path) -> None:
@@ -91,13 +91,13 @@ async def test_several_upgrades_are_applied_in_their_order(path: Path) -> None:
 
 async def test_an_upgrade_is_applied_once(path: Path) -> None:
     for _ in range(2):
-        upgraded(path, (*UPGRADES, "UPDATE message SET tries = tries + 1"))
+        upgraded(path, (*FILE_UPGRADES, "UPDATE message SET tries = tries + 1"))
     assert query(path, "SELECT tries FROM message") == [(1,)]
 
 
 async def test_a_new_journal_has_the_latest_format_without_any_upgrade(tmp_path: Path) -> None:
     path = tmp_path / "journal.db"
-    upgraded(path, (*UPGRADES, "this is no SQL"))
+    upgraded(path, (*FILE_UPGRADES, "this is no SQL"))
     assert version_of(path) == NEXT
 
 
@@ -166,5 +166,5 @@ async def test_a_foreign_database_is_refused_whatever_its_version(tmp_path: Path
     with pytest.raises(JournalError, match="no journal of deliveryd"):
         upgraded(path, WITH_PRIORITY)
     with closing(sqlite3.connect(path)) as db, pytest.raises(JournalError, match="no journal of deliveryd"):
-        prepare_schema(db, WITH_PRIORITY)
+        prepare_file(db, WITH_PRIORITY)
     assert read(path) == before

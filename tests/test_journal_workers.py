@@ -276,7 +276,7 @@ async def test_the_name_of_the_worker_that_has_a_log_or_had_it_last_is_told_with
             await deliver_to_sent(ended, 1, "p1")
         await other.follow(NOW, SMS)
         (life,) = await anyio.to_thread.run_sync(database_reader(source).lives, [1])
-        assert [event.worker for event in life.events] == [own_name()] * 2
+        assert [event.worker for event in life.events] == [f"{own_name()} (2)"] * 2  # of two in one process
 
 
 async def test_of_two_that_take_over_a_log_one_has_it_and_after_its_end_the_other(

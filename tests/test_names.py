@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import deliveryd
@@ -17,10 +17,6 @@ SHARED = {
     "main": "the entry points: of the package and of the command line",
 }
 """Names that more than one module may define, each with its reason."""
-
-
-SECOND_JOURNAL = "journal/postgresql/"
-"""Does the same for another database, and calls it the same: one name beside one of `journal/` is meant."""
 
 
 def defined_in(module: ast.Module) -> Iterator[str]:
@@ -50,14 +46,7 @@ def shared_names(modules: Mapping[str, str]) -> Mapping[str, list[str]]:
     for module, source in modules.items():
         for name in set(defined_in(ast.parse(source))):
             found.setdefault(name, []).append(module)
-    return {name: where for name, where in sorted(found.items()) if len(where) > 1 and not _mirrored(where)}
-
-
-def _mirrored(where: Collection[str]) -> bool:
-    """Whether these are a module of one journal and one of the other."""
-    second = [module for module in where if module.startswith(SECOND_JOURNAL)]
-    first = [module for module in where if module.startswith("journal/") and module not in second]
-    return len(where) == 2 and len(first) == len(second) == 1
+    return {name: where for name, where in sorted(found.items()) if len(where) > 1}
 
 
 def test_no_name_is_defined_in_two_modules() -> None:
@@ -66,13 +55,6 @@ def test_no_name_is_defined_in_two_modules() -> None:
         for path in sorted(SOURCE.rglob("*.py"))
     }
     assert {name: where for name, where in shared_names(modules).items() if name not in SHARED} == {}
-
-
-def test_one_name_of_each_journal_is_meant_and_two_of_one_are_not() -> None:
-    modules = {"journal/outbox.py": "AT = 1", "journal/postgresql/outbox.py": "AT = 1"}
-    assert shared_names(modules) == {}
-    more = modules | {"journal/postgresql/other.py": "AT = 1"}
-    assert shared_names(more) == {"AT": [*modules, "journal/postgresql/other.py"]}
 
 
 def test_all_kinds_of_definitions_are_found() -> None:

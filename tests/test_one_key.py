@@ -45,15 +45,16 @@ def test_a_provider_that_took_a_message_before_it_answered_badly_gives_it_to_its
 
 
 def test_a_repeat_has_the_same_body_though_the_customers_name_and_number_changed(world: World) -> None:
-    """While the provider's address and what proves who sends may be mended in between."""
+    """While what proves who sends may be mended in between."""
     world.change("retry = {", 'on_in_doubt = "hold"\nretry = {')
     world.state.fail("provider.sms", ApplyThenHangUp())
     world.state.enqueue(message(1))
     assert world.start("--until-idle").wait(PATIENCE) == 1
     world.customers([{"id": 1, "name": "Beth", "phone": "+15550199"}])
-    world.change('/sms"\n', '/sms?mended=yes"\n')
+    world.change('/sms"\n', '/sms"\nheaders = { X-Mended = "yes" }\n')
     world.change('on_in_doubt = "hold"', 'on_in_doubt = "resend"')
     world.run_until_idle()
     first, repeat = world.state.received
-    assert repeat.payload == {**first.payload, "mended": "yes"}
+    assert repeat.payload == first.payload
+    assert repeat.headers["x-mended"] == "yes"
     assert (repeat.idempotency_key, repeat.duplicate_of) == (first.idempotency_key, first.seq)

@@ -88,7 +88,7 @@ def install(watch: Watch) -> None:
     _note(transaction, lease, "fence", Beside.FENCE, bool)
     _note(transaction, logs, "take_over", Beside.TAKE_OVER, bool)
     _note(transaction, logs, "give_back", Beside.GIVE_BACK_LOG, bool)
-    _note(transaction, inbox, "put", Beside.HAND_OVER, bool)
+    _note(transaction, inbox, "put_in", Beside.HAND_OVER, bool)
     _note(transaction, inbox, "read_inbox", Beside.READ_INBOX, bool)
     _note(transaction, Matching, "match_again", Beside.MATCH_AGAIN, lambda effect: effect is not None)
     for place, name in ((opening, "begin_work"), (commits, "release_lease")):

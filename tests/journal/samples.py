@@ -28,7 +28,7 @@ DAYS_LATER = NOW + 3 * 86_400 * ONE_SECOND
 
 
 def sample_message(id_: int, **variables: str) -> QueuedMessage:
-    return QueuedMessage(id_, id_ * 10, id_ * 100, variables)
+    return QueuedMessage(id_, id_ % 10**15 * 10, id_ % 10**15 * 100, variables)
 
 
 def sample_entry(id_: int, **progress: Any) -> Entry:

@@ -20,7 +20,7 @@ from deliveryd.delivery.verdicts import VerdictHandler
 from deliveryd.journal.base import Recovery
 from deliveryd.journal.sql import account, recovery
 from deliveryd.journal.sql.db import Db
-from deliveryd.journal.sql.operations import Operations, Taken
+from deliveryd.journal.sql.operations import Operations, TakenBatch
 from deliveryd.model import Customer, Entry, Transition, WallClock
 from deliveryd.network import deadline
 from deliveryd.rendering import template
@@ -85,7 +85,7 @@ def repeats_sent_again(patch: Patch) -> None:
     """A message id that the queue hands out again is taken for new."""
     take = Operations.take
 
-    def take_again(self: Operations, db: Db, *batch: Any) -> Taken:
+    def take_again(self: Operations, db: Db, *batch: Any) -> TakenBatch:
         taken = take(self, db, *batch)
         new = dict(taken.new)
         for message in batch[0]:
@@ -108,7 +108,7 @@ def dequeued_not_awaited(patch: Patch) -> None:
     """A message is sent as soon as it is in the journal."""
     record_batch, take = Operations.take, Recorder.take
 
-    def record_as_ready(self: Operations, db: Db, *batch: Any) -> Taken:
+    def record_as_ready(self: Operations, db: Db, *batch: Any) -> TakenBatch:
         taken = record_batch(self, db, *batch)
         db.execute("UPDATE message SET state = ? WHERE state = ?", (State.READY, State.TAKEN))
         return taken

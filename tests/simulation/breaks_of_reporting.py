@@ -134,7 +134,7 @@ def receipt_with_a_name_taken_for_known(patch: Patch) -> None:
     patch.setattr(
         receipt_match,
         "_is_repeated",
-        lambda db, receipt, _, kept: repeated(db, receipt._replace(reference=None), None, kept),
+        lambda db, receipt, tried, kept: repeated(db, receipt, tried, [True] * len(kept)),
     )
 
 

@@ -10,7 +10,7 @@ import pytest
 from deliveryd.journal.base import FromOthers, Recovery
 from deliveryd.journal.orders import Effect
 from deliveryd.journal.postgresql import lease, logs
-from deliveryd.journal.postgresql.inbox import Kind
+from deliveryd.journal.postgresql.inbox import InboxKind
 from deliveryd.journal.postgresql.journal import PostgresqlJournal
 from deliveryd.journal.sql import operations
 from deliveryd.journal.sql.db import Db
@@ -66,7 +66,7 @@ def receipts_matched_once(patch: Patch) -> None:
 
 def reports_for_others_lost(patch: Patch) -> None:
     """What lies in an inbox about reports is deleted and not carried out."""
-    _ignoring(patch, Kind.REPORTS)
+    _ignoring(patch, InboxKind.REPORTS)
 
 
 def pauses_kept_to_oneself(patch: Patch) -> None:
@@ -79,10 +79,12 @@ def pauses_kept_to_oneself(patch: Patch) -> None:
     patch.setattr(PostgresqlJournal, "follow", follow)
 
 
-def _ignoring(patch: Patch, kind: Kind) -> None:
+def _ignoring(patch: Patch, kind: InboxKind) -> None:
     usual = PostgresqlJournal._carry_out
 
-    def carry_out(self: PostgresqlJournal, db: Any, log: Any, each: Kind, *rest: Any) -> Sequence[Effect]:
+    def carry_out(
+        self: PostgresqlJournal, db: Any, log: Any, each: InboxKind, *rest: Any
+    ) -> Sequence[Effect]:
         return () if each is kind else usual(self, db, log, each, *rest)
 
     patch.setattr(PostgresqlJournal, "_carry_out", carry_out)

@@ -14,7 +14,7 @@ from deliveryd.journal.opening import JournalTerms, open_journal
 from deliveryd.journal.orders import ItemKind
 from deliveryd.journal.place import JournalFile
 from deliveryd.journal.reader import Reader, file_reader
-from deliveryd.journal.sqlite.format import prepare_schema
+from deliveryd.journal.sqlite.format import prepare_file
 from deliveryd.journal.sqlite.journal import open_journal_file
 from deliveryd.runtime.threads import Blocking, inline
 from simulation.disk import SMALL_PAGE, FileDisk
@@ -138,6 +138,6 @@ def _empty_journal(page: int) -> bytes:
         path = Path(folder) / JOURNAL
         with closing(sqlite3.connect(path, isolation_level=None)) as db:
             db.execute(f"PRAGMA page_size = {page}")
-            prepare_schema(db)
+            prepare_file(db)
             db.execute("PRAGMA journal_mode = WAL")
         return path.read_bytes()

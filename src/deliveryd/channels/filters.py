@@ -13,7 +13,7 @@ from deliveryd.model import SECOND
 
 UNREADABLE_PHONE = "the phone number can't be read"
 
-Kind = Literal["text", "instant", "seconds", "number"]
+ValueKind = Literal["text", "instant", "seconds", "number"]
 """What a value is: text, an instant in microseconds, a length of time in seconds, or any other number."""
 
 
@@ -28,7 +28,7 @@ class Filter(NamedTuple):
     """What a filter does to one kind of values, and what the result is."""
 
     step: FilterStep
-    result: Kind
+    result: ValueKind
 
 
 _NO_DIGIT = re.compile(r"[^0-9]+")
@@ -68,7 +68,7 @@ def _minutes(value: str | int) -> int:
 PHONE = "e164"
 """The filter that reads a phone number: it depends on the provider's `country`."""
 
-FILTERS: Mapping[str, Mapping[Kind, Filter]] = {
+FILTERS: Mapping[str, Mapping[ValueKind, Filter]] = {
     "digits": {"text": Filter(_digits, "text"), "number": Filter(_digits, "text")},
     "base64": {"text": Filter(_base64, "text"), "number": Filter(_base64, "text")},
     "uuid": {"text": Filter(_uuid, "text"), "number": Filter(_uuid, "text")},
@@ -81,7 +81,7 @@ FILTERS: Mapping[str, Mapping[Kind, Filter]] = {
 FILTER_NAMES = (PHONE, *FILTERS)
 
 
-def kind_after(kind: Kind, filter_: str) -> Kind | None:
+def kind_after(kind: ValueKind, filter_: str) -> ValueKind | None:
     """Return what a value of this kind is after a filter; None: the filter doesn't apply to it."""
     if filter_ == PHONE:
         return "text" if kind == "text" else None

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from deliveryd.channels.filters import FILTER_NAMES, Kind, kind_after
+from deliveryd.channels.filters import FILTER_NAMES, ValueKind, kind_after
 from deliveryd.options.suggestion import closest, suggestion
 
 
@@ -29,7 +29,7 @@ class Name(NamedTuple):
 
 ROOTS = ("message", "settings", "customer", "content", "variables", "receipt", "secret")
 
-COMPUTED_FIELDS: Mapping[str, Kind] = {"coding": "text", "parts": "number"}
+COMPUTED_FIELDS: Mapping[str, ValueKind] = {"coding": "text", "parts": "number"}
 """Fields of the block `sms` that are computed from its text."""
 
 BLOCK_FIELDS: Mapping[str, frozenset[str]] = {
@@ -43,7 +43,7 @@ BLOCK_FIELDS: Mapping[str, frozenset[str]] = {
 }
 """The fields of rendered blocks (interface 2.2), and those that rendering and mappings add."""
 
-FIXED_FIELDS: Mapping[str, Mapping[str, Kind]] = {
+FIXED_FIELDS: Mapping[str, Mapping[str, ValueKind]] = {
     "message": {
         "id": "number",
         "settingsId": "number",
@@ -109,7 +109,7 @@ def is_known_later(name: Name) -> bool:
     return name[:2] == ("message", "providerId")
 
 
-def placeholder_kind(name: Name) -> Kind:
+def placeholder_kind(name: Name) -> ValueKind:
     """Return what the value of a known placeholder is, before its filters."""
     if name.root == "content":
         return COMPUTED_FIELDS.get(name.field, "text")
@@ -151,7 +151,7 @@ def _name_problem(name: Name, secrets: Mapping[str, object]) -> str | None:
 
 
 def _filter_problem(name: Name) -> str | None:
-    kind: Kind | None = placeholder_kind(name)
+    kind: ValueKind | None = placeholder_kind(name)
     for filter_ in name.filters:
         if filter_ not in FILTER_NAMES:
             there_are = suggestion(filter_, FILTER_NAMES) or f"; there are {', '.join(FILTER_NAMES)}"

@@ -20,27 +20,27 @@ COMMIT_LINGER = 0.002
 """Seconds that a commit waits for more operations: the fewer commits, the less each message costs."""
 
 T = TypeVar("T")
-Db = TypeVar("Db")
+_Db = TypeVar("_Db")
 
 
-class PendingOperation(Generic[Db, T]):
+class PendingOperation(Generic[_Db, T]):
     """An operation that waits for its commit."""
 
     __slots__ = ("done", "error", "operation", "result")
 
-    def __init__(self, operation: Callable[[Db], T]) -> None:
+    def __init__(self, operation: Callable[[_Db], T]) -> None:
         self.operation = operation
         self.done = anyio.Event()
         self.result: T
         self.error: Exception | None = None
 
 
-class GroupCommit(ABC, Generic[Db]):
+class GroupCommit(ABC, Generic[_Db]):
     """Operations of one journal, and the loop that commits them."""
 
     def __init__(self, write: Blocking) -> None:
         self._write_in = write
-        self._waiting: list[PendingOperation[Db, Any]] = []
+        self._waiting: list[PendingOperation[_Db, Any]] = []
         self._wake = anyio.Event()
         self._closing = False
         self._short_of_room = 0
@@ -49,7 +49,7 @@ class GroupCommit(ABC, Generic[Db]):
         self._broken: JournalError | None = None
 
     @abstractmethod
-    async def _settle(self, batch: Sequence[PendingOperation[Db, Any]]) -> None:
+    async def _settle(self, batch: Sequence[PendingOperation[_Db, Any]]) -> None:
         """Run operations in one transaction; where one of them fails, each in a transaction of its own.
 
         Thus a failing operation takes back all that it did itself, and nothing of the others.
@@ -80,7 +80,7 @@ class GroupCommit(ABC, Generic[Db]):
         """Whether what waits does so for a database that can't be reached."""
         return self._unreachable and self._short_of_room > 0
 
-    async def _commit(self, operation: Callable[[Db], T]) -> T:
+    async def _commit(self, operation: Callable[[_Db], T]) -> T:
         """Commit an operation, however long it takes until the disk has room for it."""
         try:
             return await self._try(operation)
@@ -117,7 +117,7 @@ class GroupCommit(ABC, Generic[Db]):
             else:
                 log(Event.JOURNAL_FULL)
 
-    async def _try(self, operation: Callable[[Db], T]) -> T:
+    async def _try(self, operation: Callable[[_Db], T]) -> T:
         """Commit an operation; raises JournalFull when there is no room for it."""
         if self._broken is not None:
             raise self._broken
@@ -132,7 +132,7 @@ class GroupCommit(ABC, Generic[Db]):
         return request.result
 
     async def _commit_what_waits(self) -> None:
-        batch: list[PendingOperation[Db, Any]] = []
+        batch: list[PendingOperation[_Db, Any]] = []
         try:
             while self._waiting or not self._closing:
                 await self._roused()

@@ -437,7 +437,7 @@ class Journal(GroupCommit[Db]):
                     deadlines.pass_deadlines(db, added, at, providers, limit, emptied=self._terms.emptied)
                 )
                 new += [log] if log.is_new else []
-            return deadlines.of_all_logs(found), new
+            return deadlines.passed_in_logs(found), new
 
         passed, new = await self._commit(pass_all)
         for log in new:
@@ -481,7 +481,7 @@ class Journal(GroupCommit[Db]):
         Those that are paused stay so.
         """
         return await self._commit(
-            lambda db: recovery.of_all_logs(
+            lambda db: recovery.left_in_logs(
                 [self._recover(db, log, now, providers) for log in self._each(db)]
             )._replace(pauses=pauses.pauses(db), down_since=own_values.down_since(db))
         )

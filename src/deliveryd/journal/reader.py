@@ -21,7 +21,7 @@ from deliveryd.journal.rows import IDS, to_json
 from deliveryd.journal.selection import FoundMessage, Page, Selection, found_of_row, of_reason
 from deliveryd.journal.sql.audit import audit_journal
 from deliveryd.journal.sql.beginnings import MAY_HAVE_ARRIVED
-from deliveryd.journal.sql.db import Db, Read
+from deliveryd.journal.sql.db import Db, InReadTransaction
 from deliveryd.journal.sql.dead_letters import read_dead_letter, read_dead_letters, read_in_doubt
 from deliveryd.journal.sql.history import Life, life_of
 from deliveryd.journal.sql.obstacles import (
@@ -29,7 +29,7 @@ from deliveryd.journal.sql.obstacles import (
     obstacle_to_erasure,
     obstacle_to_forgetting,
 )
-from deliveryd.journal.sql.open_work import left_behind
+from deliveryd.journal.sql.open_work import of_removed_providers
 from deliveryd.journal.sql.overdue import read_overdue
 from deliveryd.journal.sql.pauses import known_ids, paused_messages
 from deliveryd.journal.sql.personal_data import PersonalData, find_personal_data
@@ -143,7 +143,7 @@ class Reader:
 
     def __init__(
         self,
-        read: Read,
+        read: InReadTransaction,
         *,
         look_at: Callable[[Db, int], str | None] = _stays_here,
         check_store: Callable[[Db], None] = lambda _db: None,
@@ -206,7 +206,7 @@ class Reader:
 
     def left_behind(self, providers: Collection[str]) -> Sequence[LeftBehind]:
         """Return what belongs to providers other than these, in the order of their names."""
-        return self._read(lambda db: left_behind(db, providers))
+        return self._read(lambda db: of_removed_providers(db, providers))
 
     def pauses(self) -> Sequence[PausedMessages]:
         """Return all pauses with how many messages wait for each, the oldest first."""

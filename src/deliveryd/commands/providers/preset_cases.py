@@ -19,7 +19,7 @@ def _list(value: object) -> object:
     return [value] if isinstance(value, str) else value
 
 
-Rows = Annotated[list[Annotated[str, Field(pattern=r"^[0-9]+(/[0-9]+)?$")]], BeforeValidator(_list)]
+CaseRows = Annotated[list[Annotated[str, Field(pattern=r"^[0-9]+(/[0-9]+)?$")]], BeforeValidator(_list)]
 _Secrets = dict[str, Annotated[list[str], BeforeValidator(_list)]]
 _Verdict = Literal["accepted", "refused", "stopped", "try_again", "in_doubt", "misconfigured"]
 
@@ -73,7 +73,7 @@ class ExpectedRequest(CaseBody):
 class Named(_CaseTable):
     """What every case has."""
 
-    row: Rows = Field([], description="rows of the fact sheet that it shows; of the package's presets")
+    row: CaseRows = Field([], description="rows of the fact sheet that it shows; of the package's presets")
     says: str = Field("", description="what the case shows, for the output")
 
 
@@ -159,7 +159,7 @@ class SignatureCase(Named, CaseBody):
 class Skipped(_CaseTable):
     """A row of the fact sheet that no case shows."""
 
-    row: Rows = Field(description="the row or rows")
+    row: CaseRows = Field(description="the row or rows")
     reason: Annotated[str, Field(min_length=10)] = Field(description="why there is no case")
 
 

@@ -43,7 +43,13 @@ from deliveryd.journal.sql.schema import was_moved
 from deliveryd.journal.sqlite.connection import connect_file
 from deliveryd.journal.sqlite.damage import unusable
 from deliveryd.journal.sqlite.files import make_file, sync_file
-from deliveryd.journal.sqlite.format import mark_moved, moved_by, moved_to, prepare_schema, unmark_moved
+from deliveryd.journal.sqlite.format import (
+    file_moved_by,
+    mark_file_moved,
+    moved_to,
+    prepare_file,
+    unmark_file_moved,
+)
 from deliveryd.journal.sqlite.lock import exclusive_journal
 from deliveryd.journal.sqlite.opening import checked, open_database
 from deliveryd.model import format_instant
@@ -88,7 +94,7 @@ def reopen_journal(place: JournalPlace) -> bool:
     if isinstance(place, JournalFile):
         _insist_on_a_file(place)
         with exclusive_journal(place.path):
-            return checked(place.path, lambda: unmark_moved(place.path))
+            return checked(place.path, lambda: unmark_file_moved(place.path))
     with _database(place) as db, _translated(), db.transaction():
         tables.lock_schema(db)
         return move_marks.unmark_moved(db)
@@ -100,8 +106,8 @@ def _to_database(source: JournalFile, target: JournalDatabase, now: int, watch: 
         db.execute("BEGIN")
         tables.lock_schema(db)
         token = move_marks.unfinished_move(db)
-        if token is not None and checked(source.path, lambda: moved_by(source.path)) == token:
-            checked(source.path, lambda: unmark_moved(source.path))
+        if token is not None and checked(source.path, lambda: file_moved_by(source.path)) == token:
+            checked(source.path, lambda: unmark_file_moved(source.path))
         _refuse_moved(source)
         with closing(open_database(source.path)) as file:
             _prepare_empty(db)
@@ -114,9 +120,9 @@ def _to_database(source: JournalFile, target: JournalDatabase, now: int, watch: 
                 token = _new_token()
                 with _database(target) as beside:
                     move_marks.begin_move(beside, token)
-            mark_moved(file, token, f"{target.name} at {format_instant(now)}")
+            mark_file_moved(file, token, f"{target.name} at {format_instant(now)}")
         move_marks.end_move(db)
-        _commit_or(db, lambda: unmark_moved(source.path))
+        _commit_or(db, lambda: unmark_file_moved(source.path))
         return after
 
 
@@ -143,18 +149,18 @@ def _to_file(
             where = f"{target.name} of {socket.gethostname()} at {format_instant(now)}"
             move_marks.mark_moved(db, token, where)
             _commit_or(db, target.path.unlink)
-        checked(target.path, lambda: unmark_moved(target.path))
+        checked(target.path, lambda: unmark_file_moved(target.path))
     return found[0]
 
 
 def _finished(target: JournalFile, db: Connected) -> Account:
     """Finish a move that broke off when the database was marked already. Raises JournalUnusable."""
-    token = checked(target.path, lambda: moved_by(target.path))
+    token = checked(target.path, lambda: file_moved_by(target.path))
     with _translated():
         if token is None or token != move_marks.moved_by(db):
             tables.writable_format(db)  # raises where the journal was moved already, perhaps into this file
             raise JournalUnusable(f"{target.path} isn't empty: name a file that doesn't exist")
-    checked(target.path, lambda: unmark_moved(target.path))
+    checked(target.path, lambda: unmark_file_moved(target.path))
     with closing(open_database(target.path)) as file:
         return account(file)
 
@@ -181,13 +187,13 @@ def _fill(path: str, db: Connected, token: str, watch: Watch) -> Account:
     with closing(connect_file(path)) as file:
         file.execute("PRAGMA journal_mode = OFF")  # nobody knows of it until it is whole
         file.execute("PRAGMA synchronous = OFF")
-        prepare_schema(file)
+        prepare_file(file)
         file.execute("BEGIN")
         fill_file(db, file, watch)
         file.execute("COMMIT")
         before, after = account(Database(db)), account(file)
         _agree(before, after)
-        mark_moved(file, token)
+        mark_file_moved(file, token)
     sync_file(path)
     return after
 

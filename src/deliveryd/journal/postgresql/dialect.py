@@ -31,7 +31,7 @@ _INSERT = re.compile(
 _COMPARED = re.compile(r"\w+ = \$(\d+)")
 
 
-class Prepared(NamedTuple):
+class PreparedStatement(NamedTuple):
     """A statement with psycopg's marks; `places`: each one's value, and whether it is a JSON array."""
 
     text: bytes
@@ -57,7 +57,7 @@ class SeveralRows(NamedTuple):
 
 
 @cache
-def prepared(sql: str) -> Prepared:
+def prepared(sql: str) -> PreparedStatement:
     """Return a statement of sqlite3's as one of psycopg's; a set of ids or words is an array there."""
     places: list[tuple[int, bool]] = []
 
@@ -73,7 +73,7 @@ def prepared(sql: str) -> Prepared:
             return f"unnest(%s::text[]){found['alias'] or ' AS given'}(value)"
         return "%s"
 
-    return Prepared(_WORDS.sub(replaced, _JOINED.sub(_LATERAL, sql)).encode(), places)
+    return PreparedStatement(_WORDS.sub(replaced, _JOINED.sub(_LATERAL, sql)).encode(), places)
 
 
 @cache

@@ -24,17 +24,17 @@ from deliveryd.model import (
     SharedReceipt,
 )
 
-READ_AT_ONCE = 200
+ROWS_AT_ONCE = 200
 """Rows that one look reads at most."""
 
-MOST_REPORTS = 2000
+REPORTS_AT_ONCE = 2000
 """Reports after which it reads no further row: a commit of many more would take too long."""
 
 _PUT = "INSERT INTO main.inbox (log, kind, body) VALUES (%s, %s, %s) RETURNING seq"
 _READ = f"""
 SELECT seq, log, kind, body FROM main.inbox WHERE log = ANY(%s::int8[]) AND answer IS NULL
     AND kind = ANY(%s)
-ORDER BY seq LIMIT {READ_AT_ONCE}
+ORDER BY seq LIMIT {ROWS_AT_ONCE}
 """
 _ANSWERS = "SELECT seq, answer FROM main.inbox WHERE seq = ANY(%s::int8[]) AND answer IS NOT NULL"
 _DELETE = "DELETE FROM main.inbox WHERE seq = ANY(%s::int8[])"
@@ -47,7 +47,7 @@ _REPORTS: Mapping[str, type[Receipt | ProgressReport]] = {
 }
 
 
-class Kind(StrEnum):
+class InboxKind(StrEnum):
     """What a row is."""
 
     REPORTS = "reports"
@@ -61,7 +61,7 @@ class InboxRow(NamedTuple):
 
     seq: int
     log: int
-    kind: Kind
+    kind: InboxKind
     body: Any
 
 
@@ -72,29 +72,29 @@ class HandedOrder(NamedTuple):
     at: int
 
 
-def put(db: Connected, log: int, kind: Kind, body: object) -> int:
+def put_in(db: Connected, log: int, kind: InboxKind, body: object) -> int:
     """Put a row into the inbox of a log; return its number."""
     (seq,) = db.execute(_PUT, (log, kind.value, to_json(body))).fetchone() or (0,)
     return int(seq)
 
 
 def read_inbox(
-    db: Connected, logs: Collection[int], kinds: Collection[Kind] = tuple(Kind)
+    db: Connected, logs: Collection[int], kinds: Collection[InboxKind] = tuple(InboxKind)
 ) -> Sequence[InboxRow]:
     """Return the oldest rows of these kinds for these logs."""
     rows = db.execute(_READ, (list(logs), [kind.value for kind in kinds])).fetchall()
-    found = [InboxRow(seq, log, Kind(kind), json.loads(body)) for seq, log, kind, body in rows]
+    found = [InboxRow(seq, log, InboxKind(kind), json.loads(body)) for seq, log, kind, body in rows]
     before = accumulate(map(_reports_in, found), initial=0)
-    return [row for row, reports in zip(found, before, strict=False) if reports < MOST_REPORTS]
+    return [row for row, reports in zip(found, before, strict=False) if reports < REPORTS_AT_ONCE]
 
 
 def is_full(rows: Sequence[InboxRow]) -> bool:
     """Whether these are as many as one look reads, so that there may be more."""
-    return len(rows) >= READ_AT_ONCE or sum(map(_reports_in, rows)) >= MOST_REPORTS
+    return len(rows) >= ROWS_AT_ONCE or sum(map(_reports_in, rows)) >= REPORTS_AT_ONCE
 
 
 def _reports_in(row: InboxRow) -> int:
-    return len(row.body) if row.kind is Kind.REPORTS else 0
+    return len(row.body) if row.kind is InboxKind.REPORTS else 0
 
 
 def delete(db: Connected, seqs: Collection[int]) -> None:

@@ -43,7 +43,7 @@ from deliveryd.journal.postgresql.commits import (
 from deliveryd.journal.postgresql.connection import Connected
 from deliveryd.journal.postgresql.database import Database
 from deliveryd.journal.postgresql.following import Counting, changed_stops, read_versions
-from deliveryd.journal.postgresql.inbox import HandedOrder, InboxRow, Kind
+from deliveryd.journal.postgresql.inbox import HandedOrder, InboxKind, InboxRow
 from deliveryd.journal.postgresql.lease import Fenced, live_providers
 from deliveryd.journal.postgresql.logs import LogSeen
 from deliveryd.journal.postgresql.pacing import Pacing
@@ -230,7 +230,7 @@ class PostgresqlJournal(LeasedCommits):
                 db.enter(number)
                 report_again(db, log.outbox, group, at)
             else:
-                inbox.put(self._db, number, Kind.REPEATS, group)
+                inbox.put_in(self._db, number, InboxKind.REPEATS, group)
 
     # Delivery
 
@@ -290,7 +290,7 @@ class PostgresqlJournal(LeasedCommits):
             else:
                 found = _forwarded(mine)
                 if left := [each for each in mine if not isinstance(each, RecipientReport)]:
-                    inbox.put(self._db, number, Kind.REPORTS, inbox.of_reports(left))
+                    inbox.put_in(self._db, number, InboxKind.REPORTS, inbox.of_reports(left))
             matched |= dict(zip(places, found, strict=True))
         results = [matched[place] for place in range(len(reports))]
         self._named.update(
@@ -360,7 +360,7 @@ class PostgresqlJournal(LeasedCommits):
     def _recover(self, db: Db, log: Log, now: int, providers: Collection[str]) -> Recovery:
         """Reports in its inbox come first: what they settle isn't in doubt any more."""
         matched: list[MatchedReceipt] = []
-        while rows := inbox.read_inbox(self._db, [log.number], [Kind.REPORTS]):
+        while rows := inbox.read_inbox(self._db, [log.number], [InboxKind.REPORTS]):
             inbox.delete(self._db, [row.seq for row in rows])
             matched += _received(db, log, rows)
         found = super()._recover(db, log, now, providers)
@@ -442,7 +442,7 @@ class PostgresqlJournal(LeasedCommits):
                 self._away.pop(id_, None)  # in this thread, whose other commits add some
         versions = read_versions(connection)
         found = FromOthers(
-            recovery.of_all_logs(left)._replace(
+            recovery.left_in_logs(left)._replace(
                 ended=[EndedWorker(each.name, each.ended_in_order) for each, _ in taken]
             )
             if left
@@ -465,22 +465,22 @@ class PostgresqlJournal(LeasedCommits):
         for (number, kind), some in groupby(rows, key=lambda row: (row.log, row.kind)):
             db.enter(number)
             effects += self._carry_out(db, there[number], kind, list(some), now)
-        inbox.delete(self._db, [row.seq for row in rows if row.kind is not Kind.ORDER])
+        inbox.delete(self._db, [row.seq for row in rows if row.kind is not InboxKind.ORDER])
         return effects, inbox.is_full(rows)
 
     def _carry_out(
-        self, db: Db, log: Log, kind: Kind, rows: Sequence[InboxRow], now: int
+        self, db: Db, log: Log, kind: InboxKind, rows: Sequence[InboxRow], now: int
     ) -> Sequence[Effect]:
         """Do what rows of one kind say, in the log that is worked on."""
         match kind:
-            case Kind.REPORTS:
+            case InboxKind.REPORTS:
                 return [each.effect for each in _received(db, log, rows) if each.effect is not None]
-            case Kind.REPEATS:
+            case InboxKind.REPEATS:
                 report_again(db, log.outbox, [id_ for row in rows for id_ in row.body], now)
                 return [Effect(events=len(rows))]
-            case Kind.UNMATCHED:
+            case InboxKind.UNMATCHED:
                 return self._match_again(db, log, {seq for row in rows for seq in row.body}, now)
-            case Kind.ORDER:
+            case InboxKind.ORDER:
                 return [effect for row in rows for effect in self._answer(db, log, row, now)]
 
     def _answer(self, db: Db, log: Log, row: InboxRow, now: int) -> Sequence[Effect]:
@@ -516,7 +516,7 @@ class PostgresqlJournal(LeasedCommits):
                 db.enter(number)
                 effects += self._match_again(db, log, seqs, now)
             else:
-                inbox.put(self._db, number, Kind.UNMATCHED, seqs)
+                inbox.put_in(self._db, number, InboxKind.UNMATCHED, seqs)
         return effects
 
     # Orders
@@ -563,7 +563,7 @@ class PostgresqlJournal(LeasedCommits):
         }
         if others and hands_on:
             return Decided((), {}, ()), [
-                inbox.put(self._db, number, Kind.ORDER, inbox.of_order(each, at))
+                inbox.put_in(self._db, number, InboxKind.ORDER, inbox.of_order(each, at))
                 for number, each in others.items()
             ]
         skipped = {key: UNANSWERED for each in others.values() for key in each.keys}
@@ -593,9 +593,9 @@ class PostgresqlJournal(LeasedCommits):
         if given.order.verb in FORGETTING:
             hold_messages(self._db, given.order)
         effects: list[Effect] = []
-        while rows := inbox.read_inbox(self._db, [log.number], [Kind.REPEATS]):
+        while rows := inbox.read_inbox(self._db, [log.number], [InboxKind.REPEATS]):
             inbox.delete(self._db, [row.seq for row in rows])
-            effects += self._carry_out(db, log, Kind.REPEATS, rows, now)
+            effects += self._carry_out(db, log, InboxKind.REPEATS, rows, now)
         decided = log.orders.carry_out(db, given.order, given.at, providers)
         return decided._replace(effects=(*effects, *decided.effects))
 

@@ -71,12 +71,7 @@ async def open_shared_journal(
                 workers=await write(partial(_as_told, partial(_others, db, mine.worker))),
             )
             own = await write(partial(_as_told, partial(_first_log, db, mine.worker)))
-            terms = LogTerms(
-                EventWriter(details_field),
-                own_values.namespace_of(Database(db)),
-                "" if keep_variables else EMPTIED,
-                IdsInOneIndex(),
-            )
+            terms = _terms(db, details_field, keep_variables=keep_variables)
             again = partial(
                 open_shared_journal,
                 source,
@@ -100,6 +95,11 @@ async def open_shared_journal(
                     journal.stop()
         finally:
             (db if journal is None else journal).close()
+
+
+def _terms(db: Connected, details_field: str, *, keep_variables: bool) -> LogTerms:
+    namespace = own_values.namespace_of(Database(db))
+    return LogTerms(EventWriter(details_field), namespace, "" if keep_variables else EMPTIED, IdsInOneIndex())
 
 
 def _first_log(db: Connected, worker: int) -> int:

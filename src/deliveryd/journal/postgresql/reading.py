@@ -31,7 +31,7 @@ _GRANT = (
     " journal.url names"
 )
 
-CHECKS: Mapping[str, str] = {
+SHARED_CHECKS: Mapping[str, str] = {
     "a message is in a log that is there": (
         "SELECT m.id FROM message m WHERE NOT EXISTS (SELECT 1 FROM log l WHERE l.number = m.log)"
     ),
@@ -105,7 +105,7 @@ def _look_at(db: Db, message_id: int) -> str | None:
 
 def database_reader(source: JournalDatabase) -> Reader:
     """Return what reads the journal in a database."""
-    return Reader(_Snapshots(source), look_at=_look_at, checks=CHECKS, is_by_end=False)
+    return Reader(_Snapshots(source), look_at=_look_at, checks=SHARED_CHECKS, is_by_end=False)
 
 
 def _close_all(connections: list[Connected]) -> None:

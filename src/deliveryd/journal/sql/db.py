@@ -54,7 +54,7 @@ class Db(Protocol):
         """Run a statement once for each row of values."""
 
 
-class Read(Protocol):
+class InReadTransaction(Protocol):
     """Runs a query in one read transaction, beside a worker or without one. Raises JournalError."""
 
     def __call__(self, query: Callable[[Db], T], /) -> T:

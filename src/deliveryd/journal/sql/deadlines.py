@@ -144,7 +144,7 @@ def pass_deadlines(
     )
 
 
-def of_all_logs(found: Sequence[PassedDeadlines]) -> PassedDeadlines:
+def passed_in_logs(found: Sequence[PassedDeadlines]) -> PassedDeadlines:
     """What became of the deadlines of several logs, by the listening time of the last one."""
     if len(found) == 1:
         return found[0]

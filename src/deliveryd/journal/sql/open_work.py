@@ -103,7 +103,7 @@ def _by_name(db: Db, condition: str, *bounds: str) -> Iterator[_Waiting]:
         yield _Waiting(waits.provider_of(waits_for), count, first)
 
 
-def left_behind(db: Db, providers: Collection[str]) -> list[LeftBehind]:
+def of_removed_providers(db: Db, providers: Collection[str]) -> list[LeftBehind]:
     """Return what belongs to providers other than these."""
     found: defaultdict[str, dict[str, int]] = defaultdict(dict)
     for name, query in _COUNTS.items():

@@ -47,7 +47,7 @@ SELECT id FROM {{0}}message WHERE id IN {IDS} UNION SELECT id FROM {{0}}tombston
 """  # noqa: S608  # constants
 
 
-class Taken(NamedTuple):
+class TakenBatch(NamedTuple):
     """A batch that was recorded: the ids that are new, each with its beginning, and those of other logs."""
 
     new: Mapping[int, int]
@@ -70,7 +70,7 @@ class Operations:
         messages: Sequence[QueuedMessage],
         malformed: Sequence[Malformed],
         at: int,
-    ) -> Taken:
+    ) -> TakenBatch:
         """Record a batch of the queue."""
         numbers = [number for bad in malformed if (number := bad.number) is not None]
         ids = [message.id for message in messages] + numbers
@@ -92,7 +92,7 @@ class Operations:
         again = beginnings_of(db, new)
         if again:
             db.executemany(statements.BEGIN_AT, [(count, id_) for id_, count in again.items()])
-        return Taken({**dict.fromkeys(new, 1), **again}, known - mine)
+        return TakenBatch({**dict.fromkeys(new, 1), **again}, known - mine)
 
     def _set_aside(self, db: Db, malformed: Sequence[Malformed], known: set[int], at: int) -> int:
         """Keep malformed elements; return how many of them are messages, with an id that wasn't known."""

@@ -10,7 +10,7 @@ from functools import partial
 from typing import NamedTuple
 
 from deliveryd.journal.rows import IDS
-from deliveryd.journal.sql.db import Db, Read
+from deliveryd.journal.sql.db import Db, InReadTransaction
 
 ERASURE_PORTION = 20_000
 """Messages per read transaction. While one is open, the write-ahead log can't be truncated."""
@@ -32,7 +32,7 @@ UNION SELECT provider_id FROM unaccepted
 """  # noqa: S608  # a constant
 
 
-def find_personal_data(read: Read, customer_id: int) -> PersonalData:
+def find_personal_data(read: InReadTransaction, customer_id: int) -> PersonalData:
     """Find a customer's data, in several read transactions. Works beside a worker. Raises JournalError."""
     messages: list[int] = []
     begin: int | None = _LEAST

@@ -15,7 +15,7 @@ from deliveryd.journal.rules.receipts import Tried
 from deliveryd.journal.sql.db import Db
 from deliveryd.states import State
 
-SENT = f"""
+SENT_ROWS = f"""
 SELECT message.id, message.provider_id, message.beginning, message.state = {State.SENT:d}
     AND message.accepted_at IS NOT NULL AND message.confirm_by IS NULL AND message.failed_next IS NULL
     AND message.spent = '[]'
@@ -45,14 +45,14 @@ SELECT id, key FROM message WHERE {_ERA} = ? AND provider_id = ? AND provider = 
 ORDER BY started_at DESC LIMIT 1
 """  # noqa: S608  # constants
 _ALL_IN_ERA = f"""
-{SENT} FROM json_each(?3) AS wanted CROSS JOIN message
+{SENT_ROWS} FROM json_each(?3) AS wanted CROSS JOIN message
 WHERE {_ERA} = ?1 AND message.provider_id = wanted.value AND message.provider = ?2
 """  # constants
 _LATEST = (
     "SELECT id, key FROM message WHERE provider_id = ? AND provider = ? ORDER BY started_at DESC LIMIT 1"
 )
 _ALL = f"""
-{SENT} FROM json_each(?2) AS wanted CROSS JOIN message
+{SENT_ROWS} FROM json_each(?2) AS wanted CROSS JOIN message
 WHERE message.provider_id = wanted.value AND message.provider = ?1
 """  # constants
 

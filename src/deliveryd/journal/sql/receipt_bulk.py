@@ -18,7 +18,7 @@ from deliveryd.journal.orders import Effect
 from deliveryd.journal.sql import statements
 from deliveryd.journal.sql.db import Db
 from deliveryd.journal.sql.outbox import Outbox
-from deliveryd.journal.sql.provider_ids import SENT, ProviderIds
+from deliveryd.journal.sql.provider_ids import SENT_ROWS, ProviderIds
 from deliveryd.model import ProgressReport, Receipt, ReceiptStep, SharedReceipt, StatusEvent, message_key
 from deliveryd.states import State
 
@@ -28,7 +28,7 @@ FEWEST = 4
 _KEY = re.compile(r"[0-9a-f]+-(-?[0-9]{1,18})-[0-9a-z]+")
 _REFERENCE = re.compile(r"(?:[0-9a-f]+-)?(-?[0-9]{1,19})(?:-[0-9a-z]+)?")
 _BY_MESSAGES = f"""
-{SENT} FROM json_each(?2) AS wanted CROSS JOIN message
+{SENT_ROWS} FROM json_each(?2) AS wanted CROSS JOIN message
 WHERE message.id = CAST(wanted.value AS BIGINT) AND message.provider = ?1
 """  # constants
 _KEPT = """
@@ -142,7 +142,8 @@ class BulkMatching:
                 events.append(step.event)
         db.executemany(_MATCHED, [_row(receipt, found[receipt]) for receipt in steps])
         db.executemany(
-            statements.REPORTED, [(+step.after, step.ended_at, found[each]) for each, step in steps.items()]
+            statements.END_BY_REPORT,
+            [(+step.after, step.ended_at, found[each]) for each, step in steps.items()],
         )
         self._outbox.put(db, events)
         return {

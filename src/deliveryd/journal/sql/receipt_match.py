@@ -99,7 +99,7 @@ class Matching:
 
     def __init__(self, outbox: Outbox, namespace: str, emptied: str, ids: ProviderIds) -> None:
         self._settled = _SETTLE.format(emptied=emptied)
-        self._confirmed = statements.REPORTED_WITH_DEADLINE.format(emptied=emptied)
+        self._confirmed = statements.END_BY_REPORT_WITH_DEADLINE.format(emptied=emptied)
         self._emptied = emptied
         self._outbox = outbox
         self._namespace = namespace
@@ -371,7 +371,7 @@ class Matching:
         step = transitions.reported(message.id, state, receipt, *earlier)
         if step is None:
             return NO_EFFECT
-        statement = statements.REPORTED if message.failed_next is None else self._confirmed
+        statement = statements.END_BY_REPORT if message.failed_next is None else self._confirmed
         db.execute(statement, (step.after, step.ended_at, message.id))
         if message.failed_next is not None:
             empty_words(db, [message.id])

@@ -70,7 +70,7 @@ def recover(db: Db, now: int, providers: Collection[str], matching: Matching) ->
     )
 
 
-def of_all_logs(found: Sequence[Recovery]) -> Recovery:
+def left_in_logs(found: Sequence[Recovery]) -> Recovery:
     """What was left in several logs."""
     if len(found) == 1:
         return found[0]

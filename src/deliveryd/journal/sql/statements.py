@@ -114,8 +114,8 @@ SELECT {ENTRY} FROM message WHERE state = {of.REOPENED.before:d} AND id IN
     (SELECT message_id FROM event WHERE seq BETWEEN ? AND ? AND status = 'dequeued' AND dropped_at IS NULL)
 ORDER BY id
 """
-REPORTED = "UPDATE message SET state = ?, ended_at = coalesce(?, ended_at) WHERE id = ?"
-REPORTED_WITH_DEADLINE = """
+END_BY_REPORT = "UPDATE message SET state = ?, ended_at = coalesce(?, ended_at) WHERE id = ?"
+END_BY_REPORT_WITH_DEADLINE = """
 UPDATE message SET state = ?, ended_at = coalesce(?, ended_at),
     confirm_by = NULL, confirm_within = NULL, failed_next = NULL{emptied}
 WHERE id = ?

@@ -132,11 +132,11 @@ def verify_log(path: Path) -> None:
 
     Damage further inside can't be distinguished from what a loss of power leaves; SQLite ends the log there.
     """
-    with suppress(FileNotFoundError), os.fdopen(open_own(log_of(path), os.O_RDONLY), "rb") as file:
+    with suppress(FileNotFoundError), os.fdopen(open_own(wal_of(path), os.O_RDONLY), "rb") as file:
         header = file.read(_LOG_HEADER)
         if len(header) == _LOG_HEADER and any(header) and header[:4] not in _LOG_MARKS:
             raise JournalUnusable(
-                f"{log_of(path)} is damaged, and may contain the latest commits. It is left as it is:"
+                f"{wal_of(path)} is damaged, and may contain the latest commits. It is left as it is:"
                 " restore a backup, or move it away to continue with what the journal holds without it"
             )
 
@@ -172,7 +172,7 @@ def renew_log(path: Path) -> None:
     If a sync failed before that shutdown, the kernel marks the pages clean and still returns their contents,
     so that no later sync would write them. Commits appended behind them could then be lost with them.
     """
-    wal = log_of(path)
+    wal = wal_of(path)
     if not wal.exists():
         return
     file = open_own(wal, os.O_RDWR)
@@ -186,7 +186,7 @@ def renew_log(path: Path) -> None:
     sync_folder(wal.parent)
 
 
-def log_of(path: Path) -> Path:
+def wal_of(path: Path) -> Path:
     """Return the path of a journal's write-ahead log."""
     return path.with_name(f"{path.name}-wal")
 
@@ -214,7 +214,7 @@ def sync_folder(folder: Path) -> None:
         os.close(opened)
 
 
-def give_back(db: Db, limit: int) -> int:
+def give_back_pages(db: Db, limit: int) -> int:
     """Return free pages beyond `SLACK` to the file system, at most `limit`; return how many.
 
     0 for a file without incremental vacuum, which can't shrink.

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from deliveryd.errors import JournalError
 from deliveryd.journal.sql.schema import KEEP_VALUE, MOVED_BY, MOVED_TO, TABLES, was_moved
-from deliveryd.journal.sqlite.upgrades import FIRST_FORMAT, UPGRADES, latest_format, upgrade
+from deliveryd.journal.sqlite.upgrades import FILE_UPGRADES, FIRST_FORMAT, latest_format, upgrade
 from deliveryd.runtime.own_files import open_own
 
 APPLICATION_ID = 0x64_6C_76_64  # "dlvd"
@@ -24,7 +24,7 @@ _HEADER = 100
 """Bytes of a database's header, which holds its application id and format."""
 
 
-def prepare_schema(db: sqlite3.Connection, upgrades: Sequence[str] = UPGRADES) -> None:
+def prepare_file(db: sqlite3.Connection, upgrades: Sequence[str] = FILE_UPGRADES) -> None:
     """Create the tables in an empty file, or upgrade a journal of an earlier format to the latest.
 
     Raises JournalError when the file isn't a journal, or has a format that is unknown here.
@@ -50,7 +50,7 @@ def _create(db: sqlite3.Connection, version: int) -> None:
     db.execute("COMMIT")
 
 
-def mark_moved(db: sqlite3.Connection, token: str, where: str = "") -> None:
+def mark_file_moved(db: sqlite3.Connection, token: str, where: str = "") -> None:
     """Mark a file's journal as moved, durably, by a move with this token; `where` is told to people."""
     (version,) = db.execute("PRAGMA user_version").fetchone()
     db.execute("BEGIN IMMEDIATE")
@@ -59,7 +59,7 @@ def mark_moved(db: sqlite3.Connection, token: str, where: str = "") -> None:
     db.execute("COMMIT")
 
 
-def moved_by(path: Path) -> str | None:
+def file_moved_by(path: Path) -> str | None:
     """The token of the move that marked a file's journal; None: it isn't marked, or no journal."""
     with closing(sqlite3.connect(path, isolation_level=None)) as db:
         return _of_move(db, MOVED_BY)
@@ -79,24 +79,24 @@ def _of_move(db: sqlite3.Connection, key: str) -> str | None:
     return None if row is None else str(row[0])
 
 
-def unmark_moved(path: Path) -> bool:
+def unmark_file_moved(path: Path) -> bool:
     """Let a file's journal be used again; return whether it was marked. Raises like `check_supported`."""
     with closing(sqlite3.connect(path, isolation_level=None)) as db:
         application, version = _marks(db)
         if version <= MOVED:
-            _check_format(application, version, UPGRADES)
+            _check_format(application, version, FILE_UPGRADES)
             return False
-        _check_format(application, version - MOVED, UPGRADES)
+        _check_format(application, version - MOVED, FILE_UPGRADES)
         db.execute(f"PRAGMA user_version = {version - MOVED}")
         return True
 
 
-def check_supported(db: sqlite3.Connection, upgrades: Sequence[str] = UPGRADES) -> None:
+def check_supported(db: sqlite3.Connection, upgrades: Sequence[str] = FILE_UPGRADES) -> None:
     """Raise JournalError when the file isn't a journal, or has a format that can't be upgraded."""
     _check_format(*_marks(db), upgrades, _of_move(db, MOVED_TO))
 
 
-def check_latest(db: sqlite3.Connection, upgrades: Sequence[str] = UPGRADES) -> None:
+def check_latest(db: sqlite3.Connection, upgrades: Sequence[str] = FILE_UPGRADES) -> None:
     """Raise JournalError when the file isn't a journal of the latest format; readers don't upgrade."""
     application, version = _marks(db)
     _check_format(application, version, upgrades, _of_move(db, MOVED_TO))
@@ -107,7 +107,7 @@ def check_latest(db: sqlite3.Connection, upgrades: Sequence[str] = UPGRADES) -> 
         )
 
 
-def check_header(path: Path, upgrades: Sequence[str] = UPGRADES) -> None:
+def check_header(path: Path, upgrades: Sequence[str] = FILE_UPGRADES) -> None:
     """Check the first bytes of a file without opening it in SQLite, which would replay even a foreign log.
 
     An absent or empty file passes. Raises JournalError when the file isn't a journal, or has a format that is

@@ -28,7 +28,7 @@ from deliveryd.journal.sql.provider_ids import IdsByEra
 from deliveryd.journal.sql.statements import EMPTIED
 from deliveryd.journal.sqlite.connection import BUSY_TIMEOUT, FileConnection
 from deliveryd.journal.sqlite.damage import abandon, advice, unusable
-from deliveryd.journal.sqlite.files import check_writable, give_back, make_folder, sync_names
+from deliveryd.journal.sqlite.files import check_writable, give_back_pages, make_folder, sync_names
 from deliveryd.journal.sqlite.lock import holding, lock_of
 from deliveryd.journal.sqlite.opening import checked, checkpoint_pages, open_database
 from deliveryd.journal.sqlite.presence import Presence
@@ -84,7 +84,7 @@ class SqliteJournal(Journal):
 
     async def give_back(self, limit: int) -> int:
         """Make the file smaller."""
-        return await self._commit(lambda db: give_back(db, limit))
+        return await self._commit(lambda db: give_back_pages(db, limit))
 
     async def cut_log(self) -> bool:
         """Bring all of the log into the file and empty it; return whether that was done."""

@@ -13,7 +13,7 @@ from deliveryd.errors import JournalError, JournalUnusable
 from deliveryd.journal.sqlite.connection import FileConnection, connect_file
 from deliveryd.journal.sqlite.damage import advice, unusable
 from deliveryd.journal.sqlite.files import keep_private, make_file, refuse_foreign, renew_log, verify_log
-from deliveryd.journal.sqlite.format import check_header, prepare_schema
+from deliveryd.journal.sqlite.format import check_header, prepare_file
 
 LOG_LIMIT = 64 << 20
 """Bytes to which the log is cut, once no reader needs what made it longer."""
@@ -59,7 +59,7 @@ def checkpoint_pages(reserve: int) -> int:
 
 def _configure(db: sqlite3.Connection) -> None:
     db.execute("PRAGMA synchronous = FULL")
-    prepare_schema(db)
+    prepare_file(db)
     _forget_statistics(db)
     (mode,) = db.execute("PRAGMA journal_mode = WAL").fetchone()
     if mode != "wal":  # a failure that SQLite passes over

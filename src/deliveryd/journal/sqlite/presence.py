@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from deliveryd.journal.sqlite.files import log_of
+from deliveryd.journal.sqlite.files import wal_of
 from deliveryd.journal.sqlite.lock import Lock, identity
 
 _DESCRIPTORS = Path("/proc/self/fd")
@@ -20,7 +20,7 @@ class Presence:
 
     def __init__(self, path: Path, lock: Lock) -> None:
         self._lock = lock
-        self._files = {file: found for file in (path, log_of(path)) if (found := identity(file)) is not None}
+        self._files = {file: found for file in (path, wal_of(path)) if (found := identity(file)) is not None}
         self._folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
 
     def close(self) -> None:

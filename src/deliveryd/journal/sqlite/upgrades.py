@@ -1,7 +1,7 @@
 """Upgrades of the journal's format, applied when the worker or a command opens the file for writing.
 
-To change the tables after a release, change `TABLES` in `schema` and append to `UPGRADES` the statements that
-turn the released tables into these. Never change an entry that was released.
+To change the tables after a release, change `TABLES` in `schema` and append to `FILE_UPGRADES` the statements
+that turn the released tables into these. Never change an entry that was released.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ FIRST_FORMAT = 1
 STEPS_BETWEEN_LOOKS = 100_000
 """Steps of SQLite's machine between two looks at the clock: some milliseconds."""
 
-UPGRADES: Sequence[str] = ()
+FILE_UPGRADES: Sequence[str] = ()
 """SQL from each format to the next: the first entry turns format 1 into format 2."""
 
 

@@ -15,7 +15,6 @@ from deliveryd.delivery.common import Common
 from deliveryd.delivery.dispatcher import Dispatcher
 from deliveryd.delivery.doubt import DoubtPolicy
 from deliveryd.delivery.in_flight import InFlightLimit
-from deliveryd.delivery.lane import Lane
 from deliveryd.delivery.listening import ListeningTime
 from deliveryd.delivery.outbox_signals import OutboxSignals
 from deliveryd.delivery.outcomes import Outcomes
@@ -23,6 +22,7 @@ from deliveryd.delivery.policy import DispatchPolicy, RetryPolicy
 from deliveryd.delivery.provider import Provider
 from deliveryd.delivery.recorder import Recorder
 from deliveryd.delivery.routing import Routed
+from deliveryd.delivery.terms import DispatchTerms
 from deliveryd.errors import JournalFull
 from deliveryd.journal.pauses import Pause, PauseKind
 from deliveryd.journal.sqlite.journal import SqliteJournal, open_journal_file
@@ -112,7 +112,9 @@ class Bench:
             "sms", policy.breaker, self.recorder.backlog, self.recorder.pauses, self.clock
         )
         choice = Choice({"sms": Sender(self.channel, self.provider), **others})
-        lane = Lane(self.provider, choice, self.channel, policy, DoubtPolicy("sms", policy), 100, frozenset())
+        lane = DispatchTerms(
+            self.provider, choice, self.channel, policy, DoubtPolicy("sms", policy), 100, frozenset()
+        )
         self.dispatcher = Dispatcher(
             lane,
             Common(journal, self.recorder, outcomes, self.clock, metrics, CountedBeats(), ListeningTime()),

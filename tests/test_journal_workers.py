@@ -746,12 +746,12 @@ async def test_a_lease_lasts_from_before_its_last_renewal_was_sent(source: Journ
     clock = BootClock()
     async with worker(source, clock=clock) as journal:
         await journal.renew()
-        assert journal.outlasts(19.0)
+        assert journal.lease_covers(19.0)
         clock.now += 15.0
-        assert journal.outlasts(4.0)
-        assert not journal.outlasts(6.0)
+        assert journal.lease_covers(4.0)
+        assert not journal.lease_covers(6.0)
         await journal.renew()
-        assert journal.outlasts(19.0)
+        assert journal.lease_covers(19.0)
 
 
 async def test_a_lease_is_renewed_also_where_each_commit_takes_longer_than_a_second(
@@ -773,7 +773,7 @@ async def test_a_lease_is_renewed_also_where_each_commit_takes_longer_than_a_sec
         with anyio.fail_after(PATIENCE):
             await journal.renew()
         assert commits == 1
-        assert journal.outlasts(18.0)
+        assert journal.lease_covers(18.0)
 
 
 # all at once

@@ -98,10 +98,10 @@ def test_a_file_that_says_the_same_changes_nothing(world: VirtualWorld) -> None:
     """The adapters stay open, and the outcome says so."""
 
     async def scene(stage: Stage) -> None:
-        before = stage.worker.parts.stations.dispatchers[A].lane
+        before = stage.worker.parts.stations.dispatchers[A].terms
         found = await stage.reload()
         assert (found.outcome, found.changes) == (UNCHANGED, ())
-        assert stage.worker.parts.stations.dispatchers[A].lane is before
+        assert stage.worker.parts.stations.dispatchers[A].terms is before
 
     play(world, scene)
 

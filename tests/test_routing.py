@@ -10,7 +10,15 @@ import pytest
 
 from deliveryd.delivery.choice import Choice, Idle, Sender
 from deliveryd.delivery.pauses import Pauses
-from deliveryd.delivery.routing import UNRENDERED, Road, Route, Routed, Router, Undeliverable, is_expired
+from deliveryd.delivery.routing import (
+    UNRENDERED,
+    ChannelRoute,
+    Route,
+    Routed,
+    Router,
+    Undeliverable,
+    is_expired,
+)
 from deliveryd.delivery.sms_rules import SmsRules
 from deliveryd.delivery.stopped import StoppedRecipients
 from deliveryd.model import Content, Customer, Entry, LanguageContent, Rendered, Settings, Spent
@@ -365,8 +373,8 @@ def test_without_a_next_channel_the_parts_are_the_reason(
 
 def test_what_its_provider_did_not_take_goes_to_the_other_one_though_the_first_channel_is_down() -> None:
     roads = {
-        "inApp": Road("inApp", Choice({"inApp": Sender(Reaching(None), Down())})),
-        "sms": Road(
+        "inApp": ChannelRoute("inApp", Choice({"inApp": Sender(Reaching(None), Down())})),
+        "sms": ChannelRoute(
             "sms",
             Choice({"sms/a": Sender(Reaching(None), Down()), "sms/b": Sender(Reaching(None), Idle())}),
         ),
@@ -386,7 +394,7 @@ def test_what_may_have_arrived_goes_past_a_channel_that_is_given_up(is_reached: 
     first.takes = lambda _settings_id: is_reached  # type: ignore[method-assign]
     sms = Choice({"sms/a": Sender(Reaching(None), first), "sms/b": Sender(Reaching(None), Down())})
     sms.give_up({"sms/a", "sms/b"})
-    roads = {"sms": Road("sms", sms), "email": ROADS["email"]}
+    roads = {"sms": ChannelRoute("sms", sms), "email": ROADS["email"]}
     said = Content(Rendered("sms", "en", {"text": "before"}), {})
     entry = MESSAGE._replace(content=said, via="sms/b", number=1)
     settings = compile_settings(Settings(2, None, {"en": content(sms="now", email="now")}))
@@ -401,7 +409,9 @@ def test_what_is_in_doubt_needs_no_customer_though_its_channel_is_given_up() -> 
     """It is repeated at its provider only, whose repeats a slow directory mustn't hold up."""
     sms = Choice({"sms": Sender(Reaching(None), Down())})
     sms.give_up({"sms"})
-    router = Router({"sms": Road("sms", sms), "email": ROADS["email"]}, ORDER, ["en"], NOBODY, Pauses())
+    router = Router(
+        {"sms": ChannelRoute("sms", sms), "email": ROADS["email"]}, ORDER, ["en"], NOBODY, Pauses()
+    )
     settings = compile_settings(Settings(2, None, {"en": content(sms="hi", email="hi")}))
     assert router.needs_customer(MESSAGE, settings, 0)
     assert not router.needs_customer(MESSAGE._replace(provider="sms", number=1, doubt=True), settings, 0)
@@ -426,10 +436,12 @@ def test_transliteration_comes_before_the_count() -> None:
 
 def test_a_limit_of_parts_makes_the_customer_matter() -> None:
     """A message that may take the next channel needs its customer, though the first needs no address."""
-    road = Road("sms", Choice({"sms": Sender(Reaching(None), Idle())}), SmsRules(1, transliterate=False))
+    road = ChannelRoute(
+        "sms", Choice({"sms": Sender(Reaching(None), Idle())}), SmsRules(1, transliterate=False)
+    )
     settings = compile_settings(Settings(2, None, {"en": content(sms="hi", email="hi")}))
 
-    def needs_customer(road: Road) -> bool:
+    def needs_customer(road: ChannelRoute) -> bool:
         router = Router({"sms": road, "email": ROADS["email"]}, ORDER, ["en"], NOBODY, Pauses())
         return router.needs_customer(MESSAGE, settings, 0)
 

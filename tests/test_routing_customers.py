@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from deliveryd.delivery.choice import Choice, Idle, Sender
 from deliveryd.delivery.pauses import Pauses
-from deliveryd.delivery.routing import UNRENDERED, Road, Route, Routed, Router, Undeliverable
+from deliveryd.delivery.routing import UNRENDERED, ChannelRoute, Route, Routed, Router, Undeliverable
 from deliveryd.model import Customer, Entry, LanguageContent, Settings, Spent
 from deliveryd.rendering.content import compile_settings
 from deliveryd.rendering.greeting import GreetingPolicy, general_stands_in, strict
@@ -95,7 +95,7 @@ def test_what_is_left_after_failures_decides() -> None:
 def test_what_is_in_doubt_at_a_disabled_provider_goes_to_its_customer() -> None:
     """It is repeated there, to the address that it went to; no other provider of the channel is enabled."""
     sms = Choice({"sms": Sender(ROADS["sms"].choice.senders["sms"].adapter, Idle(), is_enabled=False)})
-    router = Router({**ROADS, "sms": Road("sms", sms)}, ORDER, ("en",), NOBODY, Pauses())
+    router = Router({**ROADS, "sms": ChannelRoute("sms", sms)}, ORDER, ("en",), NOBODY, Pauses())
     settings = compile_settings(Settings(2, None, {"en": content(inApp="a", sms="b")}))
     assert not router.needs_customer(MESSAGE, settings, 0)
     assert router.needs_customer(DOUBT, settings, 0)

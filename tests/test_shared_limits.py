@@ -22,7 +22,6 @@ from deliveryd.delivery.common import Common
 from deliveryd.delivery.dispatcher import Dispatcher
 from deliveryd.delivery.doubt import DoubtPolicy
 from deliveryd.delivery.in_flight import InFlightLimit
-from deliveryd.delivery.lane import Lane
 from deliveryd.delivery.listening import ListeningTime
 from deliveryd.delivery.outbox_signals import OutboxSignals
 from deliveryd.delivery.outcomes import Outcomes
@@ -32,6 +31,7 @@ from deliveryd.delivery.provider import Provider
 from deliveryd.delivery.recorder import Recorder
 from deliveryd.delivery.routing import Routed
 from deliveryd.delivery.shared_pace import SharedPace
+from deliveryd.delivery.terms import DispatchTerms
 from deliveryd.journal.base import Allotment, SharedLimits
 from deliveryd.journal.place import JournalDatabase
 from deliveryd.journal.postgresql.connection import Connected, connect_to_write
@@ -59,7 +59,7 @@ DEMAND = 1000
 class Endless(Pacing):
     """The limits of a worker whose lease has no end."""
 
-    def outlasts(self, seconds: float) -> bool:  # for ever
+    def lease_covers(self, seconds: float) -> bool:  # for ever
         """Whether nobody can adopt a message meanwhile."""
         return True
 
@@ -282,7 +282,9 @@ def test_dispatchers_of_two_workers_keep_one_rate(source: JournalDatabase, tmp_p
             provider = Provider("sms", policy.breaker, recorder.backlog, recorder.pauses, clock)
             with closing(Endless(partial(connect_to_write, source, 9), inline, clock)) as shared:
                 choice = Choice({"sms": Sender(channel, provider)})
-                lane = Lane(provider, choice, channel, policy, DoubtPolicy("sms", policy), 500, frozenset())
+                lane = DispatchTerms(
+                    provider, choice, channel, policy, DoubtPolicy("sms", policy), 500, frozenset()
+                )
                 outcomes, beats = Outcomes(recorder, Heartbeats()), Heartbeats()
                 dispatcher = Dispatcher(
                     lane,

@@ -107,7 +107,7 @@ def test_the_stations_are_known_by_the_pipeline_alone() -> None:
         hint.__module__
         for hint in get_type_hints(Stations).values()
         if getattr(hint, "__module__", "").startswith("deliveryd.delivery.")
-    } - {"deliveryd.delivery.lanes"}  # which run the dispatchers
+    } - {"deliveryd.delivery.dispatchers"}  # which run the dispatchers
     modules |= {"deliveryd.delivery.dispatcher"}
     shared = {"deliveryd.delivery.outcomes", "deliveryd.delivery.doubt"}  # lower than the dispatchers
     for module in modules:

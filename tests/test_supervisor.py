@@ -384,7 +384,7 @@ def test_the_pages_answer_on_any_free_port_which_the_log_names(world: World) -> 
     status = get(f"{url}/status").json()
     assert status["pid"] == worker.pid
     assert status["lanes"] == {"sms": {"queued": 0, "under_way": 0, "open": False, "refused_settings": []}}
-    assert {"intake", "reporting", "delivery", "due", "availability", "settling", "lane sms"} == status[
+    assert {"intake", "reporting", "delivery", "due", "availability", "settling", "dispatcher sms"} == status[
         "loops"
     ].keys()
     worker.terminate()

@@ -84,7 +84,7 @@ def test_an_idle_worker_is_alive_and_takes_messages(world: VirtualWorld) -> None
         alive, ages = health.alive()
         assert alive
         assert {name for name, _ in ages} == {
-            "intake", "reporting", "settling", "delivery", "due", "availability", "lane sms"
+            "intake", "reporting", "settling", "delivery", "due", "availability", "dispatcher sms"
         }  # fmt: skip
         assert max(age for _, age in ages) <= 5
         assert health.ready() == (True, "taking messages")
@@ -276,7 +276,7 @@ def test_a_lane_whose_disk_hangs_in_the_middle_of_its_work_is_seen(world: Virtua
         await trio.sleep(120)
         alive, ages = health.alive()
         assert not alive
-        assert dict(ages)["lane sms"] > 110
+        assert dict(ages)["dispatcher sms"] > 110
         disk.mend()
 
     scene(world, play, disk)

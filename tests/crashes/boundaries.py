@@ -113,7 +113,7 @@ NEVER_PASSED: Mapping[str, str] = {
             *(f"{part}.adopt" for part in _ADOPTING),
             *(f"{owner}.{step}" for owner in ("COMMIT", "SqliteJournal") for step in _REMOVING),
             *(f"Recorder.{step}" for step in ("bound_waiting", "held", "leave")),
-            *(f"Lanes.{step}" for step in ("add", "begin", "end", "remove")),
+            *(f"Dispatchers.{step}" for step in ("add", "begin", "end", "remove")),
             *(f"Current{part}.replace" for part in ("Directory", "Service")),
             *(f"Dispatcher.{step}" for step in ("leave", "route_all_again")),
             *(f"Provider.{step}" for step in ("follow", "probe_soon")),

@@ -12,7 +12,7 @@ import pytest
 from deliveryd.channels.base import Found, NotTaken, Taken
 from deliveryd.channels.http.lookup import LookupReader
 from deliveryd.delivery import availability
-from deliveryd.delivery.attempts import Attempts, Kit
+from deliveryd.delivery.attempts import AttemptParts, Attempts
 from deliveryd.delivery.listening import Awaited
 from deliveryd.delivery.recorder import Recorder
 from deliveryd.delivery.stopped import StoppedRecipients
@@ -124,7 +124,7 @@ def repeated_without_asking(patch: Patch) -> None:
     async def unasked(*_: object) -> Transition | None:
         return None
 
-    patch.setattr(Kit, "settle_by_asking", unasked)
+    patch.setattr(AttemptParts, "settle_by_asking", unasked)
 
 
 def found_and_repeated(patch: Patch) -> None:

@@ -11,7 +11,7 @@ from deliveryd import transitions
 from deliveryd.channels.base import Attempted, Dispatch
 from deliveryd.channels.http import verdicts as http_verdicts
 from deliveryd.delivery import attempts, dispatch_queue, dispatcher, preparation, request_slots, settings
-from deliveryd.delivery.attempts import Kit
+from deliveryd.delivery.attempts import AttemptParts
 from deliveryd.delivery.in_flight import InFlightLimit
 from deliveryd.delivery.recorder import Recorder
 from deliveryd.delivery.request_slots import RequestSlots
@@ -186,12 +186,12 @@ def content_rendered_anew_on_a_repeat(patch: Patch) -> None:
 
     patch.setattr(Router, "_repeats", lambda *_: None)
     patch.setattr(Router, "route", anew)
-    patch.setattr(Kit, "obstacle", lambda *_: None)
+    patch.setattr(AttemptParts, "obstacle", lambda *_: None)
 
 
 def other_words_after_a_crash(patch: Patch) -> None:
     """An intent without an outcome is repeated though it says something else by now."""
-    patch.setattr(Kit, "obstacle", lambda *_: None)
+    patch.setattr(AttemptParts, "obstacle", lambda *_: None)
 
 
 def doubt_forgotten_after_a_busy_answer(patch: Patch) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from deliveryd.channels.base import AskLater, Refused
-from deliveryd.delivery.attempts import Kit
+from deliveryd.delivery.attempts import AttemptParts
 from deliveryd.delivery.routing import Route, Routed, Router
 from deliveryd.delivery.verdicts import VerdictHandler
 from deliveryd.model import Customer, Entry, Transition
@@ -18,15 +18,15 @@ Patch = pytest.MonkeyPatch
 
 def tries_without_a_request_counted(patch: Patch) -> None:
     """What is kept and fits the mapping no more is tried all the same, and each time counts."""
-    obstacle = Kit.obstacle
+    obstacle = AttemptParts.obstacle
 
-    def only_changed(self: Kit, entry: Entry, routed: Routed) -> str | None:
+    def only_changed(self: AttemptParts, entry: Entry, routed: Routed) -> str | None:
         return obstacle(self, entry, routed) if entry.content is None else None
 
     def refused(self: VerdictHandler, entry: Entry, verdict: Refused) -> Transition:
         return self.decide(entry, None, verdict._replace(unsent=False))
 
-    patch.setattr(Kit, "obstacle", only_changed)
+    patch.setattr(AttemptParts, "obstacle", only_changed)
     patch.setattr(VerdictHandler, "unfit", refused)
 
 
@@ -67,8 +67,8 @@ def questions_counted_as_tries(patch: Patch) -> None:
 def held_without_a_question(patch: Patch) -> None:
     """What would say something else is held at once, whatever its provider knows of it."""
 
-    def hold(self: Kit, routed: Routed) -> Transition | None:
+    def hold(self: AttemptParts, routed: Routed) -> Transition | None:
         why = self.obstacle(routed.entry, routed)
         return None if why is None else self.verdicts.not_repeated(routed.bound, State.READY, why)
 
-    patch.setattr(Kit, "hold", hold)
+    patch.setattr(AttemptParts, "hold", hold)

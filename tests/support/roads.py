@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from deliveryd.channels.base import NO_ADDRESS, Dispatch, Found, Unknown, Verdict
 from deliveryd.delivery.choice import Choice, Idle, Sender
 from deliveryd.delivery.pauses import Pauses
-from deliveryd.delivery.routing import Road, Route, Router
+from deliveryd.delivery.routing import ChannelRoute, Route, Router
 from deliveryd.delivery.stopped import StoppedRecipients
 from deliveryd.model import Customer, Entry, LanguageContent, Settings, parse_instant
 from deliveryd.rendering.content import compile_settings
@@ -66,10 +66,10 @@ class Down(Idle):
 
 
 ROADS = {
-    "inApp": Road("inApp", Choice({"inApp": Sender(Reaching(None), Idle())})),
-    "sms": Road("sms", Choice({"sms": Sender(Reaching("phone"), Idle())})),
-    "sms2": Road("sms", Choice({"sms2": Sender(Reaching("phone"), Idle())})),
-    "email": Road("email", Choice({"email": Sender(Reaching("email"), Idle())})),
+    "inApp": ChannelRoute("inApp", Choice({"inApp": Sender(Reaching(None), Idle())})),
+    "sms": ChannelRoute("sms", Choice({"sms": Sender(Reaching("phone"), Idle())})),
+    "sms2": ChannelRoute("sms", Choice({"sms2": Sender(Reaching("phone"), Idle())})),
+    "email": ChannelRoute("email", Choice({"email": Sender(Reaching("email"), Idle())})),
 }
 
 

@@ -61,7 +61,7 @@ class SharedJournal:
     async def free_probe(self, provider: str) -> None:
         """There is nobody to tell."""
 
-    def outlasts(self, seconds: float) -> bool:
+    def lease_covers(self, seconds: float) -> bool:
         """As the test says."""
         self.asked.append(seconds)
         return self.lasts

@@ -25,8 +25,8 @@ from deliveryd.channels.base import (
     Verdict,
 )
 from deliveryd.delivery.common import Common
-from deliveryd.delivery.lane import Lane
 from deliveryd.delivery.routing import Routed, is_expired
+from deliveryd.delivery.terms import DispatchTerms
 from deliveryd.delivery.verdicts import VerdictHandler
 from deliveryd.journal.rows import digest_of
 from deliveryd.model import Content, Customer, Entry, Transition, channel_of, message_key
@@ -61,10 +61,10 @@ class AdapterUse:
         return self._unused
 
 
-class Kit:
+class AttemptParts:
     """What an attempt is made with, from its intent to its outcome: the adapter, and who judges its verdict.
 
-    A dispatcher that works by another lane has a new one for new attempts. `may_begin`: see `Dispatch`.
+    A dispatcher that works by another terms has a new one for new attempts. `may_begin`: see `Dispatch`.
     """
 
     __slots__ = (
@@ -79,14 +79,18 @@ class Kit:
     )
 
     def __init__(
-        self, lane: Lane, verdicts: VerdictHandler, use: AdapterUse, may_begin: Callable[[], bool] | None
+        self,
+        terms: DispatchTerms,
+        verdicts: VerdictHandler,
+        use: AdapterUse,
+        may_begin: Callable[[], bool] | None,
     ) -> None:
-        self.channel = lane.channel
-        self.customer_fields = tuple(lane.channel.customer_fields)
+        self.channel = terms.channel
+        self.customer_fields = tuple(terms.channel.customer_fields)
         self.verdicts = verdicts
-        self.provider = lane.provider
-        self.breaker = lane.provider.breaker
-        self.refusals = lane.provider.refusals
+        self.provider = terms.provider
+        self.breaker = terms.provider.breaker
+        self.refusals = terms.provider.refusals
         self.use = use
         self.may_begin = may_begin
 
@@ -143,23 +147,23 @@ class Attempts:
         self._clock = common.clock
         self._metrics = common.metrics
 
-    async def make(self, entry: Entry, routed: Routed, kit: Kit) -> Transition:
+    async def make(self, entry: Entry, routed: Routed, parts: AttemptParts) -> Transition:
         """Make one attempt, unless the time ran out since its intent; return the step that follows."""
-        channel, verdicts = kit.channel, kit.verdicts
+        channel, verdicts = parts.channel, parts.verdicts
         if routed.expires_at is not None and is_expired(routed.expires_at, now := self._clock.now()):
             return verdicts.expired(entry, routed, now)
         key = message_key(self._namespace, entry.id, self._provider, entry.beginning)
         dispatch = Dispatch(
             key, entry, routed.customer, routed.rendered, routed.expires_at, self._clock,
-            may_begin=kit.may_begin, size=routed.size,
+            may_begin=parts.may_begin, size=routed.size,
         )  # fmt: skip
         if (
             entry.doubt
-            and kit.asks(entry)
-            and (step := await self._ask(entry, routed, kit, dispatch)) is not None
+            and parts.asks(entry)
+            and (step := await self._ask(entry, routed, parts, dispatch)) is not None
         ):
             return step
-        if kit.may_begin is not None and not kit.may_begin():
+        if parts.may_begin is not None and not parts.may_begin():
             return verdicts.unsent(entry, transitions.NOT_OUTLASTED)
         started = time.monotonic()
         try:
@@ -175,46 +179,48 @@ class Attempts:
         self._metrics.attempted(self._provider, verdict, time.monotonic() - started)
         if isinstance(verdict, Accepted):
             if verdict.lacks_id:
-                kit.provider.lacks_id()
+                parts.provider.lacks_id()
                 self._metrics.accepted_without_id(self._provider)
             return verdicts.accepted(entry, verdict)
         if isinstance(verdict, Unsent):
-            kit.provider.lacks_files(verdict.reason)
+            parts.provider.lacks_files(verdict.reason)
             return verdicts.unsent(entry, verdict.reason)
         if isinstance(verdict, Expired):
-            return self._after_delay(entry, routed, kit)
-        return self._after_failure(entry, routed, kit, verdict)
+            return self._after_delay(entry, routed, parts)
+        return self._after_failure(entry, routed, parts, verdict)
 
-    async def _ask(self, entry: Entry, routed: Routed, kit: Kit, dispatch: Dispatch) -> Transition | None:
+    async def _ask(
+        self, entry: Entry, routed: Routed, parts: AttemptParts, dispatch: Dispatch
+    ) -> Transition | None:
         """Ask whether the provider has a message in doubt; return the step, or None: repeat it."""
         provider_id = await self._recorder.id_in_doubt(entry)
-        step = await kit.settle_by_asking(entry, dispatch._replace(provider_id=provider_id))
+        step = await parts.settle_by_asking(entry, dispatch._replace(provider_id=provider_id))
         if step is not None:
             return step
-        why = kit.obstacle(entry, routed)
-        return None if why is None else kit.verdicts.not_repeated(entry, State.SENDING, why)
+        why = parts.obstacle(entry, routed)
+        return None if why is None else parts.verdicts.not_repeated(entry, State.SENDING, why)
 
-    def _after_delay(self, entry: Entry, routed: Routed, kit: Kit) -> Transition:
+    def _after_delay(self, entry: Entry, routed: Routed, parts: AttemptParts) -> Transition:
         """The step of a message of which the adapter sent nothing: it was too late."""
         now = self._clock.now()
-        if kit.may_begin is not None and not is_expired(routed.expires_at, now):
-            return kit.verdicts.unsent(entry, transitions.NOT_OUTLASTED)
-        return kit.verdicts.expired(entry, routed, now)
+        if parts.may_begin is not None and not is_expired(routed.expires_at, now):
+            return parts.verdicts.unsent(entry, transitions.NOT_OUTLASTED)
+        return parts.verdicts.expired(entry, routed, now)
 
     def _after_failure(
         self,
         entry: Entry,
         routed: Routed,
-        kit: Kit,
+        parts: AttemptParts,
         verdict: Refused | Stopped | TryAgain | InDoubt | Misconfigured,
     ) -> Transition:
         if isinstance(verdict, Refused) and verdict.unsent:
-            return kit.verdicts.unfit(entry, verdict)
+            return parts.verdicts.unfit(entry, verdict)
         if isinstance(verdict, InDoubt) or (isinstance(verdict, TryAgain) and verdict.may_have_arrived):
-            entry = entry._replace(content=kit.content(routed))
-        step = kit.verdicts.decide(entry, routed.customer, verdict)
+            entry = entry._replace(content=parts.content(routed))
+        step = parts.verdicts.decide(entry, routed.customer, verdict)
         if isinstance(verdict, Stopped):
-            step = self._with_stop(step, kit.channel, routed.customer, verdict)
+            step = self._with_stop(step, parts.channel, routed.customer, verdict)
         return step if routed.expires_at is None else transitions.no_later_than(step, routed.expires_at + 1)
 
     def _with_stop(

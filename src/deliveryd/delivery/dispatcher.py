@@ -17,16 +17,16 @@ from anyio.abc import TaskGroup
 
 from deliveryd import transitions
 from deliveryd.channels.base import Channel
-from deliveryd.delivery.attempts import AdapterUse, Attempts, Kit
+from deliveryd.delivery.attempts import AdapterUse, AttemptParts, Attempts
 from deliveryd.delivery.common import Common
 from deliveryd.delivery.dispatch_queue import KEPT
-from deliveryd.delivery.lane import Lane
 from deliveryd.delivery.pace import Pace
 from deliveryd.delivery.policy import DispatchPolicy
 from deliveryd.delivery.probe_turns import ProbeTurns
 from deliveryd.delivery.provider import Provider, wait_alone
 from deliveryd.delivery.routing import Routed, is_expired
 from deliveryd.delivery.shared_pace import SharedPace
+from deliveryd.delivery.terms import DispatchTerms
 from deliveryd.delivery.verdicts import VerdictHandler
 from deliveryd.errors import OutOfFiles
 from deliveryd.journal.pauses import Pause
@@ -50,14 +50,14 @@ ATTEMPT = 256
 class Dispatcher:
     """The attempts at one provider."""
 
-    def __init__(self, lane: Lane, common: Common) -> None:
+    def __init__(self, terms: DispatchTerms, common: Common) -> None:
         recorder = common.recorder
         self._common = common
-        self.name = name = lane.provider.name
+        self.name = name = terms.provider.name
         self._shared = common.limits
         self._turns = ProbeTurns(name, common.limits) if common.limits is not None else None
         self._channel_name = channel_of(name)
-        self.loop = f"lane {name}"
+        self.loop = f"dispatcher {name}"
         self._owed = 0
         self._attempts = Attempts(name, common)
         self._clock = common.clock
@@ -68,8 +68,8 @@ class Dispatcher:
         self._pauses = recorder.pauses
         self._outcomes = common.outcomes
         self._pace: Pace | SharedPace | None = None
-        self._equip(lane, AdapterUse())
-        self._begun: deque[tuple[Entry, Routed, Kit]] = deque()
+        self._equip(terms, AdapterUse())
+        self._begun: deque[tuple[Entry, Routed, AttemptParts]] = deque()
         self._idle = ParkingLot()
         self._workers = 0
         self._under_way = 0
@@ -77,43 +77,43 @@ class Dispatcher:
         self._wakeup = AutoResetEvent()
         self._stopping = False
         self._given_up: frozenset[str] = frozenset()  # the channel's, when the queue was routed again last
-        self._comebacks = lane.choice.comebacks  # the same
+        self._comebacks = terms.choice.comebacks  # the same
         self._finished = AutoResetEvent()
 
-    def _equip(self, lane: Lane, use: AdapterUse) -> None:
-        provider, policy = lane.provider, lane.policy
-        self.lane = lane
-        self._choice = lane.choice
-        self.share = lane.share
+    def _equip(self, terms: DispatchTerms, use: AdapterUse) -> None:
+        provider, policy = terms.provider, terms.policy
+        self.terms = terms
+        self._choice = terms.choice
+        self.share = terms.share
         self._policy = policy
-        self._intermediate = lane.intermediate
+        self._intermediate = terms.intermediate
         self._pace = self._paced_by(policy.rate)
         self._queue = provider.queue
         self._provider = provider
         self._breaker = provider.breaker
         self._refusals = provider.refusals
-        may_begin = partial(self._shared.outlasts, policy.timeout) if self._shared is not None else None
-        self._kit = Kit(lane, VerdictHandler(lane, self._common), use, may_begin)
+        may_begin = partial(self._shared.lease_covers, policy.timeout) if self._shared is not None else None
+        self._parts = AttemptParts(terms, VerdictHandler(terms, self._common), use, may_begin)
 
     def _paced_by(self, rate: Rate | None) -> Pace | SharedPace | None:
         if rate is None:
             return None
         return Pace(rate) if self._shared is None else SharedPace(self.name, rate, self._shared)
 
-    def adopt(self, lane: Lane) -> anyio.Event | None:
-        """Work by another lane from now on, with whatever is queued; attempts under way end as they began.
+    def adopt(self, terms: DispatchTerms) -> anyio.Event | None:
+        """Work by another terms from now on, with whatever is queued; attempts under way end as they began.
 
         With another adapter, the event is set when the last attempt of the one before has ended.
         """
-        kit, queue, pace, rate = self._kit, self._queue, self._pace, self._policy.rate
-        is_same = lane.channel is kit.channel
-        self._equip(lane, kit.use if is_same else AdapterUse())
-        if rate == lane.policy.rate:
+        parts, queue, pace, rate = self._parts, self._queue, self._pace, self._policy.rate
+        is_same = terms.channel is parts.channel
+        self._equip(terms, parts.use if is_same else AdapterUse())
+        if rate == terms.policy.rate:
             self._pace = pace
         if queue is not self._queue:
             self._recorder.route_again([routed.entry for routed in queue.take_if(_all)])
         self._wakeup.set()
-        return None if is_same else kit.use.retire()
+        return None if is_same else parts.use.retire()
 
     def route_all_again(self) -> None:
         """Have all that is queued routed anew, since routing or rendering have changed."""
@@ -389,7 +389,7 @@ class Dispatcher:
         """Make a bare connection before a message is used as a probe."""
         if self._breaker.is_open and self._needs_probe and self._breaker.allowed(1):
             self._breaker.probe()
-            workers.start_soon(self._connect, self._provider, self._kit.channel)
+            workers.start_soon(self._connect, self._provider, self._parts.channel)
 
     async def _connect(self, provider: Provider, channel: Channel) -> None:
         policy = self._policy.breaker
@@ -415,11 +415,11 @@ class Dispatcher:
 
     async def _begin(self, batch: Sequence[Routed], workers: TaskGroup) -> None:
         """Commit the intents of those that may still be sent, the ends of the others, and start sending."""
-        kit = self._kit
+        parts = self._parts
         self._under_way += len(batch)
-        kit.use.begin(len(batch))
+        parts.use.begin(len(batch))
         now = self._clock.now()
-        begun: list[tuple[Entry, Routed, Kit]] = []
+        begun: list[tuple[Entry, Routed, AttemptParts]] = []
         steps: list[Transition] = []
         characters = 0
         may_wait = self._pauses.any or self._channel_name in self._stopped.digests
@@ -437,23 +437,23 @@ class Dispatcher:
                 self._refusals.unanswered(entry.settings_id)
                 steps.append(step)
                 continue
-            digest = entry.digest if may_have_arrived else digest_of(rendered, kit.values(customer))
+            digest = entry.digest if may_have_arrived else digest_of(rendered, parts.values(customer))
             entry = entry.begun(self.name, digest, now)
-            begun.append((entry, routed, kit))
+            begun.append((entry, routed, parts))
             steps.append(transitions.intent(entry, now, self._intermediate))
         settled = await self._record(steps)
         if settled:  # a receipt says that it was sent already
             for entry, *_ in begun:
                 if entry.id in settled:
-                    kit.refusals.unanswered(entry.settings_id)
+                    parts.refusals.unanswered(entry.settings_id)
             begun = [each for each in begun if each[0].id not in settled]
         if not begun:
-            kit.breaker.withdraw()
+            parts.breaker.withdraw()
         self._under_way -= len(batch) - len(begun)
-        kit.use.end(len(batch) - len(begun))
+        parts.use.end(len(batch) - len(begun))
         await self._start(begun, workers)
 
-    async def _start(self, begun: Sequence[tuple[Entry, Routed, Kit]], workers: TaskGroup) -> None:
+    async def _start(self, begun: Sequence[tuple[Entry, Routed, AttemptParts]], workers: TaskGroup) -> None:
         """Start attempts whose intents are recorded, not too many in one turn of the event loop."""
         first = characters = 0
         for count, (_, routed, _) in enumerate(begun):
@@ -464,7 +464,9 @@ class Dispatcher:
             characters += ATTEMPT + routed.size
         self._start_attempts(begun[first:], workers)
 
-    def _start_attempts(self, begun: Sequence[tuple[Entry, Routed, Kit]], workers: TaskGroup) -> None:
+    def _start_attempts(
+        self, begun: Sequence[tuple[Entry, Routed, AttemptParts]], workers: TaskGroup
+    ) -> None:
         self._begun.extend(begun)
         more = len(self._begun) - self._idle.unpark(len(self._begun))
         for _ in range(min(more, self._policy.concurrency - self._workers)):
@@ -481,7 +483,7 @@ class Dispatcher:
             return transitions.parked(entry, now, routed.expires_at, pause.waits_for)
         if self._has_stopped(routed):
             return transitions.deferred(entry, now, now, None)
-        return self._kit.hold(routed) if entry.may_have_arrived else None
+        return self._parts.hold(routed) if entry.may_have_arrived else None
 
     def _has_stopped(self, routed: Routed) -> bool:
         """Whether the recipient stopped the channel.
@@ -492,16 +494,16 @@ class Dispatcher:
             return False
         if routed.customer is None or routed.entry.may_have_arrived:
             return False
-        return self._stopped.includes(self._channel_name, self._kit.channel.recipient(routed.customer))
+        return self._stopped.includes(self._channel_name, self._parts.channel.recipient(routed.customer))
 
     async def _work(self) -> None:
         while True:
             while not self._begun:
                 await self._idle.park()
-            entry, routed, kit = self._begun.popleft()
-            self._outcomes.add(await self._attempts.make(entry, routed, kit))
+            entry, routed, parts = self._begun.popleft()
+            self._outcomes.add(await self._attempts.make(entry, routed, parts))
             self._under_way -= 1
-            kit.use.end(1)
+            parts.use.end(1)
             if self._queue.new or self._queue.repeats or self._breaker.is_open:
                 self._wakeup.set()
             if self._stopping:

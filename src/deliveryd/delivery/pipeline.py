@@ -19,10 +19,10 @@ from deliveryd import transitions
 from deliveryd.delivery.availability import Availability
 from deliveryd.delivery.deadlines import ReceiptDeadlines
 from deliveryd.delivery.dispatcher import Dispatcher
+from deliveryd.delivery.dispatchers import Dispatchers
 from deliveryd.delivery.doubt import DoubtPolicy
 from deliveryd.delivery.due import DueMessages
 from deliveryd.delivery.intake import Intake
-from deliveryd.delivery.lanes import Lanes
 from deliveryd.delivery.outcomes import Outcomes
 from deliveryd.delivery.preparation import Deferred, Prepared, Preparer
 from deliveryd.delivery.provider import bounded
@@ -45,7 +45,7 @@ class Stations(NamedTuple):
     intake: Intake
     reporting: Reporting
     preparer: Preparer
-    lanes: Lanes
+    running: Dispatchers
     outcomes: Outcomes
     due: DueMessages
     doubts: dict[str, DoubtPolicy]
@@ -56,7 +56,7 @@ class Stations(NamedTuple):
     @property
     def dispatchers(self) -> Mapping[str, Dispatcher]:
         """The dispatchers by their providers, as they are configured now."""
-        return self.lanes.current
+        return self.running.current
 
 
 class Pipeline:
@@ -66,7 +66,7 @@ class Pipeline:
         self, stations: Stations, journal: Journal, recorder: Recorder, clock: Clock, heartbeats: Heartbeats
     ) -> None:
         self._stations = stations
-        self._lanes = stations.lanes
+        self._running = stations.running
         self._dispatchers = stations.dispatchers
         self._journal = journal
         self._recorder = recorder
@@ -85,7 +85,7 @@ class Pipeline:
             self.take,  # 1. from the queue into the journal
             self._stations.reporting.run,  # 2. `dequeued` to the service; what it accepts is ready
             self.deliver,  # 3. settings, customer, expiry, language, channel, text; then to a dispatcher
-            self._lanes.run,  # 4. for each provider: intent, attempt, verdict
+            self._running.run,  # 4. for each provider: intent, attempt, verdict
             self._stations.outcomes.run,  # 5. the outcome into the journal, with its event for `reporting`
             self._stations.availability.run,  # channels that are down for too long
             self._stations.due.run,  # what waits comes back to 3 when its time has come
@@ -185,7 +185,7 @@ class Pipeline:
         self._stations.intake.stop()
         self._stations.deadlines.stop()
         self._stations.sharing.stop()
-        dispatchers = self._lanes.all
+        dispatchers = self._running.all
         for dispatcher in dispatchers:
             dispatcher.stop()
         for dispatcher in dispatchers:

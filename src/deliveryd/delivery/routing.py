@@ -19,7 +19,7 @@ from deliveryd.rendering.language import candidates, matching
 from deliveryd.transitions import WAS_REMOVED, expiry_details
 
 
-class Road(NamedTuple):
+class ChannelRoute(NamedTuple):
     """A channel that messages may take: the block of the settings that it sends, and its providers.
 
     `sms` are rules for the text of an SMS.
@@ -125,17 +125,17 @@ class Router:
 
     def __init__(
         self,
-        roads: Mapping[str, Road],
+        channels: Mapping[str, ChannelRoute],
         order: Sequence[str],
         languages: Sequence[str],
         stopped: StoppedRecipients,
         pauses: Pauses,
     ) -> None:
-        self._roads = roads
+        self._channels = channels
         self._pauses = pauses
         self._stopped = stopped
-        self._providers = frozenset(each for road in roads.values() for each in road.choice.senders)
-        self._order = [name for name in order if name in roads and roads[name].choice.is_enabled]
+        self._providers = frozenset(each for channel in channels.values() for each in channel.choice.senders)
+        self._order = [name for name in order if name in channels and channels[name].choice.is_enabled]
         self._positions = {name: place for place, name in enumerate(order)}
         self._languages = tuple(languages)
         self._choices: WeakKeyDictionary[CompiledSettings, _Fixed | None] = WeakKeyDictionary()
@@ -221,7 +221,7 @@ class Router:
         waiting: list[_Offered] = []
         stopped = self._stopped.digests
         for name, block in self._offers_for(entry, settings, tags):
-            choice = self._roads[name].choice
+            choice = self._channels[name].choice
             provider = choice.provider_for(entry, customer)
             if provider is None or name in unfit or (channels is not None and name not in channels):
                 continue
@@ -254,7 +254,7 @@ class Router:
         if not isinstance(rendered, Rendered):
             why = self._why_not(entry, settings, tags, (channel, block), rendered)
             return Undeliverable.because(entry, *_named(unfit), *why)
-        if (rules := self._roads[channel].sms) is not None:
+        if (rules := self._channels[channel].sms) is not None:
             rendered = rules.apply(rendered)
             if not entry.doubt and (flaw := rules.flaw(rendered)) is not None:
                 unfit[channel] = flaw
@@ -276,12 +276,12 @@ class Router:
         """Whether the recipient, at the address that a provider has, stopped a channel."""
         if customer is None:
             return False
-        adapter = self._roads[channel].choice.senders[provider].adapter
+        adapter = self._channels[channel].choice.senders[provider].adapter
         return self._stopped.includes(channel, adapter.recipient(customer))
 
     def _leaves(self, entry: Entry, provider: str) -> bool:
         channel = channel_of(provider)
-        return self._pauses.of_channel(channel) is None and self._roads[channel].choice.leaves(
+        return self._pauses.of_channel(channel) is None and self._channels[channel].choice.leaves(
             entry, provider
         )
 
@@ -297,7 +297,7 @@ class Router:
             return None
         reason = WAS_PAUSED if self._pauses.of_provider(provider) is not None else DOWN
         moved = entry.bound(provider).left(reason)
-        working = {name for name, road in self._roads.items() if not road.choice.is_given_up}
+        working = {name for name, channel in self._channels.items() if not channel.choice.is_given_up}
         for channels in (working, (channel_of(provider),)):
             found = self._first_usable(moved, settings, customer, channels)
             if isinstance(found, Routed) and self._is_taken(found):
@@ -306,7 +306,7 @@ class Router:
 
     def _is_taken(self, routed: Routed) -> bool:
         """Whether the provider takes a message that may not come back."""
-        choice = self._roads[channel_of(routed.provider)].choice
+        choice = self._channels[channel_of(routed.provider)].choice
         standing = choice.senders[routed.provider].standing
         return not choice.is_down and not standing.refuses(routed.entry.settings_id)
 
@@ -329,7 +329,9 @@ class Router:
         if not entry.spent and not entry.doubt:
             return self._order
         names = [channel_of(entry.provider or "")] if entry.doubt else self._after(entry.sent_by)
-        return [name for name in names if name in self._roads and self._roads[name].choice.open_to(entry)]
+        return [
+            name for name in names if name in self._channels and self._channels[name].choice.open_to(entry)
+        ]
 
     def _after(self, provider: str | None) -> Sequence[str]:
         """The channels behind that of a provider in the order; all of them for None."""
@@ -345,7 +347,7 @@ class Router:
         for tag in matching(tuple(tags), tuple(settings.languages)):
             blocks = settings.languages[tag].blocks
             for name in order:
-                block = blocks.get(self._roads[name].block)
+                block = blocks.get(self._channels[name].block)
                 if block is not None:
                     yield name, block
 
@@ -359,10 +361,10 @@ class Router:
             except LanguageUnreadable:  # the key of a block is no language
                 continue
             first = next(self._offers(settings, order, tags), None)
-            if first is not None and not self._roads[first[0]].takes_all:
+            if first is not None and not self._channels[first[0]].takes_all:
                 return None
             if first is not None:
-                block, via = first[1], self._roads[first[0]].choice
+                block, via = first[1], self._channels[first[0]].choice
             else:
                 block = None
             found.add((first[0], first[1].language) if first is not None else None)
@@ -413,8 +415,10 @@ class Router:
                 if name in offered:
                     yield self._why_unreached(name, customer, unfit.get(name))
         elif not entry.spent:
-            roads = {name: road for name, road in self._roads.items() if not road.choice.is_enabled}
-            disabled = list(dict.fromkeys(name for name, _ in self._offers(settings, list(roads), tags)))
+            channels = {
+                name: channel for name, channel in self._channels.items() if not channel.choice.is_enabled
+            }
+            disabled = list(dict.fromkeys(name for name, _ in self._offers(settings, list(channels), tags)))
             if disabled:
                 yield from (f"{name}: no provider is enabled" for name in disabled)
             else:
@@ -426,7 +430,7 @@ class Router:
 
     def _why_unreached(self, channel: str, customer: Customer | None, unfit: str | None) -> str:
         """Why no provider of a channel takes the message."""
-        senders = self._roads[channel].choice.senders
+        senders = self._channels[channel].choice.senders
         if unfit is None and any(self._has_stopped(channel, name, customer) for name in senders):
             return f"the recipient stopped {channel}"
         reasons = [unfit] if unfit else [each.adapter.unreached(customer) for each in senders.values()]
@@ -437,7 +441,7 @@ class Router:
         found: dict[str, None] = {}
         for tag, name in places:
             language = settings.languages.get(tag)
-            if language is not None and (reason := language.unreadable.get(self._roads[name].block)):
+            if language is not None and (reason := language.unreadable.get(self._channels[name].block)):
                 found[reason] = None
         yield from first_of(found)
 

@@ -46,14 +46,14 @@ class Sharing:
     def __init__(  # noqa: PLR0917 - all are parts
         self,
         recorder: Recorder,
-        lanes: Mapping[str, Sends],
+        dispatchers: Mapping[str, Sends],
         doubts: Mapping[str, DoubtPolicy],
         outages: Outages,
         clock: Clock,
         heartbeats: Heartbeats,
     ) -> None:
         self._recorder = recorder
-        self._lanes = lanes
+        self._dispatchers = dispatchers
         self._doubts = doubts
         self._outages = outages
         self._clock = clock
@@ -84,7 +84,7 @@ class Sharing:
 
         The next look tells that this worker goes by new pauses, which an operator waits for.
         """
-        providers = {name: self._doubts[name] for name in self._lanes}
+        providers = {name: self._doubts[name] for name in self._dispatchers}
         found = await self._recorder.follow(providers)
         self._follow_outages(found)
         now = anyio.current_time()
@@ -92,8 +92,8 @@ class Sharing:
             self._forget_at = float("inf")
             self._outages.forget_others()
         if found.adopted is not None:
-            for lane in self._lanes.values():
-                lane.provider.expect_waiting()
+            for dispatcher in self._dispatchers.values():
+                dispatcher.provider.expect_waiting()
             await adopt_line(self._recorder, found.adopted, providers, self._clock)
         return found.pauses is not None or found.has_more
 

@@ -14,8 +14,8 @@ from deliveryd.channels.base import (
     TryAgain,
 )
 from deliveryd.delivery.common import Common
-from deliveryd.delivery.lane import Lane
 from deliveryd.delivery.routing import Routed
+from deliveryd.delivery.terms import DispatchTerms
 from deliveryd.metrics import VERDICT_WORDS
 from deliveryd.model import SECOND, Customer, Entry, Outcome, Transition, channel_of
 from deliveryd.runtime import waits
@@ -30,18 +30,18 @@ UNSENT_PAUSE = 1.0
 class VerdictHandler:
     """Decides the step that follows from a verdict of one provider."""
 
-    def __init__(self, lane: Lane, common: Common) -> None:
-        self._name = lane.provider.name
+    def __init__(self, terms: DispatchTerms, common: Common) -> None:
+        self._name = terms.provider.name
         self._channel = channel_of(self._name)
-        self._choice = lane.choice
-        self._policy = lane.policy
-        self._doubt = lane.doubt
-        self._provider = lane.provider
-        self._refusals = lane.provider.refusals
+        self._choice = terms.choice
+        self._policy = terms.policy
+        self._doubt = terms.doubt
+        self._provider = terms.provider
+        self._refusals = terms.provider.refusals
         self._outcomes = common.outcomes
         self._clock = common.clock
-        self._intermediate = lane.intermediate
-        self._awaited = lane.awaited
+        self._intermediate = terms.intermediate
+        self._awaited = terms.awaited
 
     def accepted(self, entry: Entry, verdict: Accepted) -> Transition:
         """The step of a message that the provider accepted."""

@@ -251,7 +251,7 @@ class SharedLimits(Protocol):
 class Shared(SharedLimits, Protocol):
     """What a shared journal says of attempts."""
 
-    def outlasts(self, seconds: float) -> bool:
+    def lease_covers(self, seconds: float) -> bool:
         """Whether this worker's lease lasts for so many seconds more, so that nobody adopts meanwhile.
 
         Measured by a clock that goes on while the machine sleeps, from before the last renewal was sent.

@@ -81,11 +81,11 @@ class Handover:
             config.settings.ttl,
             config.settings.stale_while_down,
         )
-        self._replace_lanes(derived, difference)
+        self._replace_dispatchers(derived, difference)
         self._stations.availability.adopt(derived.choices, derived.limits)
         self._replace_receipts(config, receipts, inlets)
         self.outside = outside
-        self._removed = (self._removed | set(difference.removed)) - derived.lanes.keys()
+        self._removed = (self._removed | set(difference.removed)) - derived.terms.keys()
         self._tasks.start_soon(self._wake, difference, states, _to_repeat(before, config))
 
     async def sweep(self) -> None:
@@ -105,13 +105,13 @@ class Handover:
         for name, provider in config.channels.providers.items():
             policy = policy_of(provider).breaker
             if name in dispatchers and name not in difference.changed:
-                states[name] = dispatchers[name].lane.provider
+                states[name] = dispatchers[name].terms.provider
                 states[name].follow(policy)
                 continue
             states[name] = Provider(
                 name, policy, self._recorder.backlog, self._recorder.pauses, self._common.clock
             )
-            if name in dispatchers and dispatchers[name].lane.provider.is_failing:
+            if name in dispatchers and dispatchers[name].terms.provider.is_failing:
                 states[name].probe_soon()
         return states
 
@@ -143,17 +143,17 @@ class Handover:
         if outside.directory is not before.directory:
             self._close_after(parts.directory.replace(outside.directory), before.directory)
 
-    def _replace_lanes(self, derived: Derived, difference: _Difference) -> None:
+    def _replace_dispatchers(self, derived: Derived, difference: _Difference) -> None:
         stations = self._stations
-        leaving = [stations.lanes.remove(name) for name in difference.removed]
-        for name, lane in derived.lanes.items():
+        leaving = [stations.running.remove(name) for name in difference.removed]
+        for name, terms in derived.terms.items():
             self._common.metrics.add_provider(name)
             dispatcher = stations.dispatchers.get(name)
             if dispatcher is None:
-                stations.lanes.add(Dispatcher(lane, self._common))
+                stations.running.add(Dispatcher(terms, self._common))
                 continue
-            adapter = dispatcher.lane.channel
-            if (unused := dispatcher.adopt(lane)) is not None:
+            adapter = dispatcher.terms.channel
+            if (unused := dispatcher.adopt(terms)) is not None:
                 self._close_after(unused, adapter)
             if difference.routes:
                 dispatcher.route_all_again()
@@ -166,7 +166,7 @@ class Handover:
         deadlines.adopt(tuple(config.channels.reporting))
         if config.channels.reporting and not self._watches_deadlines:
             self._watches_deadlines = True
-            self._stations.lanes.begin(deadlines.run)
+            self._stations.running.begin(deadlines.run)
         self._parts.overdue.adopt(config.channels.overdue)
         self.receipts = receipts
         if receipts is not None:
@@ -189,10 +189,10 @@ class Handover:
 
     async def _end(self, dispatcher: Dispatcher) -> None:
         """Finish the attempts at a removed provider, then release what they left there."""
-        await self._stations.lanes.end(dispatcher)
+        await self._stations.running.end(dispatcher)
         await self._stations.outcomes.flush()
         await self.sweep()
-        await self.outside.holdings.close(dispatcher.lane.channel)
+        await self.outside.holdings.close(dispatcher.terms.channel)
 
     async def _wake(
         self, difference: _Difference, states: Mapping[str, Provider], to_repeat: Collection[str]

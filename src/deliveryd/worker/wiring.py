@@ -18,12 +18,11 @@ from deliveryd.delivery.choice import Choice, Sender, Standing
 from deliveryd.delivery.common import Common
 from deliveryd.delivery.deadlines import OverdueReceipts, ReceiptDeadlines
 from deliveryd.delivery.dispatcher import Dispatcher
+from deliveryd.delivery.dispatchers import Dispatchers
 from deliveryd.delivery.doubt import DoubtPolicy
 from deliveryd.delivery.due import DueMessages
 from deliveryd.delivery.in_flight import InFlightLimit
 from deliveryd.delivery.intake import Intake
-from deliveryd.delivery.lane import Lane
-from deliveryd.delivery.lanes import Lanes
 from deliveryd.delivery.listening import Awaited, ListeningTime
 from deliveryd.delivery.outbox_signals import OutboxSignals
 from deliveryd.delivery.outcomes import Outcomes
@@ -35,11 +34,12 @@ from deliveryd.delivery.preparation import Preparer
 from deliveryd.delivery.provider import Provider
 from deliveryd.delivery.recorder import Recorder
 from deliveryd.delivery.reporting import Reporting
-from deliveryd.delivery.routing import Road, Router
+from deliveryd.delivery.routing import ChannelRoute, Router
 from deliveryd.delivery.settings import SettingsCache
 from deliveryd.delivery.sharing import Sharing
 from deliveryd.delivery.sms_rules import SmsRules
 from deliveryd.delivery.stopped import StoppedRecipients
+from deliveryd.delivery.terms import DispatchTerms
 from deliveryd.errors import ConfigError
 from deliveryd.http.client import build_client
 from deliveryd.http.tls import TlsFiles
@@ -185,7 +185,7 @@ class Derived(NamedTuple):
 
     choices: Mapping[str, Choice]
     router: Router
-    lanes: Mapping[str, Lane]
+    terms: Mapping[str, DispatchTerms]
     limits: Mapping[str, float]
 
 
@@ -205,15 +205,15 @@ def derive(
     awaited = _awaited(config, common.listening)
     share = max(config.queue.max_in_flight // len(policies), 1)
     intermediate = frozenset(config.events.intermediate)
-    lanes = {
-        name: Lane(
+    terms = {
+        name: DispatchTerms(
             states[name], choices[channel_of(name)], providers[name], policy, doubts[name], share,
             intermediate, awaited.get(name),
         )
         for name, policy in policies.items()
     }  # fmt: skip
     router = build_router(config, choices, common.recorder.stopped, common.recorder.pauses)
-    return Derived(choices, router, lanes, _limits(config))
+    return Derived(choices, router, terms, _limits(config))
 
 
 def _stations(  # noqa: PLR0917 - all that the stations are made of
@@ -227,7 +227,9 @@ def _stations(  # noqa: PLR0917 - all that the stations are made of
     """The stations of the line: each is handed what was built before it, and nothing afterwards."""
     journal, recorder, outcomes, clock, metrics, heartbeats, listening, _ = common
     deadlines = ReceiptDeadlines(tuple(config.channels.reporting), listening, recorder, metrics, heartbeats)
-    lanes = Lanes({name: Dispatcher(lane, common) for name, lane in derived.lanes.items()}, heartbeats)
+    dispatchers = Dispatchers(
+        {name: Dispatcher(terms, common) for name, terms in derived.terms.items()}, heartbeats
+    )
     intake = Intake(
         service, recorder, metrics, heartbeats,
         batch_size=config.queue.batch_size,
@@ -240,12 +242,12 @@ def _stations(  # noqa: PLR0917 - all that the stations are made of
         flush_interval=config.events.flush_interval,
     )  # fmt: skip
     due = DueMessages(
-        journal, recorder, lanes.current, clock, heartbeats, max_waiting=config.queue.max_waiting
+        journal, recorder, dispatchers.current, clock, heartbeats, max_waiting=config.queue.max_waiting
     )
     availability = Availability(journal, recorder.backlog, derived.choices, derived.limits, clock, heartbeats)
-    sharing = Sharing(recorder, lanes.current, doubts, availability, clock, heartbeats)
+    sharing = Sharing(recorder, dispatchers.current, doubts, availability, clock, heartbeats)
     return Stations(
-        intake, reporting, preparer, lanes, outcomes, due, doubts, availability, deadlines, sharing
+        intake, reporting, preparer, dispatchers, outcomes, due, doubts, availability, deadlines, sharing
     )
 
 
@@ -379,11 +381,11 @@ def build_router(
     config: Config, choices: Mapping[str, Choice], stopped: StoppedRecipients, pauses: Pauses
 ) -> Router:
     """What chooses channel, provider and language."""
-    roads = {
-        name: Road(channel.block, choices[name], sms_rules(channel))
+    routes = {
+        name: ChannelRoute(channel.block, choices[name], sms_rules(channel))
         for name, channel in config.channels.configured.items()
     }
-    return Router(roads, config.channels.order, config.content.languages, stopped, pauses)
+    return Router(routes, config.channels.order, config.content.languages, stopped, pauses)
 
 
 def policy_of(provider: ProviderConfig) -> DispatchPolicy:

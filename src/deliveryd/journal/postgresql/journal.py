@@ -657,7 +657,7 @@ class PostgresqlJournal(LeasedCommits):
         while lease.age > RENEWED_WITHIN and (lease.renewed_at < asked_at or lease.age > lease.seconds / 2):
             await self._commit(lambda _db: None)
 
-    def outlasts(self, seconds: float) -> bool:
+    def lease_covers(self, seconds: float) -> bool:
         """Whether the lease lasts for so many seconds more."""
         return self._broken is None and self._lease.age + seconds < self._lease.seconds
 

@@ -12,7 +12,7 @@ from deliveryd.delivery.dispatcher import Dispatcher
 from deliveryd.runtime.wakeup import Heartbeats
 
 
-class Lanes:
+class Dispatchers:
     """Runs a dispatcher for each provider. `current` has them by their providers, and is kept up to date."""
 
     def __init__(self, dispatchers: Mapping[str, Dispatcher], heartbeats: Heartbeats) -> None:

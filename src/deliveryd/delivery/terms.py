@@ -12,7 +12,7 @@ from deliveryd.delivery.policy import DispatchPolicy
 from deliveryd.delivery.provider import Provider
 
 
-class Lane(NamedTuple):
+class DispatchTerms(NamedTuple):
     """What a dispatcher works by: all of it follows from the configuration.
 
     `share` is how many places are the provider's own.

@@ -25,12 +25,12 @@ from deliveryd.delivery.in_flight import InFlightLimit
 from deliveryd.delivery.listening import ListeningTime
 from deliveryd.delivery.outbox_signals import OutboxSignals
 from deliveryd.delivery.outcomes import Outcomes
+from deliveryd.delivery.pace import SharedPace
 from deliveryd.delivery.policy import DispatchPolicy, RetryPolicy
 from deliveryd.delivery.probe_turns import ProbeTurns
 from deliveryd.delivery.provider import Provider
 from deliveryd.delivery.recorder import Recorder
 from deliveryd.delivery.routing import Routed
-from deliveryd.delivery.shared_pace import SharedPace
 from deliveryd.delivery.terms import DispatchTerms
 from deliveryd.journal.base import Allotment, SharedLimits
 from deliveryd.journal.place import JournalDatabase
@@ -317,7 +317,7 @@ def test_dispatchers_of_two_workers_keep_one_rate(source: JournalDatabase, tmp_p
 PROCESS = """
 import sys, time, anyio
 from functools import partial
-from deliveryd.delivery.shared_pace import SharedPace
+from deliveryd.delivery.pace import SharedPace
 from deliveryd.journal.place import JournalDatabase
 from deliveryd.journal.postgresql.connection import connect_to_write
 from deliveryd.journal.postgresql.pacing import Pacing

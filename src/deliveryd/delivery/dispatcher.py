@@ -20,12 +20,11 @@ from deliveryd.channels.base import Channel
 from deliveryd.delivery.attempts import AdapterUse, AttemptParts, Attempts
 from deliveryd.delivery.common import Common
 from deliveryd.delivery.dispatch_queue import KEPT
-from deliveryd.delivery.pace import Pace
+from deliveryd.delivery.pace import Pace, SharedPace
 from deliveryd.delivery.policy import DispatchPolicy
 from deliveryd.delivery.probe_turns import ProbeTurns
 from deliveryd.delivery.provider import Provider, wait_alone
 from deliveryd.delivery.routing import Routed, is_expired
-from deliveryd.delivery.shared_pace import SharedPace
 from deliveryd.delivery.terms import DispatchTerms
 from deliveryd.delivery.verdicts import VerdictHandler
 from deliveryd.errors import OutOfFiles

@@ -12,7 +12,7 @@ from contextlib import suppress
 
 from anyio.abc import TaskGroup
 
-from deliveryd.delivery.shared_pace import SPREAD, UNREACHABLE_PAUSE
+from deliveryd.delivery.pace import SPREAD, UNREACHABLE_PAUSE
 from deliveryd.errors import JournalUnreachable
 from deliveryd.journal.base import SharedLimits
 from deliveryd.runtime.breaker import Breaker, BreakerPolicy

@@ -7,15 +7,16 @@ from typing import Self
 from urllib.parse import urlsplit
 
 from pydantic import (
+    BaseModel,
     ConfigDict,
     Field,
+    StrictInt,
     ValidationInfo,
     field_validator,
     model_validator,
 )
 
 from deliveryd.channels.http.answer_options import AnswerFinder, AnswerOptions, answer_problems
-from deliveryd.channels.http.limit_options import LimitOptions
 from deliveryd.channels.http.lookup_options import LookupOptions
 from deliveryd.channels.http.probe_options import ProbeOptions
 from deliveryd.channels.http.recipient import address_in
@@ -26,6 +27,18 @@ from deliveryd.network.plain_text import SECURE_ADDRESS, goes_out_plain, plain_t
 from deliveryd.options.on_use import OnUse
 from deliveryd.options.proxy import ProxyOptions
 from deliveryd.options.tls import TlsOptions, tls_problems
+
+
+class LimitOptions(BaseModel):
+    """The length of one field; a longer one is refused by the provider."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
+
+    field: str = Field(min_length=1, description="field of the block, such as text or button.text")
+    characters: StrictInt = Field(ge=1, description="most characters")
+    ucs2: StrictInt | None = Field(None, ge=1, description="most characters of an SMS in UCS-2")
+    beside: str | None = Field(None, description="only if the block also has this field, such as image")
+
 
 SECRET_HEADERS = frozenset({"authorization", "cookie", "api-key", "x-api-key", "x-auth-token"})
 """Headers whose value is always a secret."""

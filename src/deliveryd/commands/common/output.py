@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from decimal import Decimal
+from typing import TextIO
 
 import typer
 
 from deliveryd.commands.common.printable import printable
+from deliveryd.errors import DeliverydError
 
 _UNESCAPED_BY_JSON = re.compile(
     "[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufff9-\ufffb\ud800-\udfff]"
@@ -50,3 +56,31 @@ def json_text(value: object, indent: int | None = None) -> str:
         written = iter(numbers)
         text = re.sub(f'"{mark}"', lambda _: next(written), text)
     return _UNESCAPED_BY_JSON.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+
+
+@contextmanager
+def standard_output() -> Iterator[TextIO]:
+    """Yield standard output for writing.
+
+    If the reader closes the pipe (`| head`), the command exits quietly with status 0. Raises DeliverydError
+    for any other failure to write.
+    """
+    out = sys.stdout
+    if isinstance(out, io.TextIOWrapper):
+        out.reconfigure(encoding="utf-8")
+    try:
+        yield out
+        out.flush()
+    except BrokenPipeError:
+        _give_up(out)
+        raise typer.Exit from None
+    except OSError as error:
+        _give_up(out)
+        raise DeliverydError(f"can't write the output: {error.strerror}") from None
+
+
+def _give_up(out: TextIO) -> None:
+    """Discard the rest of the buffer, so that the interpreter reports no error at exit."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, out.fileno())
+    os.close(nowhere)

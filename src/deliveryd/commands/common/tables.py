@@ -8,9 +8,8 @@ from typing import Annotated
 
 import typer
 
-from deliveryd.commands.common.output import json_text
+from deliveryd.commands.common.output import json_text, standard_output
 from deliveryd.commands.common.printable import printable
-from deliveryd.commands.common.standard_output import standard_output
 
 ROWS = 1000
 """Rows of a table whose columns are as wide as the widest of them; then the widths may grow."""

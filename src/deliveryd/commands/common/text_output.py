@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from rich.console import Console
 from rich.text import Text
 
+from deliveryd.commands.common.output import standard_output
 from deliveryd.commands.common.printable import printable
-from deliveryd.commands.common.standard_output import standard_output
 
 PIPE_WIDTH = 120
 """Cells of a line that goes elsewhere than to a terminal, unless COLUMNS says otherwise."""

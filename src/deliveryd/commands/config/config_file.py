@@ -12,8 +12,7 @@ import typer
 from deliveryd.commands.common.command_group import CommandGroup
 from deliveryd.commands.common.conventions import USUAL_CONFIG
 from deliveryd.commands.common.options import AsData, ConfigOption
-from deliveryd.commands.common.output import print_json, print_lines
-from deliveryd.commands.common.standard_output import standard_output
+from deliveryd.commands.common.output import print_json, print_lines, standard_output
 from deliveryd.commands.config.config_questions import write_answers
 from deliveryd.commands.config.effective import (
     keys_data,

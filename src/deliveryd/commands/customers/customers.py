@@ -15,9 +15,8 @@ from deliveryd.commands.common.command_group import CommandGroup
 from deliveryd.commands.common.configuration import load_as_owner
 from deliveryd.commands.common.conventions import FAILED, USUAL_CONFIG
 from deliveryd.commands.common.options import ConfigOption, identifier
-from deliveryd.commands.common.output import json_text, print_errors
+from deliveryd.commands.common.output import json_text, print_errors, standard_output
 from deliveryd.commands.common.progress import ProgressLine
-from deliveryd.commands.common.standard_output import standard_output
 from deliveryd.commands.customers.customer_export import Progress, Reading, Sheet
 from deliveryd.commands.customers.customer_sheets import LinesSheet, ObjectSheet
 from deliveryd.config import Config

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from deliveryd.channels.http.limit_options import LimitOptions
+from deliveryd.channels.http.options import LimitOptions
 from deliveryd.model import LanguageContent, Settings
 from deliveryd.rendering.escaping import EmailFormat, is_html
 

@@ -14,8 +14,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from deliveryd.commands.common.output import standard_output
 from deliveryd.commands.common.printable import printable
-from deliveryd.commands.common.standard_output import standard_output
 from deliveryd.commands.common.text_output import TextConsole
 from deliveryd.commands.run.shutdown import announce_shutdown
 from deliveryd.commands.sandbox.sandbox_files import aim_receipts, write_files

@@ -11,8 +11,7 @@ from rich.text import Text
 
 from deliveryd.commands.common.conventions import USUAL_CONFIG
 from deliveryd.commands.common.options import ConfigOption, identifier
-from deliveryd.commands.common.output import json_text, print_errors
-from deliveryd.commands.common.standard_output import standard_output
+from deliveryd.commands.common.output import json_text, print_errors, standard_output
 from deliveryd.commands.common.text_output import print_texts, width_of
 from deliveryd.commands.watch.columns import fitted
 from deliveryd.commands.watch.watched import Portion

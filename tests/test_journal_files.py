@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import sqlite3
 import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from subprocess import Popen
 
@@ -230,6 +232,21 @@ def test_a_deleted_journal_can_be_restored_from_the_paths_in_the_log(world: Worl
     world.run_until_idle()
     assert file_reader(world.folder / "journal.db").audit().is_balanced
     assert Counter(received.message_id for received in world.state.received) == dict.fromkeys(range(1, 52), 1)
+
+
+@pytest.mark.parametrize("name", ["namespace", "stop_key"])
+@pytest.mark.anyio
+async def test_a_journal_that_lost_a_value_of_its_own_is_refused(tmp_path: Path, name: str) -> None:
+    """With another namespace a repeat would have another key, and with another stop key nobody be stopped."""
+    path = tmp_path / "journal.db"
+    async with open_journal_file(path):
+        pass
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("DELETE FROM meta WHERE key = ?", (name,))
+        db.commit()
+    with pytest.raises(JournalError, match=f"damaged: it has no {name}"):
+        async with open_journal_file(path):
+            pass
 
 
 @pytest.mark.anyio

@@ -15,13 +15,13 @@ SERVICE = "service"
 
 
 def namespace_of(db: Db) -> str:
-    """Return the prefix of all idempotency keys of this journal."""
-    return _value(db, "namespace")
+    """Return the prefix of all idempotency keys of this journal. Raises JournalUnusable if it is lost."""
+    return _needed(db, "namespace")
 
 
 def stop_key_of(db: Db) -> bytes:
-    """Return the key of this journal's digests of recipients."""
-    return bytes.fromhex(_value(db, "stop_key"))
+    """Return the key of this journal's digests of recipients. Raises JournalUnusable if it is lost."""
+    return bytes.fromhex(_needed(db, "stop_key"))
 
 
 def difference(kept: str | None, service: str) -> str | None:
@@ -75,6 +75,12 @@ def keep_clock(db: Db, record: str) -> None:
 def kept_clock(db: Db) -> str:
     """What an earlier run kept of its clock; "": nothing."""
     return _value(db, "clock")
+
+
+def _needed(db: Db, key: str) -> str:
+    if not (value := _value(db, key)):
+        raise JournalUnusable(f"the journal is damaged: it has no {key} of its own; restore a backup")
+    return value
 
 
 def _value(db: Db, key: str) -> str:

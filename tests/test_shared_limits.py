@@ -285,12 +285,11 @@ def test_dispatchers_of_two_workers_keep_one_rate(source: JournalDatabase, tmp_p
                 lane = DispatchTerms(
                     provider, choice, channel, policy, DoubtPolicy("sms", policy), 500, frozenset()
                 )
+                journal.limits = shared
                 outcomes, beats = Outcomes(recorder, Heartbeats()), Heartbeats()
                 dispatcher = Dispatcher(
                     lane,
-                    Common(
-                        journal, recorder, outcomes, clock, metrics, beats, ListeningTime(), limits=shared
-                    ),
+                    Common(journal, recorder, outcomes, clock, metrics, beats, ListeningTime()),
                 )
                 await journal.take([QueuedMessage(id_, 1, 1, {}) for id_ in range(500)], [], clock.now())
                 await journal.accept(await journal.outbox(0, 500), clock.now())

@@ -64,7 +64,7 @@ class AdapterUse:
 class AttemptParts:
     """What an attempt is made with, from its intent to its outcome: the adapter, and who judges its verdict.
 
-    A dispatcher that works by another terms has a new one for new attempts. `may_begin`: see `Dispatch`.
+    A dispatcher that works by new terms has new ones for new attempts. `may_begin`: see `Dispatch`.
     """
 
     __slots__ = (

@@ -7,7 +7,6 @@ from typing import NamedTuple
 from deliveryd.delivery.listening import ListeningTime
 from deliveryd.delivery.outcomes import Outcomes
 from deliveryd.delivery.recorder import Recorder
-from deliveryd.journal.base import Shared
 from deliveryd.journal.journal import Journal
 from deliveryd.metrics import Metrics
 from deliveryd.model import Clock
@@ -15,10 +14,7 @@ from deliveryd.runtime.wakeup import Heartbeats
 
 
 class Common(NamedTuple):
-    """What the stations share, whatever the configuration says.
-
-    `limits`: what other workers of the journal share of limits; they may adopt messages, too.
-    """
+    """What the stations share, whatever the configuration says."""
 
     journal: Journal
     recorder: Recorder
@@ -27,4 +23,3 @@ class Common(NamedTuple):
     metrics: Metrics
     heartbeats: Heartbeats
     listening: ListeningTime
-    limits: Shared | None = None

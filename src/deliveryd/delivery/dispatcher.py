@@ -53,8 +53,8 @@ class Dispatcher:
         recorder = common.recorder
         self._common = common
         self.name = name = terms.provider.name
-        self._shared = common.limits
-        self._turns = ProbeTurns(name, common.limits) if common.limits is not None else None
+        self._shared = shared = common.journal.limits
+        self._turns = ProbeTurns(name, shared) if shared is not None else None
         self._channel_name = channel_of(name)
         self.loop = f"dispatcher {name}"
         self._owed = 0
@@ -100,7 +100,7 @@ class Dispatcher:
         return Pace(rate) if self._shared is None else SharedPace(self.name, rate, self._shared)
 
     def adopt(self, terms: DispatchTerms) -> anyio.Event | None:
-        """Work by another terms from now on, with whatever is queued; attempts under way end as they began.
+        """Work by new terms from now on, with whatever is queued; attempts under way end as they began.
 
         With another adapter, the event is set when the last attempt of the one before has ended.
         """

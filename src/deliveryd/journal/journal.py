@@ -558,7 +558,7 @@ class Journal(GroupCommit[Db]):
         """Where all messages are that were ever taken."""
         return await self._read(account.account)
 
-    # Orders and upkeep
+    # Orders, and what is deleted
 
     async def decide(self, order: Order, at: int, providers: Collection[str]) -> Decided:
         """Carry out an operator's order, each key for itself; `providers` are the providers that there are.

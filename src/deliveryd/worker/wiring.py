@@ -145,9 +145,8 @@ async def assemble(
             longest_pause=longest_pause(config),
         )  # fmt: skip
         common = Common(
-            journal, recorder, Outcomes(recorder, heartbeats), clock, metrics, heartbeats, ListeningTime(),
-            journal.limits,
-        )  # fmt: skip
+            journal, recorder, Outcomes(recorder, heartbeats), clock, metrics, heartbeats, ListeningTime()
+        )
         service, directory = CurrentService(outside.service), CurrentDirectory(outside.directory)
         settings = SettingsCache(
             service, cache, compiler(config), metrics, recorder.backlog,
@@ -225,7 +224,7 @@ def _stations(  # noqa: PLR0917 - all that the stations are made of
     common: Common,
 ) -> Stations:
     """The stations of the line: each is handed what was built before it, and nothing afterwards."""
-    journal, recorder, outcomes, clock, metrics, heartbeats, listening, _ = common
+    journal, recorder, outcomes, clock, metrics, heartbeats, listening = common
     deadlines = ReceiptDeadlines(tuple(config.channels.reporting), listening, recorder, metrics, heartbeats)
     dispatchers = Dispatchers(
         {name: Dispatcher(terms, common) for name, terms in derived.terms.items()}, heartbeats

@@ -76,7 +76,7 @@ demo: $(PROGRAM) ## run the worker against the sandbox: nothing to configure, no
 quick: $(TESTS) ## run the fast tests, which start no process: some minutes
 	@$(PYTEST) -m "not slow" $(ARGS)
 
-test: setup ## run all tests, on all cores; ARGS="tests/test_x.py -k word" for some of them
+test: setup ## run all tests, on all cores; ARGS="tests/line -k word" for some of them
 	@$(PYTEST) $(ARGS)
 
 coverage: setup ## run all tests and print the branch coverage, the least covered files first; ARGS as for test

@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import anyio
-from ended_rows import NOW, STRIDE, with_ended
 
 from deliveryd.journal.journal import Journal
 from deliveryd.journal.reader import Reader, read_found
@@ -31,6 +30,7 @@ from deliveryd.journal.sqlite.journal import open_journal_file
 from deliveryd.journal.sqlite.read_transaction import read
 from deliveryd.model import Entry, Outcome, QueuedMessage, StatusEvent, Transition
 from deliveryd.states import State
+from ended_rows import NOW, STRIDE, with_ended
 
 BATCH = 100
 VARIABLES = {"order": "A-4711", "city": "Tallinn", "amount": "10.50"}

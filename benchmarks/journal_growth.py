@@ -24,12 +24,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 import anyio
-from ended_rows import BYTES_PER_MESSAGE, NOW, STRIDE, with_ended, with_waiting
 
 from deliveryd.journal.journal import Journal
 from deliveryd.journal.sqlite.journal import SqliteJournal, open_journal_file
 from deliveryd.model import Entry, Outcome, QueuedMessage, Receipt, StatusEvent, Transition
 from deliveryd.states import State
+from ended_rows import BYTES_PER_MESSAGE, NOW, STRIDE, with_ended, with_waiting
 
 ENDED = (10_000, 1_000_000)
 WITH_FULL = (*ENDED, 10_000_000)

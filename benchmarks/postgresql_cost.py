@@ -33,13 +33,12 @@ import psycopg
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from postgresql_figures import PHASES, Costs, say, tables, write_figures
-
 from deliveryd.journal.journal import Journal  # behind the path of the tests' server
 from deliveryd.journal.opening import JournalTerms, open_journal
 from deliveryd.journal.place import JournalDatabase, JournalFile
 from deliveryd.model import Entry, Outcome, QueuedMessage, Receipt, StatusEvent, Transition
 from deliveryd.states import State
+from postgresql_figures import PHASES, Costs, say, tables, write_figures
 
 VARIABLES = {"order": "A-4711", "city": "Tallinn", "amount": "10.50"}
 LOOK = 0.05

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import uvloop
+
 from ledger import Findings, Ledger
 from process import on_core
 from work import Work

@@ -1,7 +1,7 @@
 """Write the generated parts of docs/reference: configuration keys, commands, log events, metrics and states.
 
 Each page holds its text by hand and, between two markers, what this script makes of the code. Run it after a
-change of a model, a command, a log event or a metric; tests/test_reference.py fails while a page differs.
+change of a model, a command, a log event or a metric; test_reference.py fails while a page differs.
 """  # noqa: INP001  # a script
 
 from __future__ import annotations

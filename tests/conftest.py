@@ -24,7 +24,7 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 pytest.register_assert_rewrite("journal")  # its modules hold the cases, and aren't named like tests
 
 # Environments for the quick tier alone have no browser, see locks/test.txt.
-BROWSER = ["test_inbox_page.py", "test_status_page.py", "test_status_page_of_a_worker.py"]
+BROWSER = [f"process/test_{name}.py" for name in ("inbox_page", "status_page", "status_page_of_a_worker")]
 collect_ignore = [] if importlib.util.find_spec("playwright") else BROWSER
 
 

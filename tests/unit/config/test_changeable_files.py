@@ -1,0 +1,253 @@
+"""Files that others than root and the worker's user could change aren't used by a worker."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
+
+import anyio
+import pytest
+import trustme
+
+from deliveryd.config import examine_to_run
+from deliveryd.directory.file import FileDirectory
+from deliveryd.errors import ConfigError
+from support.check_command import check
+from support.directories import ONE, PACKAGE, importable, install_package
+from support.places import ROOT
+from support.terminal import command
+from support.world import World, open_world
+
+NOBODY = 65534
+PRESET = ROOT / "src" / "deliveryd" / "channels" / "presets" / "webhook.toml"
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    for world in open_world(tmp_path):
+        world.customers([{"id": 1, "phone": "+447700900101"}])
+        yield world
+
+
+def test_a_configuration_that_everybody_may_change_starts_nothing(world: World) -> None:
+    """`run` and `check` end with 78, and say what to do; a command that only reads goes on."""
+    world.config.chmod(0o666)
+    for answered in (check(world, "--offline"), command("run", "--config", world.config)):
+        assert answered.status == 78
+        assert f"{world.config}: everybody may change it; run: chmod o-w {world.config}" in answered.err
+    assert command("config", "show", "--config", world.config).status == 0
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+def test_a_configuration_of_somebody_else_starts_nothing(world: World) -> None:
+    """Its owner could change its rights. The owner of the journal is the worker's user."""
+    os.chown(world.config, NOBODY, NOBODY)
+    answered = command("run", "--config", world.config)
+    assert answered.status == 78
+    assert "belongs to nobody, who may change it; run: chown root" in answered.err
+    os.chown(world.folder, NOBODY, NOBODY)
+    assert examine_to_run(world.config, {}).problems == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+def test_a_group_that_is_not_the_workers_may_not_change_it(world: World) -> None:
+    """Its group may, as with the rights that a service manager gives to the worker's group."""
+    world.config.chmod(0o664)
+    assert examine_to_run(world.config, {}).problems == []
+    os.chown(world.config, 0, NOBODY)
+    (problem,) = examine_to_run(world.config, {}).problems
+    assert "may change it; run: chmod g-w" in problem
+
+
+@pytest.mark.parametrize("shared", ["presets", "presets/own.toml"])
+def test_presets_that_everybody_may_change_start_nothing(world: World, shared: str) -> None:
+    """Neither a file, nor the folder, where everybody could add one."""
+    folder = world.folder / "presets"
+    folder.mkdir()
+    (folder / "own.toml").write_bytes(PRESET.read_bytes())
+    text = world.config.read_text(encoding="utf-8")
+    world.write_config(text + f'\n[channels]\npresets_dir = "{folder}"\n')
+    used = '[channels.messenger]\nadapter = "own"\nurl = "https://x.example"\nsecrets = { secret = "s" }\n'
+    world.add(used)
+    before = examine_to_run(world.config, {}).problems
+    (world.folder / shared).chmod(0o777)
+    problems = set(examine_to_run(world.config, {}).problems) - set(before)
+    assert problems == {
+        f"{world.folder / shared}: everybody may change it; run: chmod o-w {world.folder / shared}"
+    }
+
+
+def test_a_database_and_certificates_that_everybody_may_change_start_nothing(tmp_path: Path) -> None:
+    """They say which addresses customers have, and which servers are told secrets."""
+    database, authorities = tmp_path / "customers.db", tmp_path / "ca.pem"
+    with closing(sqlite3.connect(database)) as db:
+        db.execute("CREATE TABLE customers (id integer, phone text)")
+    trustme.CA().cert_pem.write_to_path(authorities)
+    path = tmp_path / "deliveryd.toml"
+    path.write_text(
+        f'''
+        [service]
+        base_url = "https://127.0.0.1:1"
+        tls = {{ ca_file = "{authorities}" }}
+        [journal]
+        url = "sqlite:///{tmp_path}/journal.db"
+        [customers]
+        source = "sql"
+        url = "sqlite:///{database}"
+        query = "{ONE}"
+        [channels.sms]
+        adapter = "http"
+        url = "https://127.0.0.1:2/sms"
+        tls = {{ ca_file = "{authorities}" }}
+        json = {{ to = "{{customer.phone}}", text = "{{content.text}}" }}
+        ''',
+        encoding="utf-8",
+    )
+    before = examine_to_run(path, {}).problems
+    for file in (database, authorities):
+        file.chmod(0o666)
+    problems = examine_to_run(path, {}).problems
+    assert set(problems) - set(before) == {
+        f"{file}: everybody may change it; run: chmod o-w {file}" for file in (database, authorities)
+    }
+
+
+@pytest.mark.anyio
+async def test_a_customer_file_that_everybody_may_change_is_not_read(tmp_path: Path) -> None:
+    """Not at the start, and not while the worker runs, which keeps what it read before."""
+    path = tmp_path / "customers.jsonl"
+    path.write_text('{"id": 1, "phone": "+447700900101"}\n', encoding="utf-8")
+    problems: list[str] = []
+    directory = FileDirectory.load(path, problems.append, check_interval=0)
+    path.write_text('{"id": 1, "phone": "+447700900666"}\n', encoding="utf-8")
+    path.chmod(0o666)
+    found: dict[int, object] = {}
+
+    async def answered(customers: object) -> None:
+        found.update(customers)  # type: ignore[call-overload]
+
+    with anyio.fail_after(60):
+        await directory.look_up([1], answered)
+    assert "+447700900101" in str(found)
+    assert problems == [f"{path}: everybody may change it; run: chmod o-w {path}"]
+    with pytest.raises(ConfigError, match="everybody may change it"):
+        FileDirectory.load(path, problems.append)
+
+
+@pytest.fixture
+def plug_in(world: World, tmp_path: Path) -> Iterator[Path]:
+    """A package with a source that the configuration names; it leaves the file `ran` when it is imported."""
+    packages = tmp_path / "packages"
+    install_package(packages, "own = changed.sources:KIND")
+    package = packages / "changed"
+    package.mkdir()
+    (package / "sources.py").write_text(PACKAGE, encoding="utf-8")
+    (package / "__init__.py").write_text(
+        f"from pathlib import Path; Path({str(tmp_path / 'ran')!r}).touch()", encoding="utf-8"
+    )
+    people = tmp_path / "people.json"
+    people.write_text("{}", encoding="utf-8")
+    world.change('source = "file"', 'source = "own"')
+    world.change('path = "customers.jsonl"', f'people = "{people}"')
+    with importable(packages):
+        yield package
+    for name in [name for name in sys.modules if name.partition(".")[0] == "changed"]:
+        del sys.modules[name]
+
+
+@pytest.mark.parametrize("shared", ["__init__.py", "sources.py", "other.py", ".", ".."])
+@pytest.mark.parametrize("arguments", [("run",), ("check", "--offline"), ("config", "show"), ("overdue",)])
+def test_a_plug_in_that_everybody_may_change_is_not_run(
+    world: World, plug_in: Path, tmp_path: Path, shared: str, arguments: Sequence[str]
+) -> None:
+    """Its rights, and those of the files beside it, are looked at before it is imported by any command."""
+    (plug_in / "other.py").touch()
+    (plug_in / shared).resolve().chmod(0o777)
+    answered = command(*arguments, "--config", world.config)
+    assert not (tmp_path / "ran").exists()
+    place = (plug_in / shared).resolve()
+    told = f"the source 'own' isn't loaded: {place}: everybody may change it; run: chmod o-w {place}"
+    assert f"{world.config}:customers.source: {told}" in answered.err
+
+
+def test_a_plug_in_that_nobody_else_may_change_is_run(world: World, plug_in: Path, tmp_path: Path) -> None:
+    """As in the other tests, but for the rights."""
+    assert examine_to_run(world.config, {}).problems == []
+    assert (tmp_path / "ran").exists()
+
+
+def test_a_folder_on_the_way_that_everybody_may_change_starts_nothing(world: World, tmp_path: Path) -> None:
+    """Everybody could put another file there, unless the folder's sticky bit is set, as that of /tmp is."""
+    above = tmp_path / "above"
+    inner = above / "inner"
+    inner.mkdir(parents=True)
+    (inner / "deliveryd.toml").write_bytes(world.config.read_bytes())
+    (inner / "customers.jsonl").write_bytes((world.folder / "customers.jsonl").read_bytes())
+    above.chmod(0o777)
+    for answered in (
+        command("check", "--offline", "--config", inner / "deliveryd.toml"),
+        command("run", "--config", inner / "deliveryd.toml"),
+    ):
+        assert answered.status == 78
+        assert f"{above}: everybody may change it; run: chmod o-w {above}" in answered.err
+    above.chmod(0o1777)
+    assert examine_to_run(inner / "deliveryd.toml", {}).problems == []
+
+
+def test_a_folder_behind_a_link_is_on_the_way(world: World, tmp_path: Path) -> None:
+    """Both the folder that the link is in and the one that it leads to."""
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    (shared / "here").symlink_to(world.config.parent)
+    shared.chmod(0o777)
+    there = shared / "here" / world.config.name
+    assert f"{shared}: everybody may change it; run: chmod o-w {shared}" in examine_to_run(there, {}).problems
+    shared.chmod(0o755)
+    world.config.parent.chmod(0o777)
+    own = world.config.parent.resolve()
+    assert f"{own}: everybody may change it; run: chmod o-w {own}" in examine_to_run(there, {}).problems
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+def test_a_link_of_somebody_else_starts_nothing(world: World, tmp_path: Path) -> None:
+    """Its owner could make it anew, and lead elsewhere."""
+    link = tmp_path / "link.toml"
+    link.symlink_to(world.config)
+    os.chown(link, NOBODY, NOBODY, follow_symlinks=False)
+    (problem,) = examine_to_run(link, {}).problems
+    assert problem == f"{link}: belongs to nobody, who may change it; run: chown -h root {link}"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount")
+@pytest.mark.parametrize(("option", "status"), [("ro", 0), ("rw", 78)])
+def test_everybody_may_change_a_read_only_mount_by_its_mode(
+    world: World, tmp_path: Path, option: str, status: int
+) -> None:
+    """A ConfigMap of Kubernetes is such a mount; nobody can write to it."""
+    folder = tmp_path / "etc"
+    folder.mkdir()
+    steps = [
+        f"mount -t tmpfs none {folder}",
+        f"cp {world.config} {world.folder / 'customers.jsonl'} {folder}",
+        f"chmod 777 {folder}",
+        f"mount -o remount,{option} {folder}",
+        f"{sys.executable} -m deliveryd check --offline --config {folder / world.config.name}",
+    ]
+    elsewhere = {
+        "DELIVERYD_JOURNAL__URL": f"sqlite:///{tmp_path}/journal.db",
+        "DELIVERYD_SETTINGS__CACHE_DIR": f"{tmp_path}/cache",
+    }
+    done = subprocess.run(
+        ["unshare", "--mount", "sh", "-c", " && ".join(steps)],
+        env={**os.environ, **elsewhere},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == status, done.stdout + done.stderr

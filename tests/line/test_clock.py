@@ -12,7 +12,7 @@ import pytest
 import trio
 
 from deliveryd.channels.base import Accepted, Dispatch, TryAgain, Verdict
-from deliveryd.delivery.clock_steps import StepWatch
+from deliveryd.delivery.passed_time import StepWatch
 from deliveryd.journal.journal import Journal
 from deliveryd.journal.reader import file_reader
 from deliveryd.journal.sqlite.journal import open_journal_file

@@ -107,9 +107,8 @@ def test_the_stations_are_known_by_the_pipeline_alone() -> None:
         hint.__module__
         for hint in get_type_hints(Stations).values()
         if getattr(hint, "__module__", "").startswith("deliveryd.delivery.")
-    } - {"deliveryd.delivery.dispatchers"}  # which run the dispatchers
-    modules |= {"deliveryd.delivery.dispatcher"}
-    shared = {"deliveryd.delivery.outcomes", "deliveryd.delivery.doubt"}  # lower than the dispatchers
+    }
+    shared = {"deliveryd.delivery.outcomes", "deliveryd.delivery.policy"}  # lower than the dispatchers
     for module in modules:
         source = inspect.getsource(importlib.import_module(module))
         assert not [other for other in modules - {module} - shared if f"from {other} import" in source], (

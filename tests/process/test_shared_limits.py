@@ -18,20 +18,17 @@ import trio
 
 from deliveryd.delivery.backlog import Backlog
 from deliveryd.delivery.choice import Choice, Sender
-from deliveryd.delivery.common import Common
+from deliveryd.delivery.deadlines import ListeningTime
 from deliveryd.delivery.dispatcher import Dispatcher
-from deliveryd.delivery.doubt import DoubtPolicy
 from deliveryd.delivery.in_flight import InFlightLimit
-from deliveryd.delivery.listening import ListeningTime
 from deliveryd.delivery.outbox_signals import OutboxSignals
 from deliveryd.delivery.outcomes import Outcomes
-from deliveryd.delivery.pace import SharedPace
-from deliveryd.delivery.policy import DispatchPolicy, RetryPolicy
-from deliveryd.delivery.probe_turns import ProbeTurns
+from deliveryd.delivery.pace import ProbeTurns, SharedPace
+from deliveryd.delivery.policy import DispatchPolicy, DoubtPolicy, RetryPolicy
 from deliveryd.delivery.provider import Provider
 from deliveryd.delivery.recorder import Recorder
 from deliveryd.delivery.routing import Routed
-from deliveryd.delivery.terms import DispatchTerms
+from deliveryd.delivery.terms import Common, DispatchTerms
 from deliveryd.journal.base import Allotment, SharedLimits
 from deliveryd.journal.place import JournalDatabase
 from deliveryd.journal.postgresql.connection import Connected, connect_to_write

@@ -10,12 +10,12 @@ import pytest
 from deliveryd import transitions
 from deliveryd.channels.base import Attempted, Dispatch
 from deliveryd.channels.http import verdicts as http_verdicts
-from deliveryd.delivery import attempts, dispatch_queue, dispatcher, preparation, request_slots, settings
+from deliveryd.delivery import attempts, dispatch_queue, dispatcher, preparation, settings, settings_requests
 from deliveryd.delivery.attempts import AttemptParts
 from deliveryd.delivery.in_flight import InFlightLimit
 from deliveryd.delivery.recorder import Recorder
-from deliveryd.delivery.request_slots import RequestSlots
 from deliveryd.delivery.routing import Route, Routed, Router
+from deliveryd.delivery.settings_requests import RequestSlots
 from deliveryd.delivery.verdicts import VerdictHandler
 from deliveryd.journal.base import Recovery
 from deliveryd.journal.sql import account, recovery
@@ -324,5 +324,5 @@ def place_held_while_settings_hang(patch: Patch) -> None:
 
 def hanging_ids_take_all_slots(patch: Patch) -> None:
     """No request for settings gives way, however long it hangs."""
-    patch.setattr(request_slots, "GIVES_WAY", 1e6)
+    patch.setattr(settings_requests, "GIVES_WAY", 1e6)
     patch.setattr(RequestSlots, "_slow", lambda *_: 0)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from deliveryd.delivery.doubt import DoubtPolicy
+from deliveryd.delivery.policy import DoubtPolicy
 from deliveryd.http.wire import WireResponse
 from deliveryd.service import client
 

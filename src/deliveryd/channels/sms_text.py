@@ -11,6 +11,8 @@ import unicodedata
 from collections.abc import Iterable, Mapping
 from typing import Literal, NamedTuple
 
+from deliveryd.model import Rendered
+
 _BASIC = frozenset(
     "@£$¥èéùìòÇ\nØø\rÅåΔ_ΦΓΛΩΠΨΣΘΞÆæßÉ !\"#¤%&'()*+,-./0123456789:;<=>?"
     "¡ABCDEFGHIJKLMNOPQRSTUVWXYZÄÖÑÜ§¿abcdefghijklmnopqrstuvwxyzäöñüà"
@@ -115,3 +117,25 @@ def transliterate(text: str) -> str:
         return text
     replaced = unicodedata.normalize("NFC", text).translate(_SUBSTITUTES)
     return replaced if _GSM.issuperset(replaced) else text
+
+
+class SmsRules(NamedTuple):
+    """The keys `max_parts` and `transliterate` of a channel."""
+
+    max_parts: int | None
+    transliterate: bool
+
+    def apply(self, rendered: Rendered) -> Rendered:
+        """Return the block as it is sent."""
+        if not self.transliterate:
+            return rendered
+        text = rendered.fields["text"]
+        changed = transliterate(text)
+        return rendered if changed is text else rendered._replace(fields={**rendered.fields, "text": changed})
+
+    def flaw(self, rendered: Rendered) -> str | None:
+        """Return why a block, as it would be sent, isn't: the message takes the next channel. None: it is."""
+        if self.max_parts is None:
+            return None
+        parts = parts_beyond(rendered.fields["text"], self.max_parts)
+        return None if parts is None else f"{parts} SMS parts, more than max_parts = {self.max_parts}"

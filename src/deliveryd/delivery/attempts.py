@@ -24,9 +24,8 @@ from deliveryd.channels.base import (
     Unsent,
     Verdict,
 )
-from deliveryd.delivery.common import Common
 from deliveryd.delivery.routing import Routed, is_expired
-from deliveryd.delivery.terms import DispatchTerms
+from deliveryd.delivery.terms import Common, DispatchTerms
 from deliveryd.delivery.verdicts import VerdictHandler
 from deliveryd.journal.rows import digest_of
 from deliveryd.model import Content, Customer, Entry, Transition, channel_of, message_key

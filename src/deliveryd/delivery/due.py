@@ -7,7 +7,7 @@ from typing import Protocol
 
 import anyio
 
-from deliveryd.delivery.clock_steps import StepWatch
+from deliveryd.delivery.passed_time import StepWatch
 from deliveryd.delivery.recorder import WAKE_BATCH, Recorder
 from deliveryd.journal.journal import Journal
 from deliveryd.journal.pauses import Pause

@@ -2,7 +2,7 @@
 
 Records bear the time of day. What is forgotten by its age is therefore older than the lowest that the clock
 showed while that age passed, which the monotonic clock measures. While the machine is off or asleep, no time
-is known to pass: a clock that is wrong at a start ends nothing.
+is known to pass: a clock that is wrong at a start ends nothing. Steps of the clock are noticed here too.
 """
 
 from __future__ import annotations
@@ -120,3 +120,23 @@ def _boot_id() -> str:
         return BOOT_ID.read_text(encoding="ascii").strip()
     except OSError:
         return ""
+
+
+class StepWatch:
+    """Compares the wall clock with the monotonic one, which can't be set."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._ahead = self._measure()
+
+    def stepped(self) -> int:
+        """Microseconds by which the wall clock was put forward since the last look; negative: put back.
+
+        Less than `STEP` is passed over: that is how clocks are kept right all the time. Then it is 0.
+        """
+        ahead = self._measure()
+        step, self._ahead = ahead - self._ahead, ahead
+        return step if abs(step) >= STEP else 0
+
+    def _measure(self) -> int:
+        return self._clock.now() - int(anyio.current_time() * 1_000_000)

@@ -18,12 +18,11 @@ from anyio.abc import TaskGroup
 from deliveryd import transitions
 from deliveryd.delivery.availability import Availability
 from deliveryd.delivery.deadlines import ReceiptDeadlines
-from deliveryd.delivery.dispatcher import Dispatcher
-from deliveryd.delivery.dispatchers import Dispatchers
-from deliveryd.delivery.doubt import DoubtPolicy
+from deliveryd.delivery.dispatcher import Dispatcher, Dispatchers
 from deliveryd.delivery.due import DueMessages
 from deliveryd.delivery.intake import Intake
 from deliveryd.delivery.outcomes import Outcomes
+from deliveryd.delivery.policy import DoubtPolicy
 from deliveryd.delivery.preparation import Deferred, Prepared, Preparer
 from deliveryd.delivery.provider import bounded
 from deliveryd.delivery.recorder import Recorder

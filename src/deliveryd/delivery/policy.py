@@ -1,12 +1,16 @@
-"""What a provider's configuration says of its attempts."""
+"""What a provider's configuration says of its attempts, and of those in doubt (design 4, promise 2). Pure."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
+from deliveryd import transitions
+from deliveryd.model import SECOND, Entry, Outcome, Transition, channel_of
 from deliveryd.options.units import Rate
 from deliveryd.runtime.backoff import backoff
 from deliveryd.runtime.breaker import BreakerPolicy
+from deliveryd.states import State
+from deliveryd.telemetry.log_events import Event, log
 
 
 class RetryPolicy(NamedTuple):
@@ -35,3 +39,63 @@ class DispatchPolicy(NamedTuple):
     resend_in_doubt: bool
     lookup_after: float = 0.0
     timeout: float = 10.0
+
+
+class DoubtPolicy:
+    """Decides whether a message in doubt is repeated (`on_in_doubt`), and when."""
+
+    def __init__(self, provider: str, policy: DispatchPolicy) -> None:
+        self._provider = provider
+        self._channel = channel_of(provider)
+        self._policy = policy
+
+    def follow(self, policy: DispatchPolicy) -> None:
+        """Decide by another policy from now on, about attempts that are under way as well."""
+        self._policy = policy
+
+    def after_try(
+        self,
+        entry: Entry,
+        reason: str,
+        now: int,
+        at_least: float | None = None,
+        *,
+        words: str | None = None,
+        provider_id: str | None = None,
+        is_unreadable: bool = False,
+    ) -> Transition:
+        """The step after a try whose outcome is unknown; a repeat waits at least `at_least` seconds.
+
+        `words` are the provider's own, and `provider_id` is its id of the message, if it gave one. After an
+        answer that can't be read there is one repeat at most: the next answer may be the same each time.
+        """
+        is_held = not self._policy.resend_in_doubt
+        if is_unreadable and entry.doubt:  # whatever the policy says by the next start
+            is_held, reason = True, reason + transitions.UNREADABLE_TWICE
+        outcome = Outcome("in_doubt", provider_id, reason, words)
+        log(
+            Event.MESSAGE_IN_DOUBT,
+            channel=self._channel, provider=self._provider, message_id=entry.id, reason=reason,
+        )  # fmt: skip
+        if is_held:
+            return transitions.held_in_doubt(entry, now, outcome)
+        at_least = max(at_least or 0.0, self._policy.lookup_after) or None
+        return self._repeat(entry._replace(doubt=True), State.SENDING, now, outcome, at_least)
+
+    def after_hold(self, entry: Entry, reason: str, now: int) -> Transition | None:
+        """The step of a message that was held; None: it stays so, by the policy or for its reason."""
+        stays = transitions.CHANGED, transitions.UNREADABLE_TWICE
+        if not self._policy.resend_in_doubt or reason.endswith(stays):
+            return None
+        outcome = Outcome("in_doubt", None, reason)
+        return self._repeat(entry, State.IN_DOUBT, now, outcome, self._policy.lookup_after or None)
+
+    def _repeat(
+        self, entry: Entry, before: State, now: int, doubt: Outcome, at_least: float | None
+    ) -> Transition:
+        outcome = doubt if before is State.SENDING else None  # a held try has its outcome
+        if entry.tries >= self._policy.retry.attempts:
+            details = f"{self._provider}: {doubt.reason} (tried {entry.tries} times)"
+            return transitions.exhausted(entry, before, now, details, outcome)
+        pause = self._policy.retry.pause(max(entry.number, 1), at_least)
+        return transitions.repeated(entry, before, now, now + int(pause * SECOND), outcome)

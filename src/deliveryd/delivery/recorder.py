@@ -10,7 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property, partial
 from operator import attrgetter
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from deliveryd import transitions
 from deliveryd.delivery.backlog import Backlog
@@ -20,7 +20,6 @@ from deliveryd.delivery.outbox_signals import OutboxSignals
 from deliveryd.delivery.passed_time import PassedTime
 from deliveryd.delivery.pausing import Pausing
 from deliveryd.delivery.stopped import StopCounts, StoppedRecipients
-from deliveryd.delivery.watching import Watcher
 from deliveryd.errors import JournalFull
 from deliveryd.journal.base import (
     Doubtful,
@@ -51,6 +50,32 @@ from deliveryd.model import (
 from deliveryd.runtime.wakeup import AutoResetEvent
 from deliveryd.states import ENDED, State
 from deliveryd.telemetry.log_events import DEBUG, Event, enabled, log
+
+
+class Watcher(Protocol):
+    """Follows what the recorder records. No method blocks or raises; instants are in microseconds."""
+
+    def taken(self, entries: Sequence[Entry], at: int) -> None:
+        """Messages are in the journal for the first time."""
+
+    def due(self, entries: Sequence[Entry], at: int) -> None:
+        """Messages that waited are ready again."""
+
+    def stepped(self, steps: Sequence[Transition]) -> None:
+        """The line took these steps."""
+
+    def reported(self, rows: Sequence[OutboxRow], at: int) -> None:
+        """The service accepted these events."""
+
+    def refused(self, row: OutboxRow, at: int) -> None:
+        """The service refused this event for good."""
+
+    def received(self, reports: Sequence[Reported], results: Sequence[MatchedReceipt], at: int) -> None:
+        """Providers reported this; the results are in the order of the reports."""
+
+    def decided(self, order: Order, decided: Decided, at: int) -> None:
+        """An operator's order was carried out."""
+
 
 ALL = 1 << 62
 """More messages than there are."""

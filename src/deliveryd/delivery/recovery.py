@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from deliveryd import transitions
 from deliveryd.delivery.availability import Availability
 from deliveryd.delivery.dispatch_queue import KEPT
-from deliveryd.delivery.doubt import DoubtPolicy
+from deliveryd.delivery.policy import DoubtPolicy
 from deliveryd.delivery.recorder import Recorder
 from deliveryd.errors import IllegalTransition
 from deliveryd.journal.base import Doubtful, Recovery

@@ -7,9 +7,9 @@ from itertools import takewhile
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
+from deliveryd.channels.sms_text import SmsRules
 from deliveryd.delivery.choice import Choice
 from deliveryd.delivery.pauses import Pauses
-from deliveryd.delivery.sms_rules import SmsRules
 from deliveryd.delivery.stopped import StoppedRecipients
 from deliveryd.errors import LanguageUnreadable
 from deliveryd.journal.pauses import Pause

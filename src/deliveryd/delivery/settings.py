@@ -13,14 +13,15 @@ from typing import Protocol
 import anyio
 
 from deliveryd.delivery.backlog import Backlog
-from deliveryd.delivery.known_settings import (
+from deliveryd.delivery.settings_requests import (
     KnownSettings,
     OpenRequest,
+    RequestSlot,
+    RequestSlots,
     UnavailableSettings,
     UnusableSettings,
     UsableSettings,
 )
-from deliveryd.delivery.request_slots import RequestSlot, RequestSlots
 from deliveryd.errors import (
     ServiceError,
     ServiceRefused,

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import anyio
 
-from deliveryd.delivery.doubt import DoubtPolicy
+from deliveryd.delivery.policy import DoubtPolicy
 from deliveryd.delivery.provider import Provider
 from deliveryd.delivery.recorder import Recorder
 from deliveryd.delivery.recovery import adopt_line

@@ -11,24 +11,21 @@ from deliveryd import __version__
 from deliveryd.channels import registry
 from deliveryd.channels.base import Channel
 from deliveryd.channels.options import ChannelConfig, ProviderConfig
+from deliveryd.channels.sms_text import SmsRules
 from deliveryd.config import Config, receipt_url
 from deliveryd.delivery.availability import Availability
 from deliveryd.delivery.backlog import Backlog
 from deliveryd.delivery.choice import Choice, Sender, Standing
-from deliveryd.delivery.common import Common
-from deliveryd.delivery.deadlines import OverdueReceipts, ReceiptDeadlines
-from deliveryd.delivery.dispatcher import Dispatcher
-from deliveryd.delivery.dispatchers import Dispatchers
-from deliveryd.delivery.doubt import DoubtPolicy
+from deliveryd.delivery.deadlines import Awaited, ListeningTime, OverdueReceipts, ReceiptDeadlines
+from deliveryd.delivery.dispatcher import Dispatcher, Dispatchers
 from deliveryd.delivery.due import DueMessages
 from deliveryd.delivery.in_flight import InFlightLimit
 from deliveryd.delivery.intake import Intake
-from deliveryd.delivery.listening import Awaited, ListeningTime
 from deliveryd.delivery.outbox_signals import OutboxSignals
 from deliveryd.delivery.outcomes import Outcomes
 from deliveryd.delivery.pauses import Pauses
 from deliveryd.delivery.pipeline import Pipeline, Stations
-from deliveryd.delivery.policy import DispatchPolicy, RetryPolicy
+from deliveryd.delivery.policy import DispatchPolicy, DoubtPolicy, RetryPolicy
 from deliveryd.delivery.posting import Posting
 from deliveryd.delivery.preparation import Preparer
 from deliveryd.delivery.provider import Provider
@@ -37,9 +34,8 @@ from deliveryd.delivery.reporting import Reporting
 from deliveryd.delivery.routing import ChannelRoute, Router
 from deliveryd.delivery.settings import SettingsCache
 from deliveryd.delivery.sharing import Sharing
-from deliveryd.delivery.sms_rules import SmsRules
 from deliveryd.delivery.stopped import StoppedRecipients
-from deliveryd.delivery.terms import DispatchTerms
+from deliveryd.delivery.terms import Common, DispatchTerms
 from deliveryd.errors import ConfigError
 from deliveryd.http.client import build_client
 from deliveryd.http.tls import TlsFiles

@@ -11,18 +11,16 @@ import trio
 from deliveryd.channels.base import Accepted, Dispatch, Expired, Stopped, Verdict
 from deliveryd.delivery.backlog import Backlog
 from deliveryd.delivery.choice import Choice, Idle, Sender
-from deliveryd.delivery.common import Common
+from deliveryd.delivery.deadlines import ListeningTime
 from deliveryd.delivery.dispatcher import Dispatcher
-from deliveryd.delivery.doubt import DoubtPolicy
 from deliveryd.delivery.in_flight import InFlightLimit
-from deliveryd.delivery.listening import ListeningTime
 from deliveryd.delivery.outbox_signals import OutboxSignals
 from deliveryd.delivery.outcomes import Outcomes
-from deliveryd.delivery.policy import DispatchPolicy, RetryPolicy
+from deliveryd.delivery.policy import DispatchPolicy, DoubtPolicy, RetryPolicy
 from deliveryd.delivery.provider import Provider
 from deliveryd.delivery.recorder import Recorder
 from deliveryd.delivery.routing import Routed
-from deliveryd.delivery.terms import DispatchTerms
+from deliveryd.delivery.terms import Common, DispatchTerms
 from deliveryd.errors import JournalFull
 from deliveryd.journal.pauses import Pause, PauseKind
 from deliveryd.journal.sqlite.journal import SqliteJournal, open_journal_file

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from deliveryd.delivery.doubt import DoubtPolicy
-from deliveryd.delivery.policy import DispatchPolicy, RetryPolicy
+from deliveryd.delivery.policy import DispatchPolicy, DoubtPolicy, RetryPolicy
 from deliveryd.model import Entry
 from deliveryd.runtime.breaker import BreakerPolicy
 from deliveryd.states import State

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from deliveryd.channels.sms_text import SmsRules
 from deliveryd.delivery.choice import Choice, Idle, Sender
 from deliveryd.delivery.pauses import Pauses
 from deliveryd.delivery.routing import (
@@ -19,7 +20,6 @@ from deliveryd.delivery.routing import (
     Undeliverable,
     is_expired,
 )
-from deliveryd.delivery.sms_rules import SmsRules
 from deliveryd.delivery.stopped import StoppedRecipients
 from deliveryd.model import Content, Customer, Entry, LanguageContent, Rendered, Settings, Spent
 from deliveryd.rendering.content import compile_settings

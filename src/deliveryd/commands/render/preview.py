@@ -7,13 +7,12 @@ from typing import NamedTuple
 
 from deliveryd.channels.base import Channel, Dispatch
 from deliveryd.channels.options import ChannelConfig
-from deliveryd.channels.sms_text import outside_gsm, sms_parts
+from deliveryd.channels.sms_text import SmsRules, outside_gsm, sms_parts
 from deliveryd.commands.render.preview_request import PreviewMessage
 from deliveryd.config import Config
 from deliveryd.delivery.choice import Idle
 from deliveryd.delivery.pauses import Pauses
 from deliveryd.delivery.routing import Route, Routed, Undeliverable, is_expired
-from deliveryd.delivery.sms_rules import SmsRules
 from deliveryd.delivery.stopped import StoppedRecipients
 from deliveryd.errors import DeliverydError
 from deliveryd.journal.opening import open_reader

@@ -15,6 +15,7 @@ from pydantic import BaseModel
 
 from deliveryd import channels
 from deliveryd.channels.base import Channel
+from deliveryd.delivery import common
 from deliveryd.directory.file import FileDirectory
 from deliveryd.directory.none import NoDirectory
 from deliveryd.directory.remote import RemoteDirectory
@@ -27,8 +28,8 @@ from deliveryd.worker import supervisor, wiring
 ONLY_TELL = frozenset({"Heartbeats", "Metrics", "Notifier", "RenewedValue", "WallClock", "WorkerHealth"})
 """Parts that watch and tell: no message depends on what they have done or not."""
 
-ONLY_SIGNAL = frozenset({"Backlog", "OutboxSignals"})
-"""Parts of the recorder that keep counts and signals in memory, between its steps."""
+ONLY_SIGNAL = frozenset({"Backlog", "Memory", "OutboxSignals", "ReadyMessages"})
+"""Parts of the memory that keep counts and signals in memory, between its steps."""
 
 DIRECTORY = ("aclose", "at_hand", "look_up", "probe")
 
@@ -112,14 +113,13 @@ NEVER_PASSED: Mapping[str, str] = {
         (
             *(f"{part}.adopt" for part in _ADOPTING),
             *(f"{owner}.{step}" for owner in ("COMMIT", "SqliteJournal") for step in _REMOVING),
-            *(f"Recorder.{step}" for step in ("bound_waiting", "held", "leave")),
+            *(f"Waiting.{step}" for step in ("held", "leave")),
             *(f"Dispatchers.{step}" for step in ("add", "begin", "end", "remove")),
             *(f"Current{part}.replace" for part in ("Directory", "Service")),
             *(f"Dispatcher.{step}" for step in ("leave", "route_all_again")),
             *(f"Provider.{step}" for step in ("follow", "probe_soon")),
             *(f"{part}.reload" for part in ("Reloader", "Supervisor")),
             "DueMessages.bound",
-            "InFlightLimit.change",
             "SettingsCache.ask_again",
         ),
         "nobody reloads anything: see test_reload_under_load.py, and the simulation's reloading.py",
@@ -135,10 +135,7 @@ NEVER_PASSED: Mapping[str, str] = {
     "CurrentDirectory.probe": "for an operator's command",
     "LoggedProgress.add": "nothing lasts long: it only tells",
     **dict.fromkeys(
-        (
-            *(f"Recorder.{step}" for step in ("watch", "unwatch")),
-            *(f"ViewHandler.{step}" for step in ("status", "tail")),
-        ),
+        (*(f"ViewHandler.{step}" for step in ("status", "tail")),),
         "only reads, for those who look",
     ),
     "ServiceClient.configuration": "no message needs the area of customer data",
@@ -184,7 +181,7 @@ class Boundary(NamedTuple):
 
 def boundaries() -> list[Boundary]:
     """The public steps of the worker's parts, the journal's operations and the adapters' sending."""
-    modules = (wiring, supervisor, log, sqlite, receipts)
+    modules = (wiring, supervisor, common, log, sqlite, receipts)
     directories = (FileDirectory, NoDirectory, RemoteDirectory)  # each is imported where it is configured
     parts = [*(part for module in modules for part in _parts(module)), *directories, sqlite.SqliteJournal]
     found = [Boundary(part, step) for part in parts if part is not Journal for step in _steps(part)]

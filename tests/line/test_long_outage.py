@@ -69,9 +69,9 @@ def held_by(worker: VirtualSupervisor) -> Held:
     recorder, stations = worker.parts.recorder, worker.parts.stations
     settings = stations.preparer._settings
     return Held(
-        recorder.in_flight.held,
+        worker.parts.memory.in_flight.held,
         len(recorder._awaiting),
-        len(recorder._ready),
+        len(worker.parts.memory.ready),
         stations.outcomes.pending,
         sum(dispatcher.queued + dispatcher.under_way for dispatcher in stations.dispatchers.values()),
         len(settings._known) + len(settings._open),

@@ -119,18 +119,18 @@ def test_what_is_paused_waits_through_a_restart_and_goes_on_when_it_is_resumed(
         world.service.enqueue(message(1), message(2, 2))
         await anyio.sleep(5.0)
         assert (sent(world), world.service.statuses(1)) == ([2], ["dequeued"])
-        recorder = supervisor.parts.recorder
-        assert (recorder.in_flight.held, recorder.backlog.count, recorder.backlog.paused) == (0, 0, 1)
+        memory = supervisor.parts.memory
+        assert (memory.in_flight.held, memory.backlog.count, memory.backlog.paused) == (0, 0, 1)
 
     async def second(supervisor: VirtualSupervisor) -> None:
         await anyio.sleep(5.0)
         world.service.enqueue(message(3, 2))
         await anyio.sleep(2.0)
         assert sent(world) == [2, 3]
-        assert supervisor.parts.recorder.backlog.paused == 1
+        assert supervisor.parts.memory.backlog.paused == 1
         await resume(supervisor, kind, key)
         await anyio.sleep(2.0)
-        assert supervisor.parts.recorder.backlog.paused == supervisor.parts.recorder.backlog.count == 0
+        assert supervisor.parts.memory.backlog.paused == supervisor.parts.memory.backlog.count == 0
 
     running(world, first)
     running(world, second)
@@ -213,7 +213,7 @@ def test_queued_messages_leave_their_places_at_once_and_attempts_under_way_finis
         await anyio.sleep(0.5)
         others = 2 if kind is ItemKind.MESSAGE else 0
         assert (dispatcher.under_way, dispatcher.queued) == (1, others)
-        assert supervisor.parts.recorder.in_flight.held == 1 + others
+        assert supervisor.parts.memory.in_flight.held == 1 + others
         await anyio.sleep(60.0)
         assert sent(world) == ([9, 8, 7] if others else [9])
         assert world.service.statuses(9) == ["dequeued", "sent"]
@@ -240,7 +240,7 @@ def test_a_paused_message_expires_in_time(world: VirtualWorld, kind: ItemKind, k
         assert world.service.statuses(1) == ["dequeued"]
         await anyio.sleep_until(101.0)
         assert world.service.statuses(1) == ["dequeued", "error"]
-        assert supervisor.parts.recorder.backlog.paused == 0
+        assert supervisor.parts.memory.backlog.paused == 0
 
     running(world, first)
     running(world, second)
@@ -337,7 +337,7 @@ def test_a_pause_ends_by_itself_over_a_restart(world: VirtualWorld, kind: ItemKi
         assert sent(world) == []
         await anyio.sleep_until(604.0)
         assert sent(world) == [1]
-        assert supervisor.parts.recorder.pauses.all == ()
+        assert supervisor.parts.memory.pauses.all == ()
 
     running(world, first)
     running(world, second)
@@ -402,7 +402,7 @@ def test_what_is_paused_counts_against_a_limit_of_its_own(world: VirtualWorld) -
         world.service.enqueue(*(message(id_) for id_ in range(32, 100)))
         await anyio.sleep(10.0)
         assert supervisor.parts.recorder.obstacle() == "too many messages are paused (queue.max_paused)"
-        assert 40 <= supervisor.parts.recorder.backlog.paused < 80
+        assert 40 <= supervisor.parts.memory.backlog.paused < 80
         await resume(supervisor, ItemKind.SETTINGS, 1)
         await anyio.sleep(60.0)
 
@@ -432,7 +432,7 @@ def test_a_message_that_two_pauses_hold_goes_on_after_both(world: VirtualWorld) 
         await resume(supervisor, ItemKind.SETTINGS, 1)
         await anyio.sleep(3.0)
         assert sent(world) == []
-        assert supervisor.parts.recorder.backlog.paused == 1
+        assert supervisor.parts.memory.backlog.paused == 1
         await resume(supervisor, ItemKind.CHANNEL, "sms")
         await anyio.sleep(3.0)
 
@@ -448,7 +448,7 @@ def test_a_pause_of_a_channel_that_is_removed_holds_nothing(world: VirtualWorld)
 
     async def second(supervisor: VirtualSupervisor) -> None:
         await anyio.sleep(3.0)
-        assert len(supervisor.parts.recorder.pauses.all) == 1
+        assert len(supervisor.parts.memory.pauses.all) == 1
 
     running(world, first)
     text = world.path.read_text()
@@ -507,7 +507,7 @@ def test_messages_that_wait_for_a_provider_are_parked_when_it_is_paused(world: V
         world.channels[name].verdict = lambda _dispatch: TryAgain("not now") if down[0] else Accepted("x")
 
     async def scene(supervisor: VirtualSupervisor) -> None:
-        backlog = supervisor.parts.recorder.backlog
+        backlog = supervisor.parts.memory.backlog
         world.service.enqueue(*(message(id_) for id_ in range(1, 301)))
         await anyio.sleep(60.0)
         assert backlog.count > 280

@@ -298,7 +298,7 @@ def test_without_content_for_a_later_channel_it_stays_sent(world: VirtualWorld) 
         assert columns(world, "state", "provider", "reason", "variables") == [
             (State.SENT, "messenger", "messenger: not confirmed within 10m", None)
         ]
-        assert worker.parts.recorder.idle
+        assert worker.parts.memory.is_idle
         assert await report(worker, world, "messenger") == "matched"
 
     lived(world, story, 15 * MINUTE)

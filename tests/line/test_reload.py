@@ -251,7 +251,7 @@ def test_a_doubt_under_way_at_a_removed_provider_is_held_when_it_ends(world: Vir
         await stage.reload(accept_orphans=True)
         await trio.sleep(60)
         assert rows(world, "SELECT state FROM message WHERE id = 1") == [(5,)]
-        assert not stage.worker.parts.recorder.in_flight.held
+        assert not stage.worker.parts.memory.in_flight.held
 
     play(world, scene)
 
@@ -331,7 +331,7 @@ def test_limits_are_in_force_at_once(world: VirtualWorld) -> None:
         assert len((await stage.reload()).changes) == 4
         await trio.sleep(20)
         assert len({*stage.sent(A), *stage.sent(B)}) == 10
-        assert stage.worker.parts.recorder.in_flight.most == 5
+        assert stage.worker.parts.memory.in_flight.most == 5
 
     play(world, scene)
 

@@ -100,12 +100,12 @@ def test_what_waits_for_a_paused_provider_goes_to_one_that_a_reload_added(world:
         assert await carry_out(worker, Action.PAUSE, ItemKind.PROVIDER, A)
         world.service.enqueue(*(message(id_) for id_ in range(1, 41)))
         await anyio.sleep(10.0)
-        assert worker.parts.recorder.backlog.paused == 40
+        assert worker.parts.memory.backlog.paused == 40
         world.write(HEAD + ORDER + PROVIDER_A + PROVIDER_B)
         await reload(worker)
         await anyio.sleep(10.0)
         assert (sent(world, A), len(sent(world, B))) == ([], 40)
-        assert worker.parts.recorder.backlog.paused == 0
+        assert worker.parts.memory.backlog.paused == 0
 
     play(world, scene)
 
@@ -128,7 +128,7 @@ def test_a_pause_is_in_force_again_when_a_reload_brings_its_channel_back(world: 
         world.service.enqueue(message(2))
         await anyio.sleep(10.0)
         assert (sent(world, A), sent(world, EMAIL)) == ([], [1])
-        assert worker.parts.recorder.backlog.paused == 1
+        assert worker.parts.memory.backlog.paused == 1
 
     play(world, scene)
 
@@ -192,6 +192,6 @@ def test_a_forgotten_message_takes_its_pause_with_it(world: VirtualWorld) -> Non
         world.service.enqueue(message(1))
         await anyio.sleep(20.0)
         assert len(sent(world, A)) == 2
-        assert worker.parts.recorder.pauses.all == ()
+        assert worker.parts.memory.pauses.all == ()
 
     play(world, scene)

@@ -186,7 +186,7 @@ def test_what_another_worker_pauses_and_resumes_is_paused_here_within_a_second(
         world.service.enqueue(message(1))
         await anyio.sleep(60)
         assert sent_ids(world) == []
-        assert worker.parts.recorder.backlog.paused == 1
+        assert worker.parts.memory.backlog.paused == 1
         journals[0].news.append(FromOthers(pauses=[]))
         await anyio.sleep(3)
         assert sent_ids(world) == [1]
@@ -200,7 +200,7 @@ def test_a_recipient_whom_another_worker_stopped_is_stopped_here_and_counted_the
     """The metrics of several workers are added up: each change is counted by one of them."""
 
     async def scene(worker: VirtualSupervisor) -> None:
-        stopped = worker.parts.recorder.stopped
+        stopped = worker.parts.memory.stopped
         digest = stopped.digest("sms", "+4912345")
         journals[0].news.append(FromOthers(stops=[StopChange("sms", digest, START)]))
         await anyio.sleep(1.1)
@@ -230,7 +230,7 @@ def test_what_waits_is_fetched_when_it_is_due_though_a_count_was_taken_before_it
 
     async def scene(worker: VirtualSupervisor) -> None:
         await anyio.sleep(5)
-        assert worker.parts.recorder.backlog.count == 1
+        assert worker.parts.memory.backlog.count == 1
         journals[0].news += [FromOthers(waiting=0, paused={}), FromOthers(waiting=1, paused={})]
         await anyio.sleep(32)
         assert sent_ids(world) == [1, 1]

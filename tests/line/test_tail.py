@@ -47,7 +47,7 @@ def watched(world: VirtualWorld, wanted: TailFilter) -> list[dict[str, Any]]:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(lambda: supervisor.run(until_idle=True))
             await supervisor.opened.wait()
-            with TailFeed(supervisor.parts.recorder).open(wanted) as tail:
+            with TailFeed(supervisor.parts.memory.watchers).open(wanted) as tail:
                 while supervisor.account is None:
                     events.extend(await tail.next_events(0.5))
 

@@ -58,9 +58,9 @@ async def test_what_is_paused_on_a_channel_that_only_the_other_worker_has_stays_
         await place.one.run(tasks)
         await pause(place.one, "email")
         place.enqueue(1, 2, 3)
-        await place.until(lambda: place.one.running.parts.recorder.backlog.paused == 3)
+        await place.until(lambda: place.one.running.parts.memory.backlog.paused == 3)
         await place.other.run(tasks)
-        other = place.other.running.parts.recorder
+        other = place.other.running.parts.memory
         await turn(place)
         assert other.backlog.paused == 3
         assert not place.attempts
@@ -84,7 +84,7 @@ async def test_what_a_killed_worker_had_on_a_channel_that_the_next_one_lacks(pla
         await place.one.run(tasks)
         place.enqueue(*range(1, 7))
         await place.until(lambda: len(mailed(place)) == 6)
-        await place.until(lambda: place.one.running.parts.recorder.backlog.count == 3)
+        await place.until(lambda: place.one.running.parts.memory.backlog.count == 3)
         await place.other.run(tasks)
         place.one.kill()
         await place.until(lambda: place.ended(4, 5, 6))

@@ -16,19 +16,13 @@ import psycopg
 import pytest
 import trio
 
-from deliveryd.delivery.backlog import Backlog
 from deliveryd.delivery.choice import Choice, Sender
-from deliveryd.delivery.deadlines import ListeningTime
 from deliveryd.delivery.dispatcher import Dispatcher
-from deliveryd.delivery.in_flight import InFlightLimit
-from deliveryd.delivery.outbox_signals import OutboxSignals
-from deliveryd.delivery.outcomes import Outcomes
 from deliveryd.delivery.pace import ProbeTurns, SharedPace
 from deliveryd.delivery.policy import DispatchPolicy, DoubtPolicy, RetryPolicy
 from deliveryd.delivery.provider import Provider
-from deliveryd.delivery.recorder import Recorder
 from deliveryd.delivery.routing import Routed
-from deliveryd.delivery.terms import Common, DispatchTerms
+from deliveryd.delivery.terms import DispatchTerms
 from deliveryd.journal.base import Allotment, SharedLimits
 from deliveryd.journal.place import JournalDatabase
 from deliveryd.journal.postgresql.connection import Connected, connect_to_write
@@ -40,7 +34,8 @@ from deliveryd.model import Entry, QueuedMessage, Rendered
 from deliveryd.options.units import Rate, parse_rate
 from deliveryd.runtime.breaker import Breaker, BreakerPolicy
 from deliveryd.runtime.threads import inline
-from deliveryd.runtime.wakeup import AutoResetEvent, Heartbeats
+from deliveryd.runtime.wakeup import AutoResetEvent
+from support.line import common_on, memory_on
 from support.postgres import new_database
 from support.virtual import VirtualChannel, VirtualClock, live
 
@@ -272,22 +267,15 @@ def test_dispatchers_of_two_workers_keep_one_rate(source: JournalDatabase, tmp_p
     async def worker(name: str, clock: VirtualClock) -> None:
         channel, metrics = VirtualChannel(), Metrics(["sms"], "0")
         async with open_journal_file(tmp_path / f"{name}.db", blocking=inline) as journal:
-            recorder = Recorder(
-                journal, InFlightLimit(0), OutboxSignals(1), Backlog(), clock, metrics,
-                max_waiting=1000, longest_pause=3600.0,
-            )  # fmt: skip
-            provider = Provider("sms", policy.breaker, recorder.backlog, recorder.pauses, clock)
+            memory = memory_on(journal, clock, metrics, places=0, batch_size=1)
+            provider = Provider("sms", policy.breaker, memory.backlog, memory.pauses, clock)
             with closing(Endless(partial(connect_to_write, source, 9), inline, clock)) as shared:
                 choice = Choice({"sms": Sender(channel, provider)})
                 lane = DispatchTerms(
                     provider, choice, channel, policy, DoubtPolicy("sms", policy), 500, frozenset()
                 )
                 journal.limits = shared
-                outcomes, beats = Outcomes(recorder, Heartbeats()), Heartbeats()
-                dispatcher = Dispatcher(
-                    lane,
-                    Common(journal, recorder, outcomes, clock, metrics, beats, ListeningTime()),
-                )
+                dispatcher = Dispatcher(lane, common_on(journal, memory, None, clock, metrics))
                 await journal.take([QueuedMessage(id_, 1, 1, {}) for id_ in range(500)], [], clock.now())
                 await journal.accept(await journal.outbox(0, 500), clock.now())
                 for id_ in range(500):

@@ -66,7 +66,7 @@ async def test_what_a_killed_worker_had_goes_on_with_the_other_one(place: Place)
         await place.one.run(tasks)
         place.enqueue(*held)
         await place.until(lambda: len(place.keys()) == 20)
-        await place.until(lambda: place.one.running.parts.recorder.backlog.count == 10)
+        await place.until(lambda: place.one.running.parts.memory.backlog.count == 10)
         await place.other.run(tasks)
         await anyio.sleep(1)
         assert not place.service.events_of(1, "sent")
@@ -93,7 +93,7 @@ async def test_messages_that_waited_for_an_answer_to_a_killed_worker_are_asked_f
     async with anyio.create_task_group() as tasks:
         await place.one.run(tasks)
         place.enqueue(1, 2, 3)
-        await place.until(lambda: place.one.running.parts.recorder.backlog.count == 3)
+        await place.until(lambda: place.one.running.parts.memory.backlog.count == 3)
         await place.other.run(tasks)
         place.one.kill()
         await place.until(lambda: place.ended(1, 2, 3))
@@ -201,11 +201,11 @@ async def test_a_pause_that_one_worker_is_ordered_holds_messages_at_both(place: 
     async with both(place):
         await place.until(lambda: place.one.running.parts.recorder.recovered)
         await order(Action.PAUSE)
-        pauses = place.other.running.parts.recorder.pauses
+        pauses = place.other.running.parts.memory.pauses
         await place.until(lambda: pauses.any, seconds=3.0)
         place.enqueue(*range(1, 41))
-        recorders = [worker.running.parts.recorder for worker in (place.one, place.other)]
-        await place.until(lambda: all(each.backlog.paused == 40 for each in recorders))
+        memories = [worker.running.parts.memory for worker in (place.one, place.other)]
+        await place.until(lambda: all(each.backlog.paused == 40 for each in memories))
         assert not place.attempts
         await order(Action.RESUME)
         await place.until(lambda: place.ended(*range(1, 41)))
@@ -316,8 +316,8 @@ async def test_workers_that_die_and_come_under_load_lose_nothing_and_leak_no_pla
                 (victim.kill if drawn.random() < 0.7 else victim.running.stop)()
         await place.until(lambda: not place.service.queue)
         await place.until(lambda: place.ended(*place.recorded()), seconds=60)
-        lines = [worker.running.parts.recorder for worker in workers]
-        await place.until(lambda: all(line.idle for line in lines))
+        memories = [worker.running.parts.memory for worker in workers]
+        await place.until(lambda: all(each.is_idle for each in memories))
         assert [worker.error for worker in workers] == [None, None]
         for worker in workers:
             worker.running.stop()

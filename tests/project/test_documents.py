@@ -22,7 +22,8 @@ from deliveryd.channels.base import Accepted, Refused, TryAgain, Verdict
 from deliveryd.channels.registry import open_adapter
 from deliveryd.commands.app import COMMANDS, build_program
 from deliveryd.config import Config, load
-from deliveryd.delivery.recorder import DISK_FULL, TOO_MANY, TOO_MANY_PAUSED, UNREACHABLE
+from deliveryd.delivery.backlog import TOO_MANY, TOO_MANY_PAUSED
+from deliveryd.delivery.recorder import DISK_FULL, UNREACHABLE
 from deliveryd.delivery.settings import MOST_FETCHES
 from deliveryd.http.client import MAX_BODY
 from deliveryd.http.expressions import SEARCHED_TEXT

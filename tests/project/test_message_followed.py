@@ -22,10 +22,10 @@ ROOMS = ("delivery", "transitions.py", "journal/journal.py", "journal/sql/operat
 
 ASIDE = {
     "AdapterUse", "Backlog", "DispatchQueue", "Failures", "InFlightLimit", "AttemptParts", "OutboxSignals",
-    "Refusals", "StepWatch",
+    "Memory", "ReadyMessages", "Refusals", "StepWatch",
 }  # fmt: skip
 LOOKS = {
-    "Journal.misplaced", "Journal.has_room", "Journal.counts", "Journal.renew", "Recorder.renew",
+    "Journal.misplaced", "Journal.has_room", "Journal.counts", "Journal.renew",
     "TakeSize.came_whole",
 }  # fmt: skip
 SMS = json.dumps({"content": {"en": {"sms": {"text": "hello {word}"}}}})

@@ -9,7 +9,7 @@ import pytest
 from deliveryd import model
 from deliveryd.delivery import attempts
 from deliveryd.delivery.choice import Choice, Sender
-from deliveryd.delivery.recorder import Recorder
+from deliveryd.delivery.waiting import Waiting
 from deliveryd.journal.sql import removed_providers
 from deliveryd.model import Entry, channel_of
 
@@ -49,13 +49,13 @@ def new_key_on_the_way_back(patch: Patch) -> None:
 def messages_kept_by_a_provider_that_is_down(patch: Patch) -> None:
     """Nothing leaves a provider whose breaker is open."""
 
-    async def nothing(_self: Recorder, _provider: str) -> bool:
+    async def nothing(_self: Waiting, _provider: str) -> bool:
         return False
 
     patch.setattr(Choice, "has_other", lambda *_: False)
     patch.setattr(Choice, "has_other_for", lambda *_: False)
     patch.setattr(Choice, "can_move", lambda *_: False)
-    patch.setattr(Recorder, "release", nothing)
+    patch.setattr(Waiting, "release", nothing)
 
 
 def busy_answer_taken_for_a_doubt(patch: Patch) -> None:

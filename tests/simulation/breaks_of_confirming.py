@@ -13,7 +13,7 @@ from deliveryd.channels.base import Found, NotTaken, Taken
 from deliveryd.channels.http.lookup import LookupReader
 from deliveryd.delivery import availability
 from deliveryd.delivery.attempts import AttemptParts, Attempts
-from deliveryd.delivery.deadlines import Awaited
+from deliveryd.delivery.listening import Awaited
 from deliveryd.delivery.recorder import Recorder
 from deliveryd.delivery.stopped import StoppedRecipients
 from deliveryd.http.wire import WireResponse

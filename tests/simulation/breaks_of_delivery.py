@@ -117,7 +117,7 @@ def dequeued_not_awaited(patch: Patch) -> None:
         entries = await take(self, *batch)
         for entry in entries:
             del self._awaiting[entry.id]
-        self._make_ready(entries)
+        self._memory.ready.add(entries)
         return entries
 
     patch.setattr(Operations, "take", record_as_ready)

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from deliveryd.delivery.dispatcher import Dispatcher
-from deliveryd.delivery.recorder import Recorder
 from deliveryd.delivery.routing import Router
+from deliveryd.delivery.waiting import Waiting
 from deliveryd.journal.base import Left
 from deliveryd.journal.sql import removed_providers
 from deliveryd.journal.sql.db import Db
@@ -33,10 +33,10 @@ def queue_of_a_removed_provider_dropped(patch: Patch) -> None:
 def waiting_messages_left_at_a_removed_provider(patch: Patch) -> None:
     """What waits in the journal stays bound to it."""
 
-    async def nothing(_self: Recorder, _providers: Collection[str]) -> Left:
+    async def nothing(_self: Waiting, _providers: Collection[str]) -> Left:
         return Left(0, 0)
 
-    patch.setattr(Recorder, "leave", nothing)
+    patch.setattr(Waiting, "leave", nothing)
 
 
 def doubts_released_from_a_removed_provider(patch: Patch) -> None:

@@ -150,7 +150,7 @@ class SharingWorker(Worker):
         machine = self._machine
         while not machine.stage.look():
             await anyio.sleep(IDLE_PAUSE)
-            machine.is_idle = parts.recorder.idle
+            machine.is_idle = parts.memory.is_idle
         await parts.pipeline.until_idle()
         while self._has_deadlines():  # of a message that the queue gave once more at the end
             await anyio.sleep(IDLE_PAUSE)

@@ -342,9 +342,9 @@ class Worker(Supervisor):
         recorder, stations = parts.recorder, parts.stations
         dispatchers = stations.dispatchers.values()
         left: Mapping[str, int] = {
-            "places": recorder.in_flight.held,
+            "places": parts.memory.in_flight.held,
             "awaiting": len(recorder._awaiting),
-            "ready": len(recorder._ready),
+            "ready": len(parts.memory.ready),
             "settled": stations.outcomes.pending,
             "queued": sum(dispatcher.queued for dispatcher in dispatchers),
             "begun": sum(len(dispatcher._begun) for dispatcher in dispatchers),

@@ -15,9 +15,8 @@ import pytest
 import sniffio
 
 from deliveryd.admin.exposition import expose
-from deliveryd.delivery.backlog import Backlog
-from deliveryd.delivery.in_flight import InFlightLimit
 from deliveryd.delivery.intake import Intake
+from deliveryd.delivery.memory import Memory
 from deliveryd.delivery.outbox_signals import OutboxSignals
 from deliveryd.delivery.recorder import Recorder
 from deliveryd.errors import (
@@ -28,9 +27,9 @@ from deliveryd.journal.sqlite.journal import open_journal_file
 from deliveryd.metrics import Metrics
 from deliveryd.model import Entry, WallClock
 from deliveryd.runtime.threads import Blocking, in_thread, inline
-from deliveryd.runtime.wakeup import Heartbeats
 from deliveryd.service.batch import Batch
 from deliveryd.service.caller import Ready
+from support.line import common_on, memory_on
 from support.messages import queued_message as message
 
 BATCH = 10
@@ -93,12 +92,8 @@ class WatchedSignals(OutboxSignals):
 class WatchedRecorder(Recorder):
     """A recorder that keeps what it took, and may have an obstacle."""
 
-    def __init__(self, journal: Journal, in_flight: InFlightLimit, metrics: Metrics) -> None:
-        self.signals = WatchedSignals()
-        super().__init__(
-            journal, in_flight, self.signals, Backlog(), WallClock(), metrics,
-            max_waiting=1000, longest_pause=3600.0,
-        )  # fmt: skip
+    def __init__(self, journal: Journal, memory: Memory, metrics: Metrics) -> None:
+        super().__init__(journal, memory, WallClock(), metrics)
         self.taken: list[Entry] = []
         self.told: list[int] = []
         self.blocked_by: str | None = None
@@ -122,12 +117,14 @@ class Station:
     def __init__(self, queue: ScriptedQueue, journal: Journal, path: Path, most: int) -> None:
         self.queue = queue
         self.path = path
-        self.in_flight = InFlightLimit(most)
         self.metrics = Metrics([], "1")
-        self.recorder = WatchedRecorder(journal, self.in_flight, self.metrics)
+        self.signals = WatchedSignals()
+        memory = memory_on(journal, metrics=self.metrics, places=most)._replace(outbox=self.signals)
+        self.in_flight = memory.in_flight
+        self.recorder = WatchedRecorder(journal, memory, self.metrics)
         poll_interval = 1.0 if sniffio.current_async_library() == "trio" else 0.01
         self.intake = Intake(
-            queue, self.recorder, self.metrics, Heartbeats(),
+            queue, common_on(journal, memory, self.recorder, metrics=self.metrics),
             batch_size=BATCH, poll_interval=poll_interval, max_poll_interval=30.0,
         )  # fmt: skip
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import cast
 
-from deliveryd.delivery.recorder import Recorder
 from deliveryd.delivery.tail import Tail, TailFeed, TailFilter
 from deliveryd.errors import ConfigError, DeliverydError
 from deliveryd.telemetry.overview import (
@@ -146,7 +144,7 @@ class Worker:
     is_alive: bool = True
     is_ready: bool = True
     shown: Overview = IDLE
-    tails: TailFeed = field(default_factory=lambda: TailFeed(cast("Recorder", _Nobody())))
+    tails: TailFeed = field(default_factory=lambda: TailFeed([]))
     past: Points = field(default_factory=lambda: Points(10.0))
 
     def alive(self) -> tuple[bool, Sequence[tuple[str, float]]]:

@@ -24,8 +24,9 @@ from deliveryd.channels.base import (
     Unsent,
     Verdict,
 )
+from deliveryd.delivery.common import Common
 from deliveryd.delivery.routing import Routed, is_expired
-from deliveryd.delivery.terms import Common, DispatchTerms
+from deliveryd.delivery.terms import DispatchTerms
 from deliveryd.delivery.verdicts import VerdictHandler
 from deliveryd.journal.rows import digest_of
 from deliveryd.model import Content, Customer, Entry, Transition, channel_of, message_key
@@ -141,8 +142,8 @@ class Attempts:
         self._provider = provider
         self._channel_name = channel_of(provider)
         self._namespace = common.journal.namespace
-        self._recorder = common.recorder
-        self._stopped = common.recorder.stopped
+        self._journal = common.journal
+        self._stopped = common.memory.stopped
         self._clock = common.clock
         self._metrics = common.metrics
 
@@ -192,7 +193,7 @@ class Attempts:
         self, entry: Entry, routed: Routed, parts: AttemptParts, dispatch: Dispatch
     ) -> Transition | None:
         """Ask whether the provider has a message in doubt; return the step, or None: repeat it."""
-        provider_id = await self._recorder.id_in_doubt(entry)
+        provider_id = await self._journal.id_in_doubt(entry.id, entry.key)
         step = await parts.settle_by_asking(entry, dispatch._replace(provider_id=provider_id))
         if step is not None:
             return step

@@ -6,12 +6,11 @@ from collections.abc import Iterable, Mapping
 
 import anyio
 
-from deliveryd.delivery.backlog import Backlog
 from deliveryd.delivery.choice import Choice
-from deliveryd.journal.journal import Journal
-from deliveryd.model import SECOND, STEP, Clock, channel_of
+from deliveryd.delivery.common import Common
+from deliveryd.model import SECOND, STEP, channel_of
 from deliveryd.runtime import waits
-from deliveryd.runtime.wakeup import HEARTBEAT_INTERVAL, Heartbeats
+from deliveryd.runtime.wakeup import HEARTBEAT_INTERVAL
 from deliveryd.telemetry.log_events import Event, log
 
 
@@ -24,22 +23,14 @@ class Availability:
     down before is given up when that fails, or when none succeeds within the limit.
     """
 
-    def __init__(  # noqa: PLR0917 - all are parts
-        self,
-        journal: Journal,
-        backlog: Backlog,
-        choices: Mapping[str, Choice],
-        limits: Mapping[str, float],
-        clock: Clock,
-        heartbeats: Heartbeats,
-    ) -> None:
-        self._journal = journal
-        self._backlog = backlog
+    def __init__(self, common: Common, choices: Mapping[str, Choice], limits: Mapping[str, float]) -> None:
+        self._journal = common.journal
+        self._backlog = common.memory.backlog
         self._all = choices
         self._choices = {channel: choices[channel] for channel in limits}
         self._limits = limits
-        self._clock = clock
-        self._heartbeats = heartbeats
+        self._clock = common.clock
+        self._heartbeats = common.heartbeats
         self._down_from: dict[str, float] = {}  # by provider, the event loop's time
         self._kept: Mapping[str, int] = {}  # the time of day, as in the journal
         self._others: Mapping[str, int] = {}  # the same of what others noted and isn't down here

@@ -9,21 +9,39 @@ from deliveryd.model import Transition
 from deliveryd.runtime import waits
 from deliveryd.runtime.wakeup import AutoResetEvent
 
+TOO_MANY = "too many messages wait in the journal (queue.max_waiting)"
+TOO_MANY_PAUSED = "too many messages are paused (queue.max_paused)"
+"""Why nothing is taken."""
+
 
 class Backlog:
     """How many messages wait, when the next one has waited long enough, and which answers arrived.
 
     Those that are paused are counted apart.
+    `max_waiting` and `max_paused` bound how many there may be when more are taken.
     `changed` is set when there is reason to look for messages that may go on.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, max_waiting: int, max_paused: int | None = None) -> None:
+        self.bound(max_waiting, max_paused)
         self.changed = AutoResetEvent()
         self._count = 0
         self._paused = 0
         self._overdue_at: float = math.inf
         self._short_of_room: set[str] = set()
         self._answers: dict[str, float] = {}
+
+    def bound(self, max_waiting: int, max_paused: int | None = None) -> None:
+        """Take no more from now on while so many wait, or are paused."""
+        self._max_waiting = max_waiting
+        self._max_paused = math.inf if max_paused is None else max_paused
+
+    @property
+    def obstacle(self) -> str | None:
+        """Why no more may be taken; None: it may."""
+        if self._count >= self._max_waiting:
+            return TOO_MANY
+        return TOO_MANY_PAUSED if self._paused >= self._max_paused else None
 
     @property
     def count(self) -> int:

@@ -1,6 +1,6 @@
 """Receipt deadlines: what was sent and isn't confirmed in time goes on to the next channel.
 
-Deadlines are measured in listening time: how long receipts could be received. The journal keeps it.
+Deadlines are measured in listening time (see `listening`), which the journal keeps.
 """
 
 from __future__ import annotations
@@ -8,101 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from typing import Any
 
-import anyio
-
-from deliveryd.delivery.recorder import Recorder
+from deliveryd.delivery.common import Common
+from deliveryd.delivery.listening import TICK
 from deliveryd.journal.base import PassedDeadlines
-from deliveryd.journal.journal import Journal
-from deliveryd.metrics import Metrics
-from deliveryd.model import SECOND, Confirmation, channel_of
-from deliveryd.runtime.wakeup import HEARTBEAT_INTERVAL, AutoResetEvent, Heartbeats
+from deliveryd.model import channel_of
+from deliveryd.runtime.wakeup import HEARTBEAT_INTERVAL
 from deliveryd.telemetry.log_events import Event, log
-
-TICK = 5.0
-"""Seconds between two records of the listening time, while a deadline waits."""
-
-
-UNRECORDED = 60.0
-"""Seconds that the record of an acceptance may take, on a disk that is very slow."""
-
-
-class ListeningTime:
-    """How long receipts could be received so far, in microseconds.
-
-    It stands still while no deadline waits, so that an idle worker records nothing. Where it may take over
-    what other workers left, it goes on.
-    """
-
-    def __init__(self) -> None:
-        self._total = 0
-        self._since: float | None = None  # the event loop's time up to which it is counted; None: it stands
-        self._accepted_at = float("-inf")  # the event loop's time of the last acceptance
-        self.begun = AutoResetEvent()
-        """Set when it goes on after it stood still."""
-
-    @property
-    def stands_still(self) -> bool:
-        """Whether it stands still."""
-        return self._since is None
-
-    def start(self, total: int) -> None:
-        """Go on from what the journal kept."""
-        self._total = total
-        self._since = anyio.current_time()
-
-    def instant_in(self, microseconds: int) -> int:
-        """The point of the listening time that lies so far ahead; a deadline waits from now on."""
-        self._accepted_at = anyio.current_time()
-        if self._since is None:
-            self._since = self._accepted_at
-            self.begun.set()
-        return self._total + self._elapsed(self._since) + microseconds
-
-    def _elapsed(self, since: float) -> int:
-        """Microseconds to count; a process that was stopped for longer received nothing meanwhile."""
-        return int(min(anyio.current_time() - since, 2 * TICK) * SECOND)
-
-    def count(self) -> int:
-        """Count on; return the microseconds since the last call."""
-        if self._since is None:
-            return 0
-        elapsed = self._elapsed(self._since)
-        self._total += elapsed
-        self._since = anyio.current_time()
-        return elapsed
-
-    def skip(self) -> None:
-        """Leave out the time since the last call of `count`: nothing could be received."""
-        if self._since is not None:
-            self._since = anyio.current_time()
-
-    def until(self, instant: int) -> float:
-        """Seconds until a point of the listening time."""
-        return (instant - self._total) / SECOND
-
-    def nothing_waits(self) -> None:
-        """Stand still, unless a message was accepted a short while ago: it may not be recorded yet."""
-        if anyio.current_time() >= self._accepted_at + UNRECORDED:
-            self._since = None
-
-
-class Awaited:
-    """What messages that one provider accepts may still lead to.
-
-    `within` is the length of their deadline in seconds; None: they have none. `failed_next`: a failure that
-    is reported leads to the next channel.
-    """
-
-    def __init__(self, time: ListeningTime, within: float | None, *, failed_next: bool) -> None:
-        self._time = time
-        self._within = None if within is None else int(within * SECOND)
-        self._failed_next = failed_next
-
-    def confirmation(self) -> Confirmation:
-        """The same for a message that is accepted now."""
-        by = None if self._within is None else self._time.instant_in(self._within)
-        return Confirmation(by, self._within, self._failed_next)
-
 
 LENIENCE = 0.5
 """Seconds that are waited after a deadline, so that those that are close together pass together."""
@@ -115,19 +26,13 @@ PORTION_PAUSE = 0.1
 class ReceiptDeadlines:
     """The loop that watches the deadlines of `providers`."""
 
-    def __init__(
-        self,
-        providers: Collection[str],
-        time: ListeningTime,
-        recorder: Recorder,
-        metrics: Metrics,
-        heartbeats: Heartbeats,
-    ) -> None:
+    def __init__(self, providers: Collection[str], common: Common) -> None:
         self._providers = providers
-        self._time = time
-        self._recorder = recorder
-        self._metrics = metrics
-        self._heartbeats = heartbeats
+        self._time = common.listening
+        self._recorder = common.recorder
+        self._is_shared = common.journal.is_shared
+        self._metrics = common.metrics
+        self._heartbeats = common.heartbeats
         self._portion = PORTION
         self.silent: frozenset[str] = frozenset()
         """The providers that report nothing, so that their deadlines stand still."""
@@ -190,7 +95,7 @@ class ReceiptDeadlines:
         return min(max(self._time.until(found.next_by), 0.0) + LENIENCE, TICK)
 
     def _follow(self, found: PassedDeadlines) -> None:
-        if _is_over(found) and not self._recorder.is_shared:  # what is taken over may have deadlines
+        if _is_over(found) and not self._is_shared:  # what is taken over may have deadlines
             self._time.nothing_waits()
 
     def _tell(self, found: PassedDeadlines) -> None:
@@ -215,13 +120,11 @@ def _is_over(found: PassedDeadlines) -> bool:
 class OverdueReceipts:
     """Counts what was sent and never confirmed. `patience` is in seconds, by provider."""
 
-    def __init__(
-        self, patience: Mapping[str, float], journal: Journal, recorder: Recorder, metrics: Metrics
-    ) -> None:
+    def __init__(self, patience: Mapping[str, float], common: Common) -> None:
         self._patience = dict(patience)
-        self._journal = journal
-        self._recorder = recorder
-        self._metrics = metrics
+        self._journal = common.journal
+        self._passed = common.memory.passed
+        self._metrics = common.metrics
         self._counted: dict[str, int] = {}
 
     def adopt(self, patience: Mapping[str, float]) -> None:
@@ -231,7 +134,7 @@ class OverdueReceipts:
     async def count(self) -> None:
         """Count the messages that became overdue since the last call."""
         for provider, seconds in list(self._patience.items()):
-            until = self._recorder.passed.before(seconds)
+            until = self._passed.before(seconds)
             since = None if self._journal.is_shared else self._counted.get(provider)  # logs change hands
             count = await self._journal.count_overdue(provider, since, until)
             self._counted[provider] = until

@@ -19,12 +19,13 @@ from anyio.abc import TaskGroup
 from deliveryd import transitions
 from deliveryd.channels.base import Channel
 from deliveryd.delivery.attempts import AdapterUse, AttemptParts, Attempts
+from deliveryd.delivery.common import Common
 from deliveryd.delivery.dispatch_queue import KEPT
 from deliveryd.delivery.pace import Pace, ProbeTurns, SharedPace
 from deliveryd.delivery.policy import DispatchPolicy
 from deliveryd.delivery.provider import Provider, wait_alone
 from deliveryd.delivery.routing import Routed, is_expired
-from deliveryd.delivery.terms import Common, DispatchTerms
+from deliveryd.delivery.terms import DispatchTerms
 from deliveryd.delivery.verdicts import VerdictHandler
 from deliveryd.errors import OutOfFiles
 from deliveryd.journal.pauses import Pause
@@ -49,7 +50,7 @@ class Dispatcher:
     """The attempts at one provider."""
 
     def __init__(self, terms: DispatchTerms, common: Common) -> None:
-        recorder = common.recorder
+        memory = common.memory
         self._common = common
         self.name = name = terms.provider.name
         self._shared = shared = common.journal.limits
@@ -60,10 +61,12 @@ class Dispatcher:
         self._attempts = Attempts(name, common)
         self._clock = common.clock
         self._heartbeats = common.heartbeats
-        self._in_flight = recorder.in_flight
-        self._recorder = recorder
-        self._stopped = recorder.stopped
-        self._pauses = recorder.pauses
+        self._in_flight = memory.in_flight
+        self._ready = memory.ready
+        self._stopped = memory.stopped
+        self._pauses = memory.pauses
+        self._recorder = common.recorder
+        self._waiting = common.waiting
         self._outcomes = common.outcomes
         self._pace: Pace | SharedPace | None = None
         self._equip(terms, AdapterUse())
@@ -109,7 +112,7 @@ class Dispatcher:
         if rate == terms.policy.rate:
             self._pace = pace
         if queue is not self._queue:
-            self._recorder.route_again([routed.entry for routed in queue.take_if(_all)])
+            self._ready.add([routed.entry for routed in queue.take_if(_all)])
         self._wakeup.set()
         return None if is_same else parts.use.retire()
 
@@ -368,7 +371,7 @@ class Dispatcher:
         moving = self._queue.take_if(which)
         for routed in moving:
             self._refusals.unanswered(routed.entry.settings_id)
-        self._recorder.route_again([routed.entry for routed in moving])
+        self._ready.add([routed.entry for routed in moving])
 
     # probes
 
@@ -406,7 +409,7 @@ class Dispatcher:
         if provider.breaker.is_open:
             if problem is None:
                 provider.reached()
-                await self._recorder.wake([waits.alone(self.name)], most=KEPT)
+                await self._waiting.wake([waits.alone(self.name)], most=KEPT)
             else:
                 provider.not_reached(problem)
         self._wakeup.set()

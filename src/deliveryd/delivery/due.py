@@ -7,13 +7,13 @@ from typing import Protocol
 
 import anyio
 
+from deliveryd.delivery.common import Common
 from deliveryd.delivery.passed_time import StepWatch
-from deliveryd.delivery.recorder import WAKE_BATCH, Recorder
-from deliveryd.journal.journal import Journal
+from deliveryd.delivery.waiting import WAKE_BATCH
 from deliveryd.journal.pauses import Pause
-from deliveryd.model import SECOND, Clock
+from deliveryd.model import SECOND
 from deliveryd.runtime import waits
-from deliveryd.runtime.wakeup import HEARTBEAT_INTERVAL, Heartbeats
+from deliveryd.runtime.wakeup import HEARTBEAT_INTERVAL
 from deliveryd.telemetry.log_events import Event, log
 
 SHORT_OF_ROOM = 0.1
@@ -74,23 +74,22 @@ class DueMessages:
 
     def __init__(
         self,
-        journal: Journal,
-        recorder: Recorder,
+        common: Common,
         rooms: Mapping[str, Room],
-        clock: Clock,
-        heartbeats: Heartbeats,
         *,
         max_waiting: int,
     ) -> None:
-        self._journal = journal
-        self._recorder = recorder
-        self._backlog = recorder.backlog
-        self._in_flight = recorder.in_flight
+        self._journal = common.journal
+        self._waiting = common.waiting
+        self._backlog = common.memory.backlog
+        self._in_flight = common.memory.in_flight
+        self._pausing = common.memory.pausing
+        self._pauses = common.memory.pauses
         self._rooms = rooms
-        self._clock = clock
-        self._heartbeats = heartbeats
+        self._clock = common.clock
+        self._heartbeats = common.heartbeats
         self._max_waiting = max_waiting
-        self._steps = StepWatch(clock)
+        self._steps = StepWatch(common.clock)
         self._look_again: dict[str, float] = {}  # by provider with an open breaker, the event loop's time
         self._pauses_seen = 0
         self._parked: Mapping[str, Pause] = {}  # by provider, its pause
@@ -111,8 +110,8 @@ class DueMessages:
             await self._backlog.changed.wait(min(max(pause, 0.01), HEARTBEAT_INTERVAL))
             self._watch_journal()
             if step := self._steps.stepped():
-                await self._recorder.follow_clock(step)
-            await self._recorder.pausing.end_those_over()
+                await self._waiting.follow_clock(step)
+            await self._pausing.end_those_over()
             self._follow_pauses()
             await self._wake_answered()
             pause = min(await self._fetch_all(), self._until_a_pause_ends())
@@ -125,17 +124,17 @@ class DueMessages:
         """
         answers = self._backlog.take_answers()
         resumed = [waits_for for waits_for in answers if waits.is_paused(waits_for)]
-        if resumed and await self._recorder.pausing.wake(resumed):
+        if resumed and await self._pausing.wake(resumed):
             self._backlog.answered_before(resumed, 0.0)
         answers = {waits_for: pause for waits_for, pause in answers.items() if not waits.is_paused(waits_for)}
         for seconds in set(answers.values()):
             answered = [waits_for for waits_for, pause in answers.items() if pause == seconds]
-            if await self._recorder.wake(answered, seconds, WAKE_BATCH) == WAKE_BATCH:
+            if await self._waiting.wake(answered, seconds, WAKE_BATCH) == WAKE_BATCH:
                 self._backlog.answered_before(answered, seconds)
 
     def _follow_pauses(self) -> None:
         """After a change of what is paused, have queued messages wait, then those that wait for providers."""
-        pauses = self._recorder.pauses
+        pauses = self._pauses
         if pauses.version == self._pauses_seen:
             return
         self._pauses_seen = pauses.version
@@ -148,7 +147,7 @@ class DueMessages:
 
     def _until_a_pause_ends(self) -> float:
         """The seconds until the first pause ends by itself."""
-        return max((self._recorder.pauses.next_end - self._clock.now()) / SECOND, 0.0)
+        return max((self._pauses.next_end - self._clock.now()) / SECOND, 0.0)
 
     async def _fetch_all(self) -> float:
         """Make due messages ready; return the seconds until more may be due."""
@@ -187,7 +186,7 @@ class DueMessages:
         """Fetch what waits for room in a dispatcher, repeats first; return how many more may, at most."""
         if room:
             self._backlog.begin_room(name)
-            found = await self._recorder.fetch_waiting_for([waits.repeat(name), waits.room(name)], room)
+            found = await self._waiting.fetch_waiting_for([waits.repeat(name), waits.room(name)], room)
             if found < room:
                 return 0
             self._backlog.note_short_of_room([name])
@@ -202,10 +201,10 @@ class DueMessages:
             now = anyio.current_time()
             if (wait := self._look_again.get(name, now) - now) > 0:
                 return wait
-            if dispatcher.gives_away and await self._recorder.release(name):
+            if dispatcher.gives_away and await self._waiting.release(name):
                 self._look_again[name] = now + RELEASE_PAUSE
                 return RELEASE_PAUSE
-            if await self._recorder.pausing.park(name, pause):
+            if await self._pausing.park(name, pause):
                 return SHORT_OF_ROOM
             del self._to_park[name]
         pause_seconds, left = await self._fetch({name: self._in_flight.free_for_some})
@@ -216,7 +215,7 @@ class DueMessages:
         now = anyio.current_time()
         if (wait := self._look_again.get(name, now) - now) > 0:
             return wait
-        gives_more = dispatcher.gives_away and await self._recorder.release(name)
+        gives_more = dispatcher.gives_away and await self._waiting.release(name)
         pause = RELEASE_PAUSE if gives_more else PROBE_PAUSE
         self._look_again[name] = now + pause
         if free := self._in_flight.free_for_some:
@@ -236,13 +235,13 @@ class DueMessages:
         """Fetch what has waited long enough for something."""
         now = self._clock.now()
         if now >= self._backlog.overdue_at:
-            await self._recorder.fetch_overdue(now)
+            await self._waiting.fetch_overdue(now)
         return max((self._backlog.overdue_at - now) / SECOND, SHORT_OF_ROOM)
 
     async def _fetch(self, room: Mapping[str, int]) -> tuple[float, int]:
         """Fetch what is due; return the seconds until more is, and how many more are already."""
         now = self._clock.now()
-        next_due, left, found = await self._recorder.fetch_due(now, room)
+        next_due, left, found = await self._waiting.fetch_due(now, room)
         if found or left:
             return SHORT_OF_ROOM, left
         return (HEARTBEAT_INTERVAL if next_due is None else (next_due - now) / SECOND), 0

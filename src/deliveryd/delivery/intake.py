@@ -9,12 +9,12 @@ from typing import Protocol
 import anyio
 import anyio.lowlevel
 
-from deliveryd.delivery.recorder import Recorder
+from deliveryd.delivery.common import Common
 from deliveryd.errors import ServiceError, ServiceRefused, ServiceUnavailable, ServiceUnreadable
-from deliveryd.metrics import FailureKind, Metrics
+from deliveryd.metrics import FailureKind
 from deliveryd.model import Malformed
 from deliveryd.runtime.backoff import backoff
-from deliveryd.runtime.wakeup import HEARTBEAT_INTERVAL, AutoResetEvent, Heartbeats
+from deliveryd.runtime.wakeup import HEARTBEAT_INTERVAL, AutoResetEvent
 from deliveryd.service.batch import Batch
 from deliveryd.service.caller import Ready
 from deliveryd.telemetry.log_events import Event, log
@@ -87,19 +87,20 @@ class Intake:
     def __init__(
         self,
         queue: Queue,
-        recorder: Recorder,
-        metrics: Metrics,
-        heartbeats: Heartbeats,
+        common: Common,
         *,
         batch_size: int,
         poll_interval: float,
         max_poll_interval: float,
     ) -> None:
         self._queue = queue
-        self._recorder = recorder
-        self._in_flight = recorder.in_flight
-        self._metrics = metrics
-        self._heartbeats = heartbeats
+        self._journal = common.journal
+        self._recorder = common.recorder
+        self._in_flight = common.memory.in_flight
+        self._outbox = common.memory.outbox
+        self._pauses_in_force = common.memory.pauses
+        self._metrics = common.metrics
+        self._heartbeats = common.heartbeats
         self._batch_size = batch_size
         self._size = TakeSize(batch_size)
         self._pause_ends = 0.0  # the event loop's time
@@ -211,7 +212,7 @@ class Intake:
     async def _ask(self, count: int) -> None:
         """Called before each request for a batch, the repeated ones too."""
         self._asked, self._taking.shield = 0, False
-        await self._recorder.renew()
+        await self._journal.renew()
         await anyio.lowlevel.checkpoint_if_cancelled()
         self._asked, self._asked_at, self._taking.shield = count, anyio.current_time(), True
 
@@ -221,7 +222,7 @@ class Intake:
         Between the service's answer and the commit nobody else could record a batch: a worker that another
         one has taken over mustn't ask for it.
         """
-        await self._recorder.renew()
+        await self._journal.renew()
         return not self._stopping and self._recorder.obstacle() is None
 
     async def _room(self) -> int:
@@ -238,9 +239,9 @@ class Intake:
         with anyio.move_on_after(TOP_UP):
             while (short := whole - self._in_flight.free_to_take) > 0 and not self._stopping:
                 # As many events as places are missing are enough for a post: many small ones cost too much.
-                self._recorder.outbox.hasten(max(short, whole // 2))
+                self._outbox.hasten(max(short, whole // 2))
                 await self._in_flight.freed.wait()
-        if self._recorder.pauses.intake is not None:  # since the check above
+        if self._pauses_in_force.intake is not None:  # since the check above
             return 0
         room = min(whole, self._in_flight.free_to_take)
         return room + self._extra if room and not self._stopping else 0

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import anyio
 
+from deliveryd.journal.journal import Journal
 from deliveryd.model import SECOND, STEP, Clock
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
@@ -83,6 +84,11 @@ class PassedTime:
             "readings": self._readings,
         }
         return json.dumps(kept)
+
+    async def keep(self, journal: Journal) -> None:
+        """Record in the journal what the next run has to know, if that is due."""
+        if (record := self.record()) is not None:
+            await journal.keep_clock(record)
 
     @property
     def _passed(self) -> int:

@@ -17,6 +17,7 @@ from anyio.abc import TaskGroup
 
 from deliveryd import transitions
 from deliveryd.delivery.availability import Availability
+from deliveryd.delivery.common import Common
 from deliveryd.delivery.deadlines import ReceiptDeadlines
 from deliveryd.delivery.dispatcher import Dispatcher, Dispatchers
 from deliveryd.delivery.due import DueMessages
@@ -25,14 +26,11 @@ from deliveryd.delivery.outcomes import Outcomes
 from deliveryd.delivery.policy import DoubtPolicy
 from deliveryd.delivery.preparation import Deferred, Prepared, Preparer
 from deliveryd.delivery.provider import bounded
-from deliveryd.delivery.recorder import Recorder
 from deliveryd.delivery.recovery import recover_line
 from deliveryd.delivery.reporting import Reporting
 from deliveryd.delivery.routing import Routed, Undeliverable
 from deliveryd.delivery.sharing import Sharing
-from deliveryd.journal.journal import Journal
-from deliveryd.model import SECOND, Clock, Entry, Transition
-from deliveryd.runtime.wakeup import Heartbeats
+from deliveryd.model import SECOND, Entry, Transition
 from deliveryd.states import State
 
 IDLE_CHECK = 0.05
@@ -61,21 +59,21 @@ class Stations(NamedTuple):
 class Pipeline:
     """The stations in their order, the start and the end of the line."""
 
-    def __init__(
-        self, stations: Stations, journal: Journal, recorder: Recorder, clock: Clock, heartbeats: Heartbeats
-    ) -> None:
+    def __init__(self, stations: Stations, common: Common) -> None:
         self._stations = stations
         self._running = stations.running
         self._dispatchers = stations.dispatchers
-        self._journal = journal
-        self._recorder = recorder
-        self._clock = clock
-        self._heartbeats = heartbeats
+        self._common = common
+        self._journal = common.journal
+        self._memory = common.memory
+        self._recorder = common.recorder
+        self._clock = common.clock
+        self._heartbeats = common.heartbeats
         self._taken_last = anyio.Event()
 
     async def recover(self) -> None:
         """0. Take up what an earlier run left, before anything else."""
-        await recover_line(self._recorder, self._stations.doubts, self._stations.availability, self._clock)
+        await recover_line(self._common, self._stations.doubts, self._stations.availability)
         await self._stations.deadlines.recover()
 
     def loops(self) -> Sequence[Callable[[], Coroutine[Any, Any, None]]]:
@@ -105,8 +103,8 @@ class Pipeline:
             tasks.start_soon(self._deliver_late, tasks)
             while True:
                 self._heartbeats.beat("delivery")
-                await self._recorder.ready.wait()
-                self._hand_over(self._stations.preparer.prepare(self._recorder.take_ready(), tasks), tasks)
+                await self._memory.ready.wait()
+                self._hand_over(self._stations.preparer.prepare(self._memory.ready.take(), tasks), tasks)
 
     async def _deliver_late(self, tasks: TaskGroup) -> None:
         """The same for messages whose settings or customers had to be asked for."""
@@ -155,7 +153,7 @@ class Pipeline:
         the queue counts as empty.
         """
         while not (self._taken_last.is_set() and await self._is_idle()):
-            is_empty = self._stations.intake.found_empty or self._recorder.pauses.intake is not None
+            is_empty = self._stations.intake.found_empty or self._memory.pauses.intake is not None
             if is_empty and await self._is_idle():
                 self._stations.intake.stop()  # a take that is under way may bring something after all
                 await self._taken_last.wait()
@@ -163,10 +161,10 @@ class Pipeline:
                 await anyio.sleep(IDLE_CHECK)
 
     async def _is_idle(self) -> bool:
-        if not self._recorder.idle or self._journal.misplaced() is not None:
+        if not self._memory.is_idle or self._journal.misplaced() is not None:
             return False
         counts = await self._journal.counts()
-        pauses = self._recorder.pauses
+        pauses = self._memory.pauses
         held = sum(count for waits_for, count in counts.paused.items() if pauses.is_in_force(waits_for))
         if counts.states.get(State.WAITING, 0) > held:
             return False
@@ -190,7 +188,7 @@ class Pipeline:
         for dispatcher in dispatchers:
             await dispatcher.finish()
         await self._stations.outcomes.flush()
-        self._recorder.outbox.hurry()
+        self._memory.outbox.hurry()
         await self._taken_last.wait()  # what it brings isn't given again
         await self._stations.reporting.flushed()
 

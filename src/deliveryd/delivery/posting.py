@@ -8,13 +8,11 @@ from typing import NamedTuple, Protocol
 
 import anyio
 
-from deliveryd.delivery.recorder import Recorder
+from deliveryd.delivery.common import Common
 from deliveryd.errors import ServiceError, ServiceRefused, ServiceUnavailable
 from deliveryd.journal.base import OutboxRow
-from deliveryd.journal.journal import Journal
-from deliveryd.metrics import Metrics
 from deliveryd.runtime.backoff import backoff
-from deliveryd.runtime.wakeup import HEARTBEAT_INTERVAL, AutoResetEvent, Heartbeats
+from deliveryd.runtime.wakeup import HEARTBEAT_INTERVAL, AutoResetEvent
 from deliveryd.service.caller import Ready
 from deliveryd.telemetry.log_events import Event, log
 
@@ -71,20 +69,13 @@ class Posting:
     service accepts nothing, posts get smaller, so that one without the events at fault is found.
     """
 
-    def __init__(
-        self,
-        sink: EventSink,
-        journal: Journal,
-        recorder: Recorder,
-        metrics: Metrics,
-        heartbeats: Heartbeats,
-    ) -> None:
+    def __init__(self, sink: EventSink, common: Common) -> None:
         self._sink = sink
-        self.journal = journal
-        self.signals = recorder.outbox
-        self.heartbeats = heartbeats
-        self._recorder = recorder
-        self._metrics = metrics
+        self.journal = common.journal
+        self.signals = common.memory.outbox
+        self.heartbeats = common.heartbeats
+        self._recorder = common.recorder
+        self._metrics = common.metrics
         self._most_bytes: int | None = None
         self._most_events: int | None = None
         self._acceptances = 0

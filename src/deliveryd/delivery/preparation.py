@@ -11,13 +11,12 @@ from typing import NamedTuple
 import anyio
 from anyio.abc import TaskGroup
 
-from deliveryd.delivery.recorder import Recorder
+from deliveryd.delivery.common import Common
 from deliveryd.delivery.routing import Held, Routed, Router, Undeliverable, is_expired
 from deliveryd.delivery.settings import SettingsCache
 from deliveryd.directory.base import Directory, DirectoryAnswer
 from deliveryd.errors import DirectoryUnavailable, ServiceUnavailable, SettingsUnusable
-from deliveryd.metrics import Metrics
-from deliveryd.model import Clock, Entry
+from deliveryd.model import Entry
 from deliveryd.rendering.content import CompiledSettings
 from deliveryd.runtime import waits
 from deliveryd.runtime.waits import PROMPT
@@ -70,23 +69,16 @@ class Preparer:
     journal, without a place, until the answer arrives.
     """
 
-    def __init__(  # noqa: PLR0917 - all are parts
-        self,
-        settings: SettingsCache,
-        directory: Directory,
-        router: Router,
-        recorder: Recorder,
-        clock: Clock,
-        metrics: Metrics,
-    ) -> None:
+    def __init__(self, settings: SettingsCache, directory: Directory, router: Router, common: Common) -> None:
         self._settings = settings
         self._directory = directory
         self._router = router
-        self._recorder = recorder
-        self._pauses = recorder.pauses
-        self._backlog = recorder.backlog
-        self._clock = clock
-        self._metrics = metrics
+        self._waiting = common.waiting
+        self._ready = common.memory.ready
+        self._pauses = common.memory.pauses
+        self._backlog = common.memory.backlog
+        self._clock = common.clock
+        self._metrics = common.metrics
         self._looking_up: set[int] = set()  # customers whose messages wait in the journal for the look-up
         self._next_turns = math.inf  # when to look whether messages may go on that wait for a turn
         self._turns_wanted = AutoResetEvent()
@@ -98,7 +90,7 @@ class Preparer:
         """Route by another router from now on; what was routed and not yet taken is routed again."""
         self._router = router
         late, self._late = self._late, []
-        self._recorder.route_again([each.entry for each in late])
+        self._ready.add([each.entry for each in late])
 
     async def run(self) -> None:
         """Request settings, and let messages go on that wait for a turn to ask the directory."""
@@ -109,7 +101,7 @@ class Preparer:
                 if anyio.current_time() >= self._next_turns:
                     self._next_turns = math.inf
                     room = self._room_for_turns()
-                    if room <= 0 or await self._recorder.wake([waits.DIRECTORY], most=room) == room:
+                    if room <= 0 or await self._waiting.wake([waits.DIRECTORY], most=room) == room:
                         self._want_turns()
 
     def _want_turns(self) -> None:
@@ -188,7 +180,7 @@ class Preparer:
             prepared.append(route := self._router.route(entry, settings, None, now))
             characters += route.size if isinstance(route, Routed) else _size(entry)
             if characters > MOST_FILLED:
-                self._recorder.route_again(entries[count:])
+                self._ready.add(entries[count:])
                 break
         return unknown
 
@@ -272,7 +264,7 @@ class Preparer:
             routed.append(route := self._route_found(*each, now))
             characters += route.size if isinstance(route, Routed) else _size(each[0])
             if characters > MOST_FILLED:
-                self._recorder.route_again([entry for entry, *_ in found[count:]])
+                self._ready.add([entry for entry, *_ in found[count:]])
                 found = found[:count]
                 break
         absent = sum(isinstance(answer, DirectoryUnavailable) for *_, answer in found)

@@ -9,36 +9,38 @@ from collections.abc import Mapping, Sequence
 
 from deliveryd import transitions
 from deliveryd.delivery.availability import Availability
+from deliveryd.delivery.common import Common
 from deliveryd.delivery.dispatch_queue import KEPT
 from deliveryd.delivery.policy import DoubtPolicy
 from deliveryd.delivery.recorder import Recorder
 from deliveryd.errors import IllegalTransition
 from deliveryd.journal.base import Doubtful, Recovery
-from deliveryd.model import Clock, Outcome, Transition
+from deliveryd.model import STEP, Outcome, Transition
 from deliveryd.runtime import waits
 from deliveryd.states import State
 from deliveryd.telemetry.log_events import Event, log
 
 
 async def recover_line(
-    recorder: Recorder, providers: Mapping[str, DoubtPolicy], availability: Availability, clock: Clock
+    common: Common, providers: Mapping[str, DoubtPolicy], availability: Availability
 ) -> None:
     """Record what becomes of messages in doubt, and probe each provider with a few that wait for it."""
+    recorder = common.recorder
+    ahead = common.journal.last_at - common.clock.now()
+    await common.waiting.follow_clock(-ahead if ahead >= STEP else 0)
     left = await recorder.recover(providers)
     availability.resume(left.down_since)
-    if recorder.is_shared:
+    if common.journal.is_shared:
         availability.follow(left.down_since)
-    await _take_up(recorder, left, providers, clock)
+    await _take_up(common, left, providers)
     recorder.open()
     if _has_work(left):
         log(Event.JOURNAL_RECOVERED, count=len(left.taken) + left.waiting, in_flight=len(left.doubtful))
 
 
-async def adopt_line(
-    recorder: Recorder, left: Recovery, providers: Mapping[str, DoubtPolicy], clock: Clock
-) -> None:
+async def adopt_line(common: Common, left: Recovery, providers: Mapping[str, DoubtPolicy]) -> None:
     """Do the same with what the recorder took over from a worker that ended, beside the line's own work."""
-    await _take_up(recorder, left, providers, clock)
+    await _take_up(common, left, providers)
     died = [each.name for each in left.ended if not each.in_order]
     if died or (left.ended and _has_work(left)):
         log(
@@ -53,14 +55,12 @@ def _has_work(left: Recovery) -> bool:
     return bool(left.taken or left.doubtful or left.waiting or left.reporting)
 
 
-async def _take_up(
-    recorder: Recorder, left: Recovery, providers: Mapping[str, DoubtPolicy], clock: Clock
-) -> None:
-    now = clock.now()
+async def _take_up(common: Common, left: Recovery, providers: Mapping[str, DoubtPolicy]) -> None:
+    now = common.clock.now()
     steps = [step for doubtful in left.doubtful if (step := _after_crash(doubtful, providers, now))]
-    await _record_what_stands(recorder, steps)
+    await _record_what_stands(common.recorder, steps)
     for name in providers:
-        await recorder.wake([waits.recovery(name)], most=KEPT)
+        await common.waiting.wake([waits.recovery(name)], most=KEPT)
 
 
 async def _record_what_stands(recorder: Recorder, steps: Sequence[Transition]) -> None:

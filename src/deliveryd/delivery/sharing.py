@@ -7,13 +7,12 @@ from typing import Any, Protocol
 
 import anyio
 
+from deliveryd.delivery.common import Common
 from deliveryd.delivery.policy import DoubtPolicy
 from deliveryd.delivery.provider import Provider
-from deliveryd.delivery.recorder import Recorder
 from deliveryd.delivery.recovery import adopt_line
 from deliveryd.journal.base import FromOthers
-from deliveryd.model import Clock
-from deliveryd.runtime.wakeup import AutoResetEvent, Heartbeats
+from deliveryd.runtime.wakeup import AutoResetEvent
 
 FOLLOW_INTERVAL = 1.0
 """Seconds between two looks at what other workers did."""
@@ -43,28 +42,25 @@ class Outages(Protocol):
 class Sharing:
     """The loop that follows other workers. On a journal of one worker there is nothing to run."""
 
-    def __init__(  # noqa: PLR0917 - all are parts
+    def __init__(
         self,
-        recorder: Recorder,
+        common: Common,
         dispatchers: Mapping[str, Sends],
         doubts: Mapping[str, DoubtPolicy],
         outages: Outages,
-        clock: Clock,
-        heartbeats: Heartbeats,
     ) -> None:
-        self._recorder = recorder
+        self._common = common
         self._dispatchers = dispatchers
         self._doubts = doubts
         self._outages = outages
-        self._clock = clock
-        self._heartbeats = heartbeats
+        self._heartbeats = common.heartbeats
         self._forget_at = float("inf")  # the event loop's time
         self._stopping = False
         self._stop_event = AutoResetEvent()
 
     def loops(self) -> Sequence[Callable[[], Coroutine[Any, Any, None]]]:
         """What has to run: nothing if no other worker can use the journal."""
-        return (self.run,) if self._recorder.is_shared else ()
+        return (self.run,) if self._common.journal.is_shared else ()
 
     def stop(self) -> None:
         """Adopt nothing more: the worker is about to end."""
@@ -85,7 +81,7 @@ class Sharing:
         The next look tells that this worker goes by new pauses, which an operator waits for.
         """
         providers = {name: self._doubts[name] for name in self._dispatchers}
-        found = await self._recorder.follow(providers)
+        found = await self._common.recorder.follow(providers)
         self._follow_outages(found)
         now = anyio.current_time()
         if now >= self._forget_at:
@@ -94,7 +90,7 @@ class Sharing:
         if found.adopted is not None:
             for dispatcher in self._dispatchers.values():
                 dispatcher.provider.expect_waiting()
-            await adopt_line(self._recorder, found.adopted, providers, self._clock)
+            await adopt_line(self._common, found.adopted, providers)
         return found.pauses is not None or found.has_more
 
     def _follow_outages(self, found: FromOthers) -> None:

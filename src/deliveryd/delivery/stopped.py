@@ -4,44 +4,20 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from typing import Protocol
 
 from deliveryd.journal.sql.stopped import digest_of_address
+from deliveryd.metrics import Metrics
 from deliveryd.model import StopChange
 from deliveryd.telemetry.log_events import Event, log
-
-
-class StopObserver(Protocol):
-    """What counts the changes of the list."""
-
-    def stop_changed(self, channel: str, stopped: bool) -> None:
-        """Count a recipient who stopped a channel, or who may be sent to again."""
-
-
-class StopCounts:
-    """How many recipients were put on the list or taken off it, so that the log needs no line for each."""
-
-    def __init__(self) -> None:
-        self._counts: Counter[tuple[str, bool]] = Counter()
-
-    def stop_changed(self, channel: str, stopped: bool) -> None:
-        """Count one change."""
-        self._counts[channel, stopped] += 1
-
-    def report(self) -> None:
-        """Log the sums of each channel, and begin anew."""
-        counts, self._counts = self._counts, Counter()
-        for (channel, stopped), count in sorted(counts.items()):
-            event = Event.RECIPIENTS_STOPPED if stopped else Event.RECIPIENTS_RESUMED
-            log(event, channel=channel, count=count)
 
 
 class StoppedRecipients:
     """The list that the journal keeps; empty until it is loaded. `key` is that of the digests."""
 
-    def __init__(self, key: bytes, *observers: StopObserver) -> None:
+    def __init__(self, key: bytes, metrics: Metrics | None = None) -> None:
         self._key = key
-        self._observers = observers
+        self._metrics = metrics
+        self._changes: Counter[tuple[str, bool]] = Counter()
         self.digests: dict[str, set[bytes]] = {}
         """By channel, only those on which somebody is stopped: where there are none, nothing is computed."""
 
@@ -53,8 +29,16 @@ class StoppedRecipients:
     def apply(self, change: StopChange) -> None:
         """Follow a change that the journal recorded."""
         if self.follow(change):
-            for observer in self._observers:
-                observer.stop_changed(change.channel, change.stopped)
+            self._changes[change.channel, change.stopped] += 1
+            if self._metrics is not None:
+                self._metrics.stop_changed(change.channel, change.stopped)
+
+    def log_counts(self) -> None:
+        """Log how many were put on the list or taken off it since the last call, by channel."""
+        changes, self._changes = self._changes, Counter()
+        for (channel, stopped), count in sorted(changes.items()):
+            event = Event.RECIPIENTS_STOPPED if stopped else Event.RECIPIENTS_RESUMED
+            log(event, channel=channel, count=count)
 
     def follow(self, change: StopChange) -> bool:
         """The same for a change that another worker recorded and counts; return whether it was none here."""

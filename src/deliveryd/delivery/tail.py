@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Self
 
 from deliveryd.delivery.failures import NO_PROVIDER, reason_of
-from deliveryd.delivery.recorder import Recorder
+from deliveryd.delivery.memory import Watcher
 from deliveryd.journal.base import MatchedReceipt, OutboxRow
 from deliveryd.journal.orders import Decided, ItemKind, Order
 from deliveryd.model import Entry, Receipt, Reported, Transition, channel_of, format_instant
@@ -128,10 +128,10 @@ class Tail:
 
 
 class TailFeed:
-    """Makes events of what the recorder tells, once for all readers; without a reader, none."""
+    """Makes events of what is recorded, once for all readers; without a reader, none."""
 
-    def __init__(self, recorder: Recorder) -> None:
-        self._recorder = recorder
+    def __init__(self, watchers: list[Watcher]) -> None:
+        self._watchers = watchers
         self._readers: list[Tail] = []
         self._tried_at: dict[int, str] = {}  # the provider of each attempt under way
 
@@ -142,14 +142,14 @@ class TailFeed:
     def begin(self, reader: Tail) -> None:
         """Hand events to a reader from now on."""
         if not self._readers:
-            self._recorder.watch(self)
+            self._watchers.append(self)
         self._readers.append(reader)
 
     def end(self, reader: Tail) -> None:
         """Hand no more to a reader."""
         self._readers.remove(reader)
         if not self._readers:
-            self._recorder.unwatch(self)
+            self._watchers.remove(self)
             self._tried_at.clear()
 
     def _add(self, events: Iterator[TailEvent]) -> None:
@@ -157,7 +157,7 @@ class TailFeed:
         for reader in self._readers:
             reader.add(made)
 
-    # what the recorder tells
+    # what is recorded
 
     def taken(self, entries: Sequence[Entry], at: int) -> None:
         """Messages are in the journal for the first time."""

@@ -13,8 +13,9 @@ from deliveryd.channels.base import (
     Taken,
     TryAgain,
 )
+from deliveryd.delivery.common import Common
 from deliveryd.delivery.routing import Routed
-from deliveryd.delivery.terms import Common, DispatchTerms
+from deliveryd.delivery.terms import DispatchTerms
 from deliveryd.metrics import VERDICT_WORDS
 from deliveryd.model import SECOND, Customer, Entry, Outcome, Transition, channel_of
 from deliveryd.runtime import waits

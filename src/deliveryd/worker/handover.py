@@ -57,6 +57,7 @@ class Handover:
         self._common = parts.common
         self._stations = parts.stations
         self._recorder = parts.recorder
+        self._memory = parts.memory
         self._tasks = tasks
         self._removed: set[str] = set()
         self._repeating: set[str] = set()
@@ -91,7 +92,7 @@ class Handover:
     async def sweep(self) -> None:
         """Do again what follows from a reload: some steps are recorded after it that were made before."""
         if self._removed:
-            await self._recorder.leave(self._removed)
+            await self._common.waiting.leave(self._removed)
         if self._repeating:
             providers, self._repeating = self._repeating - self._removed, set()
             await self._repeat_held(providers)
@@ -109,17 +110,18 @@ class Handover:
                 states[name].follow(policy)
                 continue
             states[name] = Provider(
-                name, policy, self._recorder.backlog, self._recorder.pauses, self._common.clock
+                name, policy, self._memory.backlog, self._memory.pauses, self._common.clock
             )
             if name in dispatchers and dispatchers[name].terms.provider.is_failing:
                 states[name].probe_soon()
         return states
 
     def _replace_limits(self, before: Config, config: Config, is_other_service: bool) -> None:
-        recorder, stations = self._recorder, self._stations
-        recorder.bound_waiting(config.queue.max_waiting, config.queue.max_paused, longest_pause(config))
-        recorder.pausing.configure(config.channels.providers)
-        recorder.in_flight.change(config.queue.max_in_flight)
+        memory, stations = self._memory, self._stations
+        memory.backlog.bound(config.queue.max_waiting, config.queue.max_paused)
+        self._common.waiting.bound(longest_pause(config))
+        memory.pausing.configure(config.channels.providers)
+        memory.in_flight.change(config.queue.max_in_flight)
         if before.journal.reserve != config.journal.reserve:
             self._parts.journal.reserve = config.journal.reserve
         stations.due.bound(config.queue.max_waiting)
@@ -139,7 +141,7 @@ class Handover:
             self._close_after(parts.service.replace(outside.service), before.service)
             parts.settings.ask_again()
             if parts.stations.reporting.down:
-                parts.recorder.outbox.go_on()
+                self._memory.outbox.go_on()
         if outside.directory is not before.directory:
             self._close_after(parts.directory.replace(outside.directory), before.directory)
 
@@ -158,7 +160,7 @@ class Handover:
             if difference.routes:
                 dispatcher.route_all_again()
         for dispatcher in leaving:
-            self._recorder.route_again([_released(entry) for entry in dispatcher.leave()])
+            self._memory.ready.add([_released(entry) for entry in dispatcher.leave()])
             self._tasks.start_soon(self._end, dispatcher)
 
     def _replace_receipts(self, config: Config, receipts: Receipts | None, inlets: Inlets) -> None:
@@ -198,12 +200,12 @@ class Handover:
         self, difference: _Difference, states: Mapping[str, Provider], to_repeat: Collection[str]
     ) -> None:
         """Let messages go on that wait for what has changed, as a start does."""
-        recorder, backlog = self._recorder, self._recorder.backlog
+        waiting, backlog = self._common.waiting, self._memory.backlog
         await self.sweep()
         self._repeating |= {*to_repeat, *difference.added, *difference.changed}
         await self._repeat_held(self._repeating)
         for name in (*difference.added, *difference.changed):
-            await recorder.wake([waits.recovery(name)], most=KEPT)
+            await waiting.wake([waits.recovery(name)], most=KEPT)
             if not states[name].is_down:
                 backlog.answered(waits.recovery(name))
         if difference.routes:
@@ -218,10 +220,10 @@ class Handover:
 
         Those that can't be sent there wait for the pause again.
         """
-        pausing = self._recorder.pausing
+        pausing = self._memory.pausing
         for pause in pausing.pauses.all:
             if pause.kind is PauseKind.PROVIDER and channel_of(pause.key) in channels:
-                left = self._recorder.backlog.paused
+                left = self._memory.backlog.paused
                 while left > 0 and await pausing.wake([pause.waits_for]):
                     left -= PAUSE_PORTION
 
@@ -231,7 +233,7 @@ class Handover:
         for _ in range(_RECORDED_AGAIN):
             now = self._common.clock.now()
             dispatchers = self._stations.dispatchers
-            held = await self._recorder.held([name for name in providers if name in dispatchers])
+            held = await self._common.waiting.held([name for name in providers if name in dispatchers])
             steps = [
                 step
                 for entry, _, reason in held

@@ -33,7 +33,7 @@ class WorkerHealth:
         self._parts = parts
         self._clock = clock
         self.history = History(parts.metrics)
-        self._tails = TailFeed(parts.recorder)
+        self._tails = TailFeed(parts.memory.watchers)
         self._picture = Picture(config, parts, clock, self.history)
         self._journal = config.journal.place
         self._patience = 45.0 + 4 * config.service.timeout
@@ -77,7 +77,7 @@ class WorkerHealth:
             return False, "the service accepts no events; they wait in the journal"
         if any(dispatcher.is_open for dispatcher in stations.dispatchers.values()):
             return True, "taking messages, but a provider keeps failing"
-        if recorder.pauses.any:
+        if self._parts.memory.pauses.any:
             return True, "taking messages, but something is paused (deliveryd paused)"
         if any(dispatcher.refused_settings for dispatcher in stations.dispatchers.values()):
             return True, "taking messages, but a provider refuses all messages of some settings"
@@ -113,7 +113,7 @@ class WorkerHealth:
         paused = sum(counts.paused.values())
         and_paused = f", {paused} paused" if paused else ""
         return (
-            f"{reason[:1].upper()}{reason[1:]}: {self._parts.recorder.in_flight.held} in flight,"
+            f"{reason[:1].upper()}{reason[1:]}: {self._parts.memory.in_flight.held} in flight,"
             f" {waiting - paused} waiting{and_paused}, {in_doubt} in doubt,"
             f" {counts.events_waiting} events to report"
         )
@@ -136,7 +136,7 @@ class WorkerHealth:
         dispatchers = self._parts.stations.dispatchers
         counts, open_ = self._figures
         oldest = oldest_of(open_, self._clock.now())
-        pauses = Counter(str(pause.kind) for pause in self._parts.recorder.pauses.all)
+        pauses = Counter(str(pause.kind) for pause in self._parts.memory.pauses.all)
         return Levels(
             counts.states,
             counts.events_waiting,
@@ -149,8 +149,8 @@ class WorkerHealth:
             in_doubt={name: open_.in_doubt.get(name, 0) for name in dispatchers},
             oldest_message=oldest.message or 0.0,
             oldest_event=oldest.event or 0.0,
-            in_flight=self._parts.recorder.in_flight.held,
-            in_flight_limit=self._parts.recorder.in_flight.most,
+            in_flight=self._parts.memory.in_flight.held,
+            in_flight_limit=self._parts.memory.in_flight.most,
             log_dropped=dropped_lines(),
             events_failing=self._parts.stations.reporting.failing,
         )

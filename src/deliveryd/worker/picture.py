@@ -76,8 +76,8 @@ class Picture:
     def draw(self, vitals: Vitals, figures: Figures) -> Overview:
         """Draw it as it is now; what the journal has is some seconds old."""
         counts, history = figures.counts, self._history
-        in_flight, dispatchers = self._parts.recorder.in_flight, self._dispatchers()
-        pauses, now = self._parts.recorder.pauses.all, self._clock.now()
+        in_flight, dispatchers = self._parts.memory.in_flight, self._dispatchers()
+        pauses, now = self._parts.memory.pauses.all, self._clock.now()
         rates = history.attempt_rates(_NOW)
         return Overview(
             at=format_instant(now),

@@ -149,7 +149,7 @@ class Reloader:
         before = self._config.channels
         for name in before.providers.keys() - config.channels.providers.keys():
             overdue = before.overdue.get(name)
-            since = self._parts.recorder.passed.before(overdue or 0.0)
+            since = self._parts.memory.passed.before(overdue or 0.0)
             with _as_problem("journal.url"):
                 found = await self._parts.journal.orphans(name, since)
             if overdue is None:

@@ -219,7 +219,7 @@ class Supervisor:
                 await self._stop.wait()
                 await self._drain(parts, health)
                 await _log_failures(parts)
-                self.intake_is_paused = parts.recorder.pauses.intake is not None
+                self.intake_is_paused = parts.memory.pauses.intake is not None
                 with anyio.move_on_after(LAST_LOOK if parts.journal.is_shared else math.inf):
                     counts = await parts.journal.counts()
                     self.paused = counts.paused
@@ -420,15 +420,15 @@ class Supervisor:
         health.refresh(counts, open_)
 
     async def _prune(self, parts: Parts) -> None:
-        await parts.recorder.note_clock()
-        before = parts.recorder.passed.before(self._config.journal.retention)
+        await parts.memory.passed.keep(parts.journal)
+        before = parts.memory.passed.before(self._config.journal.retention)
         progress = LoggedProgress(Event.JOURNAL_CLEANING, anyio.current_time)
         while pruned := await parts.journal.prune(before, PRUNE_BATCH):
             progress.add(pruned)
             await anyio.sleep(PRUNE_PAUSE)
         if progress.count:
             log(Event.JOURNAL_CLEANED, count=progress.count, seconds=progress.seconds)
-            await parts.recorder.pausing.refresh()
+            await parts.memory.pausing.refresh()
         given = GIVE_BACK_BATCH
         while given:
             given = await parts.journal.give_back(GIVE_BACK_BATCH)
@@ -513,8 +513,7 @@ async def _reconcile(journal: Journal) -> Account:
 
 
 async def _log_failures(parts: Parts) -> None:
-    parts.recorder.failures.report()
-    parts.recorder.stops.report()
+    parts.recorder.log_counts()
 
 
 async def _catch_up() -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from deliveryd.channels.base import Channel
 from deliveryd.channels.options import ProviderConfig
 from deliveryd.config import Config, OtlpOptions
-from deliveryd.delivery.recorder import Recorder
+from deliveryd.delivery.memory import Watcher
 from deliveryd.metrics import Metrics
 from deliveryd.model import Clock
 from deliveryd.runtime.threads import Blocking
@@ -45,7 +45,7 @@ def traced(openers: Openers, tracer: Tracer | None) -> Openers:
 def open_exporter(
     options: OtlpOptions,
     tracer: Tracer | None,
-    recorder: Recorder,
+    watchers: list[Watcher],
     *,
     metrics: Metrics,
     clock: Clock,
@@ -59,6 +59,6 @@ def open_exporter(
 
     if tracer is not None:
         tracer.begin(namespace)
-        recorder.watch(tracer)
+        watchers.append(tracer)
     spans = tracer.spans if tracer is not None else None
     return opening.build_exporter(options, spans, metrics, clock, blocking, namespace=namespace)

@@ -14,15 +14,14 @@ from deliveryd.channels.options import ChannelConfig, ProviderConfig
 from deliveryd.channels.sms_text import SmsRules
 from deliveryd.config import Config, receipt_url
 from deliveryd.delivery.availability import Availability
-from deliveryd.delivery.backlog import Backlog
 from deliveryd.delivery.choice import Choice, Sender, Standing
-from deliveryd.delivery.deadlines import Awaited, ListeningTime, OverdueReceipts, ReceiptDeadlines
+from deliveryd.delivery.common import Common
+from deliveryd.delivery.deadlines import OverdueReceipts, ReceiptDeadlines
 from deliveryd.delivery.dispatcher import Dispatcher, Dispatchers
 from deliveryd.delivery.due import DueMessages
-from deliveryd.delivery.in_flight import InFlightLimit
 from deliveryd.delivery.intake import Intake
-from deliveryd.delivery.outbox_signals import OutboxSignals
-from deliveryd.delivery.outcomes import Outcomes
+from deliveryd.delivery.listening import Awaited, ListeningTime
+from deliveryd.delivery.memory import Memory
 from deliveryd.delivery.pauses import Pauses
 from deliveryd.delivery.pipeline import Pipeline, Stations
 from deliveryd.delivery.policy import DispatchPolicy, DoubtPolicy, RetryPolicy
@@ -35,7 +34,7 @@ from deliveryd.delivery.routing import ChannelRoute, Router
 from deliveryd.delivery.settings import SettingsCache
 from deliveryd.delivery.sharing import Sharing
 from deliveryd.delivery.stopped import StoppedRecipients
-from deliveryd.delivery.terms import Common, DispatchTerms
+from deliveryd.delivery.terms import DispatchTerms
 from deliveryd.errors import ConfigError
 from deliveryd.http.client import build_client
 from deliveryd.http.tls import TlsFiles
@@ -83,6 +82,7 @@ class Parts(NamedTuple):
     pipeline: Pipeline
     stations: Stations
     recorder: Recorder
+    memory: Memory
     journal: Journal
     receipts: Receipts | None
     metrics: Metrics
@@ -133,44 +133,45 @@ async def assemble(
             )
         )
         clock = journal.common_clock or clock
-        recorder = Recorder(
-            journal, InFlightLimit(config.queue.max_in_flight), OutboxSignals(config.events.batch_size),
-            Backlog(), clock, metrics,
+        memory = Memory.beside(
+            journal,
+            clock,
+            metrics,
+            max_in_flight=config.queue.max_in_flight,
+            batch_size=config.events.batch_size,
             max_waiting=config.queue.max_waiting,
             max_paused=config.queue.max_paused,
-            longest_pause=longest_pause(config),
-        )  # fmt: skip
-        common = Common(
-            journal, recorder, Outcomes(recorder, heartbeats), clock, metrics, heartbeats, ListeningTime()
+        )
+        common = Common.beside(
+            journal, memory, clock, metrics, heartbeats, longest_pause=longest_pause(config)
         )
         service, directory = CurrentService(outside.service), CurrentDirectory(outside.directory)
         settings = SettingsCache(
-            service, cache, compiler(config), metrics, recorder.backlog,
+            service, cache, compiler(config), metrics, memory.backlog,
             ttl=config.settings.ttl,
             stale_while_down=config.settings.stale_while_down,
         )  # fmt: skip
         states = {
-            name: Provider(name, policy_of(provider).breaker, recorder.backlog, recorder.pauses, clock)
+            name: Provider(name, policy_of(provider).breaker, memory.backlog, memory.pauses, clock)
             for name, provider in config.channels.providers.items()
         }
         doubts: dict[str, DoubtPolicy] = {}
         exporter = open_exporter(
             config.otlp,
             tracer,
-            recorder,
+            memory.watchers,
             metrics=metrics,
             clock=clock,
             blocking=blocking or in_thread,
             namespace=journal.namespace,
         )
         derived = derive(config, outside.providers, states, doubts, common)
-        preparer = Preparer(settings, directory, derived.router, recorder, clock, metrics)
+        preparer = Preparer(settings, directory, derived.router, common)
         stations = _stations(config, service, derived, doubts, preparer, common)
         yield Parts(
-            Pipeline(stations, journal, recorder, clock, heartbeats), stations, recorder, journal,
+            Pipeline(stations, common), stations, common.recorder, memory, journal,
             open_receipts(config, common), metrics, heartbeats,
-            OverdueReceipts(config.channels.overdue, journal, recorder, metrics),
-            exporter,
+            OverdueReceipts(config.channels.overdue, common), exporter,
             common, outside, service, directory, settings,
         )  # fmt: skip
 
@@ -207,7 +208,7 @@ def derive(
         )
         for name, policy in policies.items()
     }  # fmt: skip
-    router = build_router(config, choices, common.recorder.stopped, common.recorder.pauses)
+    router = build_router(config, choices, common.memory.stopped, common.memory.pauses)
     return Derived(choices, router, terms, _limits(config))
 
 
@@ -220,30 +221,28 @@ def _stations(  # noqa: PLR0917 - all that the stations are made of
     common: Common,
 ) -> Stations:
     """The stations of the line: each is handed what was built before it, and nothing afterwards."""
-    journal, recorder, outcomes, clock, metrics, heartbeats, listening = common
-    deadlines = ReceiptDeadlines(tuple(config.channels.reporting), listening, recorder, metrics, heartbeats)
+    deadlines = ReceiptDeadlines(tuple(config.channels.reporting), common)
     dispatchers = Dispatchers(
-        {name: Dispatcher(terms, common) for name, terms in derived.terms.items()}, heartbeats
+        {name: Dispatcher(terms, common) for name, terms in derived.terms.items()}, common.heartbeats
     )
     intake = Intake(
-        service, recorder, metrics, heartbeats,
+        service, common,
         batch_size=config.queue.batch_size,
         poll_interval=config.queue.poll_interval,
         max_poll_interval=config.queue.max_poll_interval,
     )  # fmt: skip
     reporting = Reporting(
-        Posting(service, journal, recorder, metrics, heartbeats),
+        Posting(service, common),
         batch_size=config.events.batch_size,
         flush_interval=config.events.flush_interval,
     )  # fmt: skip
-    due = DueMessages(
-        journal, recorder, dispatchers.current, clock, heartbeats, max_waiting=config.queue.max_waiting
-    )
-    availability = Availability(journal, recorder.backlog, derived.choices, derived.limits, clock, heartbeats)
-    sharing = Sharing(recorder, dispatchers.current, doubts, availability, clock, heartbeats)
+    due = DueMessages(common, dispatchers.current, max_waiting=config.queue.max_waiting)
+    availability = Availability(common, derived.choices, derived.limits)
+    sharing = Sharing(common, dispatchers.current, doubts, availability)
     return Stations(
-        intake, reporting, preparer, dispatchers, outcomes, due, doubts, availability, deadlines, sharing
-    )
+        intake, reporting, preparer, dispatchers, common.outcomes, due, doubts, availability, deadlines,
+        sharing,
+    )  # fmt: skip
 
 
 def _awaited(config: Config, listening: ListeningTime) -> dict[str, Awaited]:

@@ -9,18 +9,14 @@ from typing import Any
 import trio
 
 from deliveryd.channels.base import Accepted, Dispatch, Expired, Stopped, Verdict
-from deliveryd.delivery.backlog import Backlog
 from deliveryd.delivery.choice import Choice, Idle, Sender
-from deliveryd.delivery.deadlines import ListeningTime
 from deliveryd.delivery.dispatcher import Dispatcher
-from deliveryd.delivery.in_flight import InFlightLimit
-from deliveryd.delivery.outbox_signals import OutboxSignals
-from deliveryd.delivery.outcomes import Outcomes
+from deliveryd.delivery.memory import Memory
 from deliveryd.delivery.policy import DispatchPolicy, DoubtPolicy, RetryPolicy
 from deliveryd.delivery.provider import Provider
 from deliveryd.delivery.recorder import Recorder
 from deliveryd.delivery.routing import Routed
-from deliveryd.delivery.terms import Common, DispatchTerms
+from deliveryd.delivery.terms import DispatchTerms
 from deliveryd.errors import JournalFull
 from deliveryd.journal.pauses import Pause, PauseKind
 from deliveryd.journal.sqlite.journal import SqliteJournal, open_journal_file
@@ -41,6 +37,7 @@ from deliveryd.runtime.breaker import BreakerPolicy
 from deliveryd.runtime.threads import inline
 from deliveryd.runtime.wakeup import Heartbeats
 from deliveryd.states import State
+from support.line import common_on, memory_on
 from support.virtual import START, VirtualChannel, VirtualClock, live
 
 SECOND = 1_000_000
@@ -61,11 +58,8 @@ class ShiftedClock(VirtualClock):
 class WatchedRecorder(Recorder):
     """A recorder that keeps the steps it records; each commit takes a while by the time of day."""
 
-    def __init__(self, journal: SqliteJournal, clock: ShiftedClock, metrics: Metrics) -> None:
-        super().__init__(
-            journal, InFlightLimit(0), OutboxSignals(1), Backlog(), clock, metrics,
-            max_waiting=1000, longest_pause=3600.0,
-        )  # fmt: skip
+    def __init__(self, journal: SqliteJournal, memory: Memory, clock: ShiftedClock, metrics: Metrics) -> None:
+        super().__init__(journal, memory, clock, metrics)
         self.clock = clock
         self.recorded: list[Transition] = []
         self.seconds_of_a_commit = 0
@@ -103,20 +97,16 @@ class Bench:
         self.clock = ShiftedClock()
         self.channel = VirtualChannel()
         metrics = Metrics(["sms"], "0")
-        self.recorder = WatchedRecorder(journal, self.clock, metrics)
-        outcomes = Outcomes(self.recorder, Heartbeats())
-        self.settled = outcomes._pending
-        self.provider = Provider(
-            "sms", policy.breaker, self.recorder.backlog, self.recorder.pauses, self.clock
-        )
+        self.memory = memory_on(journal, self.clock, metrics, places=0, batch_size=1)
+        self.recorder = WatchedRecorder(journal, self.memory, self.clock, metrics)
+        common = common_on(journal, self.memory, self.recorder, self.clock, metrics, CountedBeats())
+        self.settled = common.outcomes._pending
+        self.provider = Provider("sms", policy.breaker, self.memory.backlog, self.memory.pauses, self.clock)
         choice = Choice({"sms": Sender(self.channel, self.provider), **others})
         lane = DispatchTerms(
             self.provider, choice, self.channel, policy, DoubtPolicy("sms", policy), 100, frozenset()
         )
-        self.dispatcher = Dispatcher(
-            lane,
-            Common(journal, self.recorder, outcomes, self.clock, metrics, CountedBeats(), ListeningTime()),
-        )
+        self.dispatcher = Dispatcher(lane, common)
 
     @property
     def recorded(self) -> list[Transition]:
@@ -293,7 +283,7 @@ def test_a_message_that_is_paused_while_its_provider_is_down_turns_no_loop(tmp_p
     async def scene(bench: Bench) -> None:
         bench.provider.breaker.open()
         await bench.offer(1)
-        bench.recorder.pauses.replace([Pause(PauseKind.CHANNEL, "sms", START)], frozenset({"sms"}))
+        bench.memory.pauses.replace([Pause(PauseKind.CHANNEL, "sms", START)], frozenset({"sms"}))
         await trio.sleep(60)
         assert not bench.channel.attempts
 
@@ -339,7 +329,7 @@ def test_places_are_free_before_a_removed_dispatcher_is_done(tmp_path: Path) -> 
     """Of messages that wait in the journal, since their provider was down."""
 
     async def scene(bench: Bench) -> None:
-        record, held = bench.journal._try, bench.recorder.in_flight
+        record, held = bench.journal._try, bench.memory.in_flight
 
         async def slow(work: Callable[[Any], Any]) -> Any:
             recorded = await record(work)

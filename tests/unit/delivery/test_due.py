@@ -12,17 +12,13 @@ import anyio
 import pytest
 
 from deliveryd.delivery import due
-from deliveryd.delivery.backlog import Backlog
 from deliveryd.delivery.due import DueMessages
-from deliveryd.delivery.in_flight import InFlightLimit
-from deliveryd.delivery.outbox_signals import OutboxSignals
-from deliveryd.delivery.recorder import WAKE_BATCH, Recorder
+from deliveryd.delivery.waiting import WAKE_BATCH
 from deliveryd.journal.pauses import Pause, PauseKind
 from deliveryd.journal.sqlite.journal import SqliteJournal, open_journal_file
-from deliveryd.metrics import Metrics
 from deliveryd.model import WallClock
-from deliveryd.runtime.wakeup import Heartbeats
 from deliveryd.states import State
+from support.line import common_on, memory_on
 
 HOUR = 3600.0
 
@@ -93,13 +89,6 @@ def watched(journal: SqliteJournal, calls: list[str], all_woken: anyio.Event) ->
     journal.wake, journal.due = noting_wake, noting_due  # type: ignore[method-assign]
 
 
-def recorder_of(journal: SqliteJournal, clock: WallClock) -> Recorder:
-    return Recorder(
-        journal, InFlightLimit(1000), OutboxSignals(500), Backlog(), clock, Metrics(["sms"], "0"),
-        max_waiting=2_000_000, longest_pause=2 * HOUR,
-    )  # fmt: skip
-
-
 async def test_due_messages_are_fetched_between_the_batches_of_a_large_wake(tmp_path: Path) -> None:
     """Settings that thousands wait for arrive; what is due on a channel doesn't wait until all are woken."""
     path = tmp_path / "journal.db"
@@ -108,11 +97,10 @@ async def test_due_messages_are_fetched_between_the_batches_of_a_large_wake(tmp_
     all_woken = anyio.Event()
     async with open_journal_file(path) as journal, anyio.create_task_group() as tasks:
         watched(journal, calls, all_woken)
-        clock = WallClock()
-        recorder = recorder_of(journal, clock)
-        recorder.backlog.change(MANY)
-        recorder.backlog.answered("settings 7")
-        loop = DueMessages(journal, recorder, {"sms": Roomy()}, clock, Heartbeats(), max_waiting=2_000_000)
+        memory = memory_on(journal)
+        memory.backlog.change(MANY)
+        memory.backlog.answered("settings 7")
+        loop = DueMessages(common_on(journal, memory), {"sms": Roomy()}, max_waiting=2_000_000)
         tasks.start_soon(loop.run)
         await all_woken.wait()
         tasks.cancel_scope.cancel()
@@ -141,12 +129,11 @@ async def test_what_a_provider_gives_to_others_leaves_time_for_new_messages(
             return released
 
         journal.release = noting  # type: ignore[method-assign]
-        clock = WallClock()
-        recorder = recorder_of(journal, clock)
-        recorder.backlog.change(MANY)
+        memory = memory_on(journal)
+        memory.backlog.change(MANY)
         if room.pause is not None:
-            recorder.pauses.replace([room.pause], ["sms/a", "sms/b"])
-        loop = DueMessages(journal, recorder, {"sms/a": room}, clock, Heartbeats(), max_waiting=2_000_000)
+            memory.pauses.replace([room.pause], ["sms/a", "sms/b"])
+        loop = DueMessages(common_on(journal, memory), {"sms/a": room}, max_waiting=2_000_000)
         tasks.start_soon(loop.run)
         await all_released.wait()
         tasks.cancel_scope.cancel()

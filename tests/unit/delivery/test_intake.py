@@ -144,7 +144,7 @@ async def test_places_that_free_up_one_by_one_make_one_batch(tmp_path: Path) -> 
             station.in_flight.release([number])
             await anyio.sleep(0.001)
         await station.queue.asked_times(2)
-        assert station.recorder.signals.short[-10:] == [
+        assert station.signals.short[-10:] == [
             10,
             9,
             8,

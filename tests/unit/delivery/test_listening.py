@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import trio
 
-from deliveryd.delivery.deadlines import UNRECORDED, ListeningTime
+from deliveryd.delivery.listening import UNRECORDED, ListeningTime
 from support.virtual import live
 
 

@@ -18,9 +18,7 @@ import sniffio
 from trio.testing import MockClock
 
 from deliveryd.admin.exposition import expose
-from deliveryd.delivery.backlog import Backlog
-from deliveryd.delivery.in_flight import InFlightLimit
-from deliveryd.delivery.outbox_signals import OutboxSignals
+from deliveryd.delivery.memory import Memory
 from deliveryd.delivery.posting import ABOUT_THE_EVENTS, Posting
 from deliveryd.delivery.recorder import Recorder, RefusedEvent
 from deliveryd.delivery.reporting import Reporting
@@ -34,9 +32,9 @@ from deliveryd.journal.sqlite.journal import open_journal_file
 from deliveryd.metrics import Metrics
 from deliveryd.model import Malformed, QueuedMessage, WallClock
 from deliveryd.runtime.threads import Blocking, in_thread, inline
-from deliveryd.runtime.wakeup import Heartbeats
 from deliveryd.service.caller import Ready
 from deliveryd.states import State
+from support.line import common_on, memory_on
 from support.logs import LogLines, log_lines
 from support.postgres import new_database
 
@@ -123,11 +121,8 @@ class Service:
 class WatchedRecorder(Recorder):
     """A recorder that keeps which events were accepted or refused."""
 
-    def __init__(self, journal: Journal, metrics: Metrics) -> None:
-        super().__init__(
-            journal, InFlightLimit(1000), OutboxSignals(BATCH), Backlog(), WallClock(), metrics,
-            max_waiting=1000, longest_pause=3600.0,
-        )  # fmt: skip
+    def __init__(self, journal: Journal, memory: Memory, metrics: Metrics) -> None:
+        super().__init__(journal, memory, WallClock(), metrics)
         self.accepted: list[OutboxRow] = []
         self.refused: list[OutboxRow] = []
         self.news = anyio.Event()
@@ -158,9 +153,10 @@ class Station:
         self.journal = journal
         self.service = Service()
         self.metrics = Metrics([], "1")
-        self.recorder = WatchedRecorder(journal, self.metrics)
-        self.signals = self.recorder.outbox
-        posting = Posting(self.service, journal, self.recorder, self.metrics, Heartbeats())
+        self.memory = memory_on(journal, metrics=self.metrics, batch_size=BATCH)
+        self.recorder = WatchedRecorder(journal, self.memory, self.metrics)
+        self.signals = self.memory.outbox
+        posting = Posting(self.service, common_on(journal, self.memory, self.recorder, metrics=self.metrics))
         self.reporting = Reporting(posting, batch_size=BATCH, flush_interval=FLUSH)
 
     @property
@@ -816,7 +812,7 @@ async def test_failing_events_take_no_turn_of_the_search_for_refused_ones(tmp_pa
 async def test_messages_with_failing_events_take_no_places(tmp_path: Path) -> None:
     """Intake goes on; a message has its place again once its `dequeued` is accepted."""
     async with running(tmp_path) as station:
-        count, places = BATCH, station.recorder.in_flight
+        count, places = BATCH, station.memory.in_flight
         bad, good = range(count), range(1000, 1000 + count)
         station.service.fails_at = set(bad)
         messages = [QueuedMessage(id_, 1, 1, {}) for each in zip(bad, good, strict=True) for id_ in each]
@@ -829,7 +825,7 @@ async def test_messages_with_failing_events_take_no_places(tmp_path: Path) -> No
         station.service.fails_at = set()
         await station.flushed(2 * count + 200)
         assert places.held == 2 * count
-        assert {entry.id for entry in station.recorder.take_ready()} == {*bad, *good}
+        assert {entry.id for entry in station.memory.ready.take()} == {*bad, *good}
 
 
 @pytest.mark.slow

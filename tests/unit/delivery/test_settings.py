@@ -86,7 +86,7 @@ class Rooms:
 
     def open(self, ttl: float | None = None, stale_while_down: float = 86_400.0) -> SettingsCache:
         room = SettingsCache(
-            self.source, self.cache, compile_settings, self.metrics, Backlog(),
+            self.source, self.cache, compile_settings, self.metrics, Backlog(1000),
             ttl=ttl,
             stale_while_down=stale_while_down,
         )  # fmt: skip

@@ -11,11 +11,8 @@ import pytest
 from pydantic import ValidationError
 
 from deliveryd.channels.http.options import HttpChannelOptions
-from deliveryd.delivery.backlog import Backlog
-from deliveryd.delivery.in_flight import InFlightLimit
-from deliveryd.delivery.outbox_signals import OutboxSignals
 from deliveryd.delivery.recorder import Recorder
-from deliveryd.delivery.stopped import StopCounts, StoppedRecipients
+from deliveryd.delivery.stopped import StoppedRecipients
 from deliveryd.journal.orders import Action, Decided, ItemKind, Order
 from deliveryd.journal.reader import file_reader
 from deliveryd.journal.sql.stopped import digest_of_address
@@ -24,6 +21,7 @@ from deliveryd.journal.sqlite.read_transaction import read
 from deliveryd.metrics import MetricCounts, Metrics
 from deliveryd.model import Customer, OptOut, StopChange, WallClock
 from deliveryd.testing.samples import opened
+from support.line import memory_on
 from support.logs import log_lines
 
 KEY = b"0123456789abcdef"
@@ -117,34 +115,32 @@ async def test_what_a_report_did_is_told(path: Path) -> None:
         assert [each.result for each in results] == ["matched", "repeated", "matched", "repeated"]
 
 
-def recorder_on(journal: SqliteJournal) -> Recorder:
-    return Recorder(
-        journal, InFlightLimit(1), OutboxSignals(1), Backlog(), WallClock(), Metrics(["sms"], "0"),
-        max_waiting=1, longest_pause=1.0,
-    )  # fmt: skip
+def recorder_on(journal: SqliteJournal) -> tuple[Recorder, StoppedRecipients]:
+    memory, metrics = memory_on(journal), Metrics(["sms"], "0")
+    return Recorder(journal, memory, WallClock(), metrics), memory.stopped
 
 
 @pytest.mark.anyio
 async def test_the_recorder_follows_reports_and_orders_and_loads_what_is_in_force(path: Path) -> None:
     """What it has in memory is what the journal has."""
     async with open_journal_file(path) as journal:
-        recorder = recorder_on(journal)
+        recorder, listed = recorder_on(journal)
         await recorder.receive([], [OptOut("sms", ADA, True, 1, 1)])
-        assert recorder.stopped.includes("sms", "447700900101")
-        assert not recorder.stopped.includes("email", "447700900101")
+        assert listed.includes("sms", "447700900101")
+        assert not listed.includes("email", "447700900101")
         await recorder.receive([], [OptOut("sms", ADA, False, 2, 2)])
-        assert recorder.stopped.digests == {}
+        assert listed.digests == {}
         await recorder.decide(Order(Action.STOP, ItemKind.RECIPIENT, (f"sms {ADA}",)), ["sms"])
-        assert recorder.stopped.includes("sms", ADA)
-        again = recorder_on(journal)
+        assert listed.includes("sms", ADA)
+        again, listed_again = recorder_on(journal)
         await again.recover([])
-        assert again.stopped.digests == recorder.stopped.digests
+        assert listed_again.digests == listed.digests
 
 
 @pytest.mark.anyio
 async def test_an_operator_lifts_what_a_provider_reported_with_a_clock_that_is_ahead(path: Path) -> None:
     async with open_journal_file(path) as journal:
-        recorder = recorder_on(journal)
+        recorder, _ = recorder_on(journal)
         await recorder.receive([], [OptOut("sms", ADA, True, 3600, 3600)])
         [stopped] = file_reader(path).stopped("sms")
         assert (await ordered(journal, Action.LIFT, stopped.name)).skipped == {}
@@ -265,9 +261,8 @@ async def test_the_recipient_of_a_mail() -> None:
 
 def test_changes_of_the_list_are_counted_once_each() -> None:
     """By a metric, and in the log by one line for each channel and each report of the sums."""
-    metrics, counts = Metrics(["sms", "email"], "1"), StopCounts()
-
-    stopped = StoppedRecipients(KEY, counts, metrics)
+    metrics = Metrics(["sms", "email"], "1")
+    stopped = StoppedRecipients(KEY, metrics)
     stops = [stopped.stop("sms", f"+44770090010{number}", 1, "blocked") for number in range(5)]
     stopped.stop("sms", "+447700900100", 2, "blocked")
     stopped.stop("fax", "+447700900100", 2, "of a channel that was removed")
@@ -280,8 +275,8 @@ def test_changes_of_the_list_are_counted_once_each() -> None:
         ("sms", "resumed"): 2,
     }
     with log_lines("info") as lines:
-        counts.report()
-        counts.report()
+        stopped.log_counts()
+        stopped.log_counts()
     assert [(line["event"], line["channel"], line["count"]) for line in lines()] == [
         ("recipients.stopped", "fax", 1),
         ("recipients.resumed", "sms", 2),

@@ -26,10 +26,6 @@ from test_signature_keys import (
 )
 
 from deliveryd.channels.receipt_options import ReceiptOptions
-from deliveryd.delivery.backlog import Backlog
-from deliveryd.delivery.in_flight import InFlightLimit
-from deliveryd.delivery.outbox_signals import OutboxSignals
-from deliveryd.delivery.recorder import Recorder
 from deliveryd.journal.journal import Journal
 from deliveryd.journal.place import JournalDatabase
 from deliveryd.journal.postgresql.opening import open_shared_journal
@@ -43,6 +39,7 @@ from deliveryd.receipts.pages import FETCHES_AT_ONCE, MOST_WAITING
 from deliveryd.receipts.reading import MOST_UNREADABLE, READ_AT_ONCE
 from deliveryd.receipts.request import ReceiptRequest
 from journal.samples import accept_all, deliver_to_sent, waiting_events
+from support.line import recorder_on
 from support.postgres import new_database
 
 pytestmark = pytest.mark.anyio
@@ -95,10 +92,7 @@ async def room(
 
 def room_on(journal: Journal, table: dict[str, Any], host: Host, clock: Clock) -> Receipts:
     """The same room, by this clock."""
-    recorder = Recorder(
-        journal, InFlightLimit(1000), OutboxSignals(500), Backlog(), clock, Metrics([], "1"),
-        max_waiting=1000, longest_pause=3600.0,
-    )  # fmt: skip
+    recorder = recorder_on(journal, clock)
     recorder.open()
     inlets = {"sms": open_inlet(ReceiptOptions.model_validate(table))}
     return Receipts(

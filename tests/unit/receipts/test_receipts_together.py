@@ -14,17 +14,12 @@ from urllib.parse import urlsplit
 import anyio
 import pytest
 
-from deliveryd.delivery.backlog import Backlog
-from deliveryd.delivery.in_flight import InFlightLimit
-from deliveryd.delivery.outbox_signals import OutboxSignals
-from deliveryd.delivery.recorder import Recorder
 from deliveryd.errors import JournalError
 from deliveryd.journal.base import MatchedReceipt
-from deliveryd.journal.journal import Journal
 from deliveryd.journal.sqlite.journal import SqliteJournal, open_journal_file
-from deliveryd.metrics import Metrics
-from deliveryd.model import OptOut, Receipt, StopChange, WallClock, parse_instant
+from deliveryd.model import OptOut, Receipt, StopChange, parse_instant
 from deliveryd.receipts.batcher import ReceiptBatcher
+from support.line import recorder_on
 from support.patience import PATIENCE
 from support.world import World, open_world
 
@@ -52,7 +47,7 @@ class Watched:
     def __init__(self, journal: SqliteJournal) -> None:
         self._journal = journal
         self.handed: list[int] = []
-        self.stop_key = journal.stop_key
+        self.stop_key, self.kept_clock, self.last_at = journal.stop_key, "", 0
         self.looks = 0
         self.failure: Exception | None = None
 
@@ -67,13 +62,6 @@ class Watched:
         if self.failure is not None:
             raise self.failure
         return await self._journal.receive(receipts, stops)
-
-
-def recorder_on(journal: Journal) -> Recorder:
-    return Recorder(
-        journal, InFlightLimit(1000), OutboxSignals(500), Backlog(), WallClock(), Metrics([], "1"),
-        max_waiting=1000, longest_pause=3600.0,
-    )  # fmt: skip
 
 
 @pytest.mark.anyio

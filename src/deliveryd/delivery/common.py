@@ -1,0 +1,46 @@
+"""What the stations of the line share."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Self
+
+from deliveryd.delivery.listening import ListeningTime
+from deliveryd.delivery.memory import Memory
+from deliveryd.delivery.outcomes import Outcomes
+from deliveryd.delivery.recorder import Recorder
+from deliveryd.delivery.waiting import Waiting
+from deliveryd.journal.journal import Journal
+from deliveryd.metrics import Metrics
+from deliveryd.model import Clock
+from deliveryd.runtime.wakeup import Heartbeats
+
+
+class Common(NamedTuple):
+    """The journal, what is known of it in memory, and who writes to it: built before the stations."""
+
+    journal: Journal
+    memory: Memory
+    recorder: Recorder
+    waiting: Waiting
+    outcomes: Outcomes
+    listening: ListeningTime
+    clock: Clock
+    metrics: Metrics
+    heartbeats: Heartbeats
+
+    @classmethod
+    def beside(
+        cls,
+        journal: Journal,
+        memory: Memory,
+        clock: Clock,
+        metrics: Metrics,
+        heartbeats: Heartbeats,
+        *,
+        longest_pause: float,
+    ) -> Self:
+        """The same for a journal that was opened; `longest_pause` (seconds): see `Waiting`."""
+        recorder = Recorder(journal, memory, clock, metrics)
+        waiting = Waiting(journal, memory, clock, longest_pause)
+        outcomes = Outcomes(recorder, heartbeats)
+        return cls(journal, memory, recorder, waiting, outcomes, ListeningTime(), clock, metrics, heartbeats)

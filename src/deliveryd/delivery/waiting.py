@@ -1,0 +1,119 @@
+"""The writes of messages that wait in the journal: made ready, woken, released, held; and their due times."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+from deliveryd.delivery.memory import Memory
+from deliveryd.journal.base import Doubtful, Left
+from deliveryd.journal.journal import Journal
+from deliveryd.model import SECOND, Clock, Entry
+from deliveryd.telemetry.log_events import Event, log
+
+ALL = 1 << 62
+"""More messages than there are."""
+
+WAKE_BATCH = 1000
+"""How many messages one commit wakes at most."""
+
+
+class Waiting:
+    """Lets messages go on that wait in the journal, and has `memory` follow.
+
+    `longest_pause` (seconds) is the longest wait that any message may have which isn't paused.
+    """
+
+    def __init__(self, journal: Journal, memory: Memory, clock: Clock, longest_pause: float) -> None:
+        self._journal = journal
+        self._memory = memory
+        self._backlog = memory.backlog
+        self._in_flight = memory.in_flight
+        self._clock = clock
+        self.bound(longest_pause)
+
+    def bound(self, longest_pause: float) -> None:
+        """Bound waits by so many seconds from now on; due times that are later already stay."""
+        self._longest_pause = int(longest_pause * SECOND)
+
+    async def fetch_due(self, now: int, room: Mapping[str, int]) -> tuple[int | None, int, int]:
+        """Make due messages ready; return when the next is due, how many more are, and how many became so."""
+        due = await self._journal.due(now, room)
+        self._fetched(due.entries)
+        return due.next_due, due.left, len(due.entries)
+
+    async def fetch_waiting_for(self, waits_for: Sequence[str], limit: int) -> int:
+        """Make messages ready that wait for one of these, the first named first; return how many."""
+        entries = await self._journal.resume(waits_for, limit)
+        self._fetched(entries)
+        return len(entries)
+
+    async def fetch_overdue(self, now: int) -> None:
+        """Make messages ready that have waited long enough for something: most of them have expired."""
+        self._backlog.begin_overdue()
+        due = await self._journal.overdue(now, self._in_flight.free_for_some)
+        self._fetched(due.entries)
+        self._backlog.change_paused(-due.paused)
+        self._backlog.change(due.paused)  # `_fetched` counted them as waiting
+        if due.next_due is not None:
+            self._backlog.expect_overdue(due.next_due)
+
+    def _fetched(self, entries: Sequence[Entry]) -> None:
+        self._backlog.change(-len(entries))
+        self._in_flight.hold(entry.id for entry in entries)
+        self._memory.ready.add(entries)
+        for watcher in self._memory.watchers:
+            watcher.due(entries, self._clock.now())
+
+    async def wake(self, waits_for: Collection[str], seconds: float = 0.0, most: int = ALL) -> int:
+        """Make messages due in `seconds` that wait for one of these; return how many, `most` at most."""
+        at = self._clock.now() + int(seconds * SECOND)
+        woken = 0
+        while woken < most:
+            portion = min(WAKE_BATCH, most - woken)
+            found = await self._journal.wake(waits_for, at, portion)
+            woken += found
+            if found < portion:
+                break
+        if woken:
+            self._backlog.changed.set()
+        return woken
+
+    async def release(self, provider: str) -> bool:
+        """Let messages that wait for a provider be due at another one, but for what may have arrived.
+
+        Returns whether there may be more of them than this portion.
+        """
+        released = await self._journal.release(provider, self._clock.now(), WAKE_BATCH)
+        if released:
+            self._backlog.changed.set()
+        return released == WAKE_BATCH
+
+    async def leave(self, providers: Collection[str]) -> Left:
+        """Hold what is in doubt at removed providers, and let all else that waits there go elsewhere."""
+        held = released = 0
+        while True:
+            portion = await self._journal.leave(providers, self._clock.now(), WAKE_BATCH)
+            held, released = held + portion.held, released + portion.released
+            self._backlog.change(-portion.held)
+            if portion.released:
+                self._backlog.changed.set()
+            if max(portion) < WAKE_BATCH:
+                return Left(held, released)
+
+    async def held(self, providers: Collection[str]) -> Sequence[Doubtful]:
+        """The messages held in doubt at these providers."""
+        found: list[Doubtful] = []
+        after = -ALL * 2
+        while portion := await self._journal.held(providers, after, WAKE_BATCH):
+            found += portion
+            after = portion[-1].entry.id
+        return found
+
+    async def follow_clock(self, step: int) -> None:
+        """Move due times by the microseconds that the clock was put back, and bound all of them."""
+        if step:
+            log(Event.CLOCK_STEPPED, seconds=step / SECOND)
+        await self._memory.passed.keep(self._journal)
+        await self._journal.retime(max(-step, 0), self._clock.now(), self._longest_pause)
+        await self._memory.pausing.follow_clock(-step)
+        self._backlog.expect_overdue(0.0)

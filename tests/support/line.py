@@ -1,0 +1,56 @@
+"""The parts that the stations of the line share, on a journal of the test."""
+
+from __future__ import annotations
+
+from deliveryd.delivery.common import Common
+from deliveryd.delivery.memory import Memory
+from deliveryd.delivery.outcomes import Outcomes
+from deliveryd.delivery.recorder import Recorder
+from deliveryd.journal.journal import Journal
+from deliveryd.metrics import Metrics
+from deliveryd.model import Clock, WallClock
+from deliveryd.runtime.wakeup import Heartbeats
+
+HOUR = 3600.0
+
+
+def memory_on(  # noqa: PLR0917 - numbers of a test
+    journal: Journal,
+    clock: Clock | None = None,
+    metrics: Metrics | None = None,
+    places: int = 1000,
+    batch_size: int = 500,
+    max_waiting: int = 2_000_000,
+) -> Memory:
+    """A memory with so many places in flight."""
+    return Memory.beside(
+        journal,
+        clock or WallClock(),
+        metrics or Metrics([], "1"),
+        max_in_flight=places,
+        batch_size=batch_size,
+        max_waiting=max_waiting,
+    )
+
+
+def recorder_on(journal: Journal, clock: Clock | None = None) -> Recorder:
+    """A recorder with a memory of its own."""
+    metrics = Metrics(["sms"], "1")
+    return Recorder(journal, memory_on(journal, clock, metrics), clock or WallClock(), metrics)
+
+
+def common_on(  # noqa: PLR0917 - parts of a test
+    journal: Journal,
+    memory: Memory,
+    recorder: Recorder | None = None,
+    clock: Clock | None = None,
+    metrics: Metrics | None = None,
+    heartbeats: Heartbeats | None = None,
+) -> Common:
+    """What the stations share; with a recorder that the test watches."""
+    clock, metrics = clock or WallClock(), metrics or Metrics(["sms"], "1")
+    beats = heartbeats or Heartbeats()
+    common = Common.beside(journal, memory, clock, metrics, beats, longest_pause=2 * HOUR)
+    return (
+        common if recorder is None else common._replace(recorder=recorder, outcomes=Outcomes(recorder, beats))
+    )

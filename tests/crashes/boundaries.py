@@ -61,7 +61,7 @@ NEVER_PASSED: Mapping[str, str] = {
     "SettingsCache.forget": "for an operator's command; the next message asks the service, as after a start",
     "ViewHandler.tail": "only reads, for those who watch",
     "DoubtPolicy.after_hold": "for the start after a life in which messages were held in doubt",
-    "Dispatcher.defer": "the scenario's dispatchers have room for all; the step is recorded like any other",
+    "Admission.defer": "the scenario's dispatchers have room for all; the step is recorded like any other",
     "IdsByEra.all_of": "reports of many messages at once: see test_receipts_together.py",
     "Matching.match_after": "no receipt of the scenario comes before its outcome is recorded",
     "Matching.match_before": "no receipt of the scenario comes before its outcome is recorded",

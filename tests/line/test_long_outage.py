@@ -73,7 +73,7 @@ def held_by(worker: VirtualSupervisor) -> Held:
         len(recorder._awaiting),
         len(worker.parts.memory.ready),
         stations.outcomes.pending,
-        sum(dispatcher.queued + dispatcher.under_way for dispatcher in stations.dispatchers.values()),
+        sum(dispatcher.admission.held for dispatcher in stations.dispatchers.values()),
         len(settings._known) + len(settings._open),
         trio.lowlevel.current_statistics().tasks_living,
     )

@@ -208,11 +208,11 @@ def test_queued_messages_leave_their_places_at_once_and_attempts_under_way_finis
         world.service.enqueue(*(message(id_) for id_ in (9, 1, 8, 7)))
         await anyio.sleep(1.0)
         (dispatcher, *_) = supervisor.parts.stations.dispatchers.values()
-        assert (dispatcher.under_way, dispatcher.queued) == (1, 3)
+        assert (dispatcher.admission.under_way, len(dispatcher.terms.provider.queue)) == (1, 3)
         await pause(supervisor, kind, key)
         await anyio.sleep(0.5)
         others = 2 if kind is ItemKind.MESSAGE else 0
-        assert (dispatcher.under_way, dispatcher.queued) == (1, others)
+        assert (dispatcher.admission.under_way, len(dispatcher.terms.provider.queue)) == (1, others)
         assert supervisor.parts.memory.in_flight.held == 1 + others
         await anyio.sleep(60.0)
         assert sent(world) == ([9, 8, 7] if others else [9])

@@ -16,7 +16,7 @@ from deliveryd.delivery import refusals
 from deliveryd.delivery.dispatch_queue import DispatchQueue
 from deliveryd.delivery.refusals import MOST_IN_A_ROW, Refusals
 from deliveryd.delivery.routing import Routed
-from deliveryd.model import format_instant
+from deliveryd.model import Transition, format_instant
 from deliveryd.runtime.breaker import Breaker, BreakerPolicy
 from support.logs import LogLines, log_lines
 from support.messages import message
@@ -156,8 +156,8 @@ def test_two_templates_that_nobody_takes_stop_no_channel_that_takes_a_third(
     supervisor = run_for(world, 300)
     assert ends(world, range(3000, 3100)) == {"sent": 100}
     assert {line["event"] for line in lines()} == {"channel.refuses_settings"}
-    lane = supervisor.parts.stations.dispatchers["sms"]
-    assert (lane.is_open, set(lane.refused_settings)) == (False, {1, 2})
+    lane = supervisor.parts.stations.dispatchers["sms"].terms.provider
+    assert (lane.is_down, lane.refusals.waiting) == (False, {1, 2})
 
 
 @pytest.mark.parametrize("first", [0, 900], ids=["together", "bad ones first"])
@@ -194,8 +194,8 @@ def test_thirty_templates_that_nobody_takes_stop_no_channel_that_takes_others(
     at = {one.entry.id: at for at, one in world.channels["sms"].attempts}
     patience = 65.0 if first else 2.0
     assert not {id_: at[id_] - since for id_, since in given.items() if at[id_] > since + patience}
-    lane = supervisor.parts.stations.dispatchers["sms"]
-    assert (lane.is_open, lane.refuses_all, set(lane.refused_settings)) == (False, False, set(bad))
+    lane = supervisor.parts.stations.dispatchers["sms"].terms.provider
+    assert (lane.is_down, lane.refusals.refuses_all, lane.refusals.waiting) == (False, False, set(bad))
 
 
 def test_when_one_message_is_accepted_the_channel_goes_on_and_a_template_still_refused_waits(
@@ -359,7 +359,7 @@ def test_many_messages_of_a_refused_template_cost_little_while_they_wait(
             lane = supervisor.parts.stations.dispatchers["sms"]
             offer = lane.offer
 
-            def counted(routed: Routed) -> bool:
+            def counted(routed: Routed) -> Transition | None:
                 looked_at.append(routed.entry.id)
                 return offer(routed)
 

@@ -155,7 +155,7 @@ def test_with_a_second_provider_one_401_leaves_the_first_one_up(tmp_path: Path, 
     assert requests(world.channels[B], {bad})[bad] == 1
     assert ends(world, range(1000, 2200)) == {"sent": 1200}
     assert lines() == []
-    assert not supervisor.parts.stations.dispatchers[A].is_open
+    assert not supervisor.parts.stations.dispatchers[A].terms.provider.is_down
     assert len(sent_by(world, B)) < 0.3 * 1200  # its share is a fifth
 
 

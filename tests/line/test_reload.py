@@ -264,7 +264,7 @@ def test_messages_that_wait_for_wrong_credentials_go_on_when_these_are_changed(w
     async def scene(stage: Stage) -> None:
         stage.enqueue(*range(1, 101))
         await trio.sleep(60)
-        assert stage.worker.parts.stations.dispatchers[A].is_open
+        assert stage.worker.parts.stations.dispatchers[A].terms.provider.is_down
         del world.channels[A]
         world.write(world.path.read_text().replace("http://a/", "http://a/right"))
         await stage.reload()
@@ -281,11 +281,11 @@ def test_a_breaker_stays_open_over_a_change_of_anything_else(world: VirtualWorld
     async def scene(stage: Stage) -> None:
         stage.enqueue(*range(1, 101))
         await trio.sleep(60)
-        assert stage.worker.parts.stations.dispatchers[A].is_open
+        assert stage.worker.parts.stations.dispatchers[A].terms.provider.is_down
         tried = len(stage.sent(A))
         world.write(TWO.replace('url = "http://a/"', 'url = "http://a/"\nweight = 5\nconcurrency = 7'))
         assert len((await stage.reload()).changes) == 2
-        assert stage.worker.parts.stations.dispatchers[A].is_open
+        assert stage.worker.parts.stations.dispatchers[A].terms.provider.is_down
         stage.enqueue(*range(101, 151))
         await trio.sleep(5)
         assert len(stage.sent(A)) - tried < 8

@@ -280,7 +280,7 @@ def test_dispatchers_of_two_workers_keep_one_rate(source: JournalDatabase, tmp_p
                 await journal.accept(await journal.outbox(0, 500), clock.now())
                 for id_ in range(500):
                     entry = Entry(id_, 1, 1, {}, provider="sms")
-                    assert dispatcher.offer(Routed(entry, "sms", None, Rendered("sms", "en", {}), None))
+                    assert not dispatcher.offer(Routed(entry, "sms", None, Rendered("sms", "en", {}), None))
                 with trio.move_on_after(20):
                     await dispatcher.run()
         attempts.extend(at for at, _ in channel.attempts)

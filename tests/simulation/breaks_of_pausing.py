@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from deliveryd.delivery.admission import Admission
 from deliveryd.delivery.dispatcher import Dispatcher
 from deliveryd.delivery.pauses import Pauses
 from deliveryd.delivery.pausing import Pausing
@@ -16,7 +17,7 @@ Patch = pytest.MonkeyPatch
 def pause_passed_over_by_what_is_queued(patch: Patch) -> None:
     """Messages that are queued for a provider are sent though they are paused."""
     patch.setattr(Dispatcher, "route_paused", lambda _: None)
-    patch.setattr(Dispatcher, "_put_off", lambda *_: None)
+    patch.setattr(Admission, "put_off", lambda *_: None)
 
 
 def provider_used_while_it_is_paused(patch: Patch) -> None:

@@ -346,9 +346,9 @@ class Worker(Supervisor):
             "awaiting": len(recorder._awaiting),
             "ready": len(parts.memory.ready),
             "settled": stations.outcomes.pending,
-            "queued": sum(dispatcher.queued for dispatcher in dispatchers),
+            "queued": sum(len(dispatcher.terms.provider.queue) for dispatcher in dispatchers),
             "begun": sum(len(dispatcher._begun) for dispatcher in dispatchers),
-            "under way": sum(dispatcher.under_way for dispatcher in dispatchers),
+            "under way": sum(dispatcher.admission.under_way for dispatcher in dispatchers),
         }
         for name, number in left.items():
             if number:

@@ -106,7 +106,7 @@ class Availability:
             self._give_up(channel, choice, self._down_since(confirmed, at))
         reached = frozenset(provider for choice in self._choices.values() for provider in choice.reached)
         if reached - self._reached:
-            self._note_comeback()
+            self._route_queued()
         self._reached = reached
 
     def _down_since(self, providers: Iterable[str], at: float) -> set[str]:
@@ -146,16 +146,16 @@ class Availability:
             log(Event.CHANNEL_AVAILABLE if was_unavailable else Event.CHANNEL_GIVEN_UP, channel=channel)
         for provider in choice.senders:
             self._backlog.answered(waits.alone(provider))
+        self._route_queued()
         if came_back:
-            self._note_comeback()
-            self._wake_elsewhere()
+            self._wake_waiting()
 
-    def _note_comeback(self) -> None:
-        """Have what is queued for providers that are down routed again: it passed over one that is back."""
+    def _route_queued(self) -> None:
+        """Have what is queued for providers that are down routed again: another one may take it now."""
         for choice in self._all.values():
-            choice.comebacks += 1
+            choice.changes += 1
 
-    def _wake_elsewhere(self) -> None:
+    def _wake_waiting(self) -> None:
         """The same for what waits in the journal for providers that are down, of any channel."""
         for choice in self._all.values():
             for provider in choice.down:

@@ -100,8 +100,8 @@ class Choice:
         """The enabled providers that were down for so long that messages go to the next channel."""
         self.is_unavailable = False
         """Whether all enabled providers are given up."""
-        self.comebacks = 0
-        """How often providers that were given up, of any channel, could be reached or worked again."""
+        self.changes = 0
+        """How often what is queued for a provider that is down was to be routed again."""
         self._salts = {name: hashlib.blake2b(name.encode(), digest_size=16).digest() for name in senders}
 
     @property

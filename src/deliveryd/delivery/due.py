@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
 
 import anyio
 
+from deliveryd.delivery.admission import Admission, Sends
 from deliveryd.delivery.common import Common
 from deliveryd.delivery.passed_time import StepWatch
 from deliveryd.delivery.waiting import WAKE_BATCH
@@ -37,45 +37,13 @@ LESS = 0.05
 """Shares of `queue.max_waiting` at which a warning is logged, and by how much it falls before the next."""
 
 
-class Room(Protocol):
-    """What a provider's dispatcher has room for."""
-
-    share: int
-
-    @property
-    def room_to_fetch(self) -> int:
-        """How many messages may become ready for it."""
-
-    @property
-    def is_open(self) -> bool:
-        """Whether its breaker is open."""
-
-    @property
-    def gives_away(self) -> bool:
-        """Whether its breaker is open or it is paused, and another provider takes what waits for it."""
-
-    @property
-    def refuses_all(self) -> bool:
-        """Whether its provider refuses everything."""
-
-    @property
-    def pause(self) -> Pause | None:
-        """The pause of its provider, or of the channel."""
-
-    def route_paused(self) -> None:
-        """Have queued messages prepared anew that are paused."""
-
-    def reserve(self, owed: int) -> None:
-        """Leave room to so many due messages."""
-
-
 class DueMessages:
     """The loop from the backlog back into the line."""
 
     def __init__(
         self,
         common: Common,
-        rooms: Mapping[str, Room],
+        dispatchers: Mapping[str, Sends],
         *,
         max_waiting: int,
     ) -> None:
@@ -85,7 +53,7 @@ class DueMessages:
         self._in_flight = common.memory.in_flight
         self._pausing = common.memory.pausing
         self._pauses = common.memory.pauses
-        self._rooms = rooms
+        self._dispatchers = dispatchers
         self._clock = common.clock
         self._heartbeats = common.heartbeats
         self._max_waiting = max_waiting
@@ -138,12 +106,16 @@ class DueMessages:
         if pauses.version == self._pauses_seen:
             return
         self._pauses_seen = pauses.version
-        paused = {name: pause for name, room in self._rooms.items() if (pause := room.pause) is not None}
+        paused = {
+            name: pause
+            for name, each in self._dispatchers.items()
+            if (pause := each.admission.pause) is not None
+        }
         self._to_park = {name: each for name, each in paused.items() if self._parked.get(name) != each}
         self._parked = paused
         if pauses.any:
-            for room in self._rooms.values():
-                room.route_paused()
+            for dispatcher in self._dispatchers.values():
+                dispatcher.route_paused()
 
     def _until_a_pause_ends(self) -> float:
         """The seconds until the first pause ends by itself."""
@@ -154,32 +126,35 @@ class DueMessages:
         self._short = 0
         pause = HEARTBEAT_INTERVAL
         if self._backlog.count:
-            pauses = [await self._fetch_of(name, room) for name, room in list(self._rooms.items())]
+            pauses = [
+                await self._fetch_of(name, dispatcher.admission)
+                for name, dispatcher in list(self._dispatchers.items())
+            ]
             pause = min(*pauses, await self._fetch_unbound(), await self._fetch_overdue())
         elif self._backlog.paused:
             pause = await self._fetch_overdue()
         self._in_flight.owe(self._short)
         return pause
 
-    async def _fetch_of(self, name: str, dispatcher: Room) -> float:
+    async def _fetch_of(self, name: str, admission: Admission) -> float:
         """Fetch what is due of one provider, then what waits for room there: each within what is left.
 
         What finds no room is owed some of what is freed next.
         """
-        if dispatcher.pause is not None:
-            dispatcher.reserve(0)
-            return await self._fetch_paused(name, dispatcher)
-        if dispatcher.is_open:
-            dispatcher.reserve(0)
-            return await self._fetch_candidates(name, dispatcher)
-        room = min(dispatcher.room_to_fetch, self._in_flight.free)
+        if admission.pause is not None:
+            admission.reserve(0)
+            return await self._fetch_paused(name, admission)
+        if admission.provider.is_down:
+            admission.reserve(0)
+            return await self._fetch_candidates(name, admission)
+        room = min(admission.room_to_fetch, self._in_flight.free)
         pause, left = await self._fetch({name: room})
-        room = min(dispatcher.room_to_fetch, self._in_flight.free)
+        room = min(admission.room_to_fetch, self._in_flight.free)
         if self._backlog.is_short_of_room(name) and not left:
-            left = await self._fetch_for_room(name, room, dispatcher.share)
+            left = await self._fetch_for_room(name, room, admission.share)
         # A single provider has room for whatever holds a place.
-        dispatcher.reserve(left if len(self._rooms) > 1 else 0)
-        self._short += min(left, dispatcher.room_to_fetch)
+        admission.reserve(left if len(self._dispatchers) > 1 else 0)
+        self._short += min(left, admission.room_to_fetch)
         return SHORT_OF_ROOM if left else pause
 
     async def _fetch_for_room(self, name: str, room: int, share: int) -> int:
@@ -192,7 +167,7 @@ class DueMessages:
             self._backlog.note_short_of_room([name])
         return share
 
-    async def _fetch_paused(self, name: str, dispatcher: Room) -> float:
+    async def _fetch_paused(self, name: str, admission: Admission) -> float:
         """Let what waits for a paused provider be due at another one, or wait for the end of the pause.
 
         One portion a turn. Then only what is due for a retry there is left: it is held when it is routed.
@@ -201,7 +176,7 @@ class DueMessages:
             now = anyio.current_time()
             if (wait := self._look_again.get(name, now) - now) > 0:
                 return wait
-            if dispatcher.gives_away and await self._waiting.release(name):
+            if admission.gives_away and await self._waiting.release(name):
                 self._look_again[name] = now + RELEASE_PAUSE
                 return RELEASE_PAUSE
             if await self._pausing.park(name, pause):
@@ -210,19 +185,19 @@ class DueMessages:
         pause_seconds, left = await self._fetch({name: self._in_flight.free_for_some})
         return SHORT_OF_ROOM if left else pause_seconds
 
-    async def _fetch_candidates(self, name: str, dispatcher: Room) -> float:
+    async def _fetch_candidates(self, name: str, admission: Admission) -> float:
         """Fetch a few of a provider whose breaker is open, seldom: most of them are put off again."""
         now = anyio.current_time()
         if (wait := self._look_again.get(name, now) - now) > 0:
             return wait
-        gives_more = dispatcher.gives_away and await self._waiting.release(name)
+        gives_more = admission.gives_away and await self._waiting.release(name)
         pause = RELEASE_PAUSE if gives_more else PROBE_PAUSE
         self._look_again[name] = now + pause
         if free := self._in_flight.free_for_some:
             await self._fetch({name: min(PROBE_CANDIDATES, free)})
-        room = PROBE_CANDIDATES if dispatcher.refuses_all else dispatcher.room_to_fetch
+        room = PROBE_CANDIDATES if admission.provider.refusals.refuses_all else admission.room_to_fetch
         if self._backlog.is_short_of_room(name) and (room := min(room, self._in_flight.free_for_some)):
-            await self._fetch_for_room(name, room, dispatcher.share)
+            await self._fetch_for_room(name, room, admission.share)
         return pause
 
     async def _fetch_unbound(self) -> float:

@@ -119,8 +119,7 @@ class Pipeline:
     def _offer(self, message: Prepared) -> Transition | None:
         """Put a message into its dispatcher's queue; or the step that it takes instead."""
         if isinstance(message, Routed):
-            dispatcher = self._dispatchers[message.provider]
-            return None if dispatcher.offer(message) else dispatcher.defer(message)
+            return self._dispatchers[message.provider].offer(message)
         if isinstance(message, Undeliverable):
             now = self._clock.now()
             if message.entry.doubt and message.entry.provider not in self._dispatchers:

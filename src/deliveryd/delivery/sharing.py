@@ -7,9 +7,9 @@ from typing import Any, Protocol
 
 import anyio
 
+from deliveryd.delivery.admission import Sends
 from deliveryd.delivery.common import Common
 from deliveryd.delivery.policy import DoubtPolicy
-from deliveryd.delivery.provider import Provider
 from deliveryd.delivery.recovery import adopt_line
 from deliveryd.journal.base import FromOthers
 from deliveryd.runtime.wakeup import AutoResetEvent
@@ -19,14 +19,6 @@ FOLLOW_INTERVAL = 1.0
 
 RESTART = 600.0
 """Seconds after the end of a worker for which the outages stay noted that it saw: it may be restarted."""
-
-
-class Sends(Protocol):
-    """What sends at one provider."""
-
-    @property
-    def provider(self) -> Provider:
-        """The provider."""
 
 
 class Outages(Protocol):
@@ -89,7 +81,7 @@ class Sharing:
             self._outages.forget_others()
         if found.adopted is not None:
             for dispatcher in self._dispatchers.values():
-                dispatcher.provider.expect_waiting()
+                dispatcher.admission.provider.expect_waiting()
             await adopt_line(self._common, found.adopted, providers)
         return found.pauses is not None or found.has_more
 

@@ -25,3 +25,8 @@ class DispatchTerms(NamedTuple):
     share: int
     intermediate: frozenset[str]
     awaited: Awaited | None = None
+
+    @property
+    def is_enabled(self) -> bool:
+        """Whether the provider takes new messages."""
+        return self.choice.senders[self.provider.name].is_enabled

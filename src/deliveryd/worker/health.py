@@ -75,11 +75,11 @@ class WorkerHealth:
             return False, "the queue gives no usable answer; it is polled again"
         if stations.reporting.down:
             return False, "the service accepts no events; they wait in the journal"
-        if any(dispatcher.is_open for dispatcher in stations.dispatchers.values()):
+        if any(dispatcher.terms.provider.is_down for dispatcher in stations.dispatchers.values()):
             return True, "taking messages, but a provider keeps failing"
         if self._parts.memory.pauses.any:
             return True, "taking messages, but something is paused (deliveryd paused)"
-        if any(dispatcher.refused_settings for dispatcher in stations.dispatchers.values()):
+        if any(dispatcher.terms.provider.refusals.waiting for dispatcher in stations.dispatchers.values()):
             return True, "taking messages, but a provider refuses all messages of some settings"
         return True, "taking messages"
 
@@ -141,7 +141,11 @@ class WorkerHealth:
             counts.states,
             counts.events_waiting,
             _size_of(self._journal),
-            {name: each.is_open for name, each in dispatchers.items() if each.is_enabled},
+            {
+                name: each.terms.provider.is_down
+                for name, each in dispatchers.items()
+                if each.terms.is_enabled
+            },
             self._parts.stations.deadlines.is_silent,
             {str(kind): pauses[kind] for kind in PauseKind},
             sum(counts.paused.values()),

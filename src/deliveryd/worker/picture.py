@@ -9,6 +9,7 @@ from typing import NamedTuple
 from deliveryd import __version__
 from deliveryd.config import Config
 from deliveryd.delivery.dispatcher import Dispatcher
+from deliveryd.delivery.provider import Provider
 from deliveryd.journal.base import Counts, Open
 from deliveryd.journal.pauses import Pause, PauseKind
 from deliveryd.model import SECOND, Clock, channel_of, format_instant
@@ -112,10 +113,10 @@ class Picture:
             last_reload=_reload(vitals.last_reload),
             lanes={
                 name: {
-                    "queued": dispatcher.queued,
-                    "under_way": dispatcher.under_way,
-                    "open": dispatcher.is_open,
-                    "refused_settings": sorted(dispatcher.refused_settings),
+                    "queued": len(dispatcher.terms.provider.queue),
+                    "under_way": dispatcher.admission.under_way,
+                    "open": dispatcher.terms.provider.is_down,
+                    "refused_settings": sorted(dispatcher.terms.provider.refusals.waiting),
                 }
                 for name, dispatcher in dispatchers.items()
             },
@@ -135,23 +136,23 @@ class Picture:
     def _provider(
         self, name: str, dispatcher: Dispatcher, open_: Open, rate: float, now: int
     ) -> ProviderView:
-        policy, provider = dispatcher.policy, dispatcher.provider
+        policy, provider = dispatcher.terms.policy, dispatcher.terms.provider
         totals = self._parts.metrics.provider_totals(name)
         failure = provider.last_failure
         since = now - int(provider.breaker.seconds_open * SECOND) if provider.is_down else None
         return ProviderView(
             identity=name,
             channel=channel_of(name),
-            enabled=dispatcher.is_enabled,
+            enabled=dispatcher.terms.is_enabled,
             waiting=open_.waiting.get(name, 0),
-            queued=dispatcher.queued,
-            under_way=dispatcher.under_way,
+            queued=len(provider.queue),
+            under_way=dispatcher.admission.under_way,
             concurrency=policy.concurrency,
             rate=rate,
             rate_limit=None if policy.rate is None else format_rate(policy.rate),
-            breaker=_breaker(dispatcher),
+            breaker=_breaker(provider),
             since=None if since is None else format_instant(since),
-            refused_settings=sorted(dispatcher.refused_settings),
+            refused_settings=sorted(provider.refusals.waiting),
             last_failure=None
             if failure is None
             else Failure(failure.code, failure.reason, format_instant(failure.at)),
@@ -198,7 +199,7 @@ def _reload(last: LastReload | None) -> Reload | None:
     return Reload(format_instant(last.at), last.outcome, last.changes, last.problems)
 
 
-def _breaker(dispatcher: Dispatcher) -> BreakerState:
-    if not dispatcher.is_open:
+def _breaker(provider: Provider) -> BreakerState:
+    if not provider.is_down:
         return "closed"
-    return "probing" if dispatcher.provider.breaker.is_probing else "open"
+    return "probing" if provider.breaker.is_probing else "open"

@@ -492,7 +492,7 @@ def _remaining(counts: Counts) -> Remaining:
 
 
 def _under_way(parts: Parts) -> int:
-    return sum(dispatcher.under_way for dispatcher in parts.stations.dispatchers.values())
+    return sum(each.admission.under_way for each in parts.stations.dispatchers.values())
 
 
 async def _reconcile(journal: Journal) -> Account:

@@ -118,7 +118,7 @@ class Bench:
         await self.journal.take([QueuedMessage(id_, 1, 1, {}) for id_ in ids], [], now)
         await self.journal.accept(await self.journal.outbox(0, 100), now)
         messages = [routed(id_, expires_at)._replace(customer=customer) for id_ in ids]
-        assert all(self.dispatcher.offer(message) for message in messages)
+        assert not any(self.dispatcher.offer(message) for message in messages)
 
 
 def routed(id_: int, expires_at: int | None = None) -> Routed:
@@ -204,7 +204,7 @@ def test_who_stopped_gets_nothing_more_that_is_queued(tmp_path: Path) -> None:
         assert [dispatch.entry.id for _, dispatch in bench.channel.attempts] == [1, 3]
         (anew,) = [change for change in bench.recorded if change.entry.id == 2]
         assert (anew.after, anew.due_at, anew.waits_for) == (State.WAITING, anew.at, None)
-        assert not bench.dispatcher.is_open
+        assert not bench.provider.is_down
         await bench.journal.change(bench.settled)
         assert len(await bench.journal.stopped()) == 2
 
@@ -232,7 +232,7 @@ def test_a_stopped_dispatcher_begins_nothing_more_and_finishes_what_is_under_way
         bench.channel.seconds = 30.0
         await bench.offer(1, 2, 3, 4, 5)
         await trio.sleep(1)
-        assert (bench.dispatcher.under_way, bench.dispatcher.queued) == (2, 3)
+        assert (bench.dispatcher.admission.under_way, len(bench.provider.queue)) == (2, 3)
         bench.dispatcher.stop()
         await bench.offer(6)
         await bench.dispatcher.finish()
@@ -251,9 +251,9 @@ def test_a_dispatcher_takes_its_share_and_no_more(tmp_path: Path) -> None:
         bench.channel.seconds = 30.0
         await bench.offer(*range(1, 101))
         await trio.sleep(1)
-        assert (bench.dispatcher.room, bench.dispatcher.offer(routed(101))) == (0, False)
+        assert (bench.dispatcher.admission.room, bench.dispatcher.offer(routed(101)) is None) == (0, False)
         await trio.sleep(30)
-        assert (bench.dispatcher.room, bench.dispatcher.queued) == (10, 80)
+        assert (bench.dispatcher.admission.room, len(bench.provider.queue)) == (10, 80)
 
     on_the_bench(tmp_path, scene)
 
@@ -299,7 +299,7 @@ def test_what_may_have_arrived_and_can_go_nowhere_else_waits_for_its_provider(tm
         tried = Entry(1, 1, 1, {}, number=1, content=content, via="sms")
         message = Routed(tried, "sms", Customer(1, {}), content.rendered, None)
         assert not bench.dispatcher.offer(message)
-        assert bench.dispatcher.defer(message).waits_for == waits.alone("sms")
+        assert bench.dispatcher.admission.defer(message).waits_for == waits.alone("sms")
 
     on_the_bench(tmp_path, scene, others={"sms/b": Sender(VirtualChannel(), Idle())})
 

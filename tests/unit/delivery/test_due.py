@@ -6,6 +6,7 @@ import sqlite3
 from collections.abc import Collection, Mapping
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import anyio
@@ -27,32 +28,34 @@ pytestmark = pytest.mark.anyio
 MANY = 3 * WAKE_BATCH
 
 
-class Roomy:
-    """A dispatcher with room."""
+class Room:
+    """What a provider that takes messages admits."""
 
-    share = room_to_fetch = 500
-    is_open = refuses_all = gives_away = False
-    pause: Pause | None = None
+    def __init__(
+        self, *, is_down: bool = False, gives_away: bool = False, pause: Pause | None = None
+    ) -> None:
+        self.share = self.room_to_fetch = 0 if gives_away else 500
+        self.gives_away = gives_away
+        self.pause = pause
+        self.provider = SimpleNamespace(is_down=is_down, refusals=SimpleNamespace(refuses_all=False))
 
     def reserve(self, places: int) -> None:
         """Nothing else competes for the places."""
+
+
+class Roomy:
+    """A dispatcher with nothing in its queue."""
+
+    def __init__(self, admission: Room | None = None) -> None:
+        self.admission: Any = admission or Room()
 
     def route_paused(self) -> None:
         """Nothing is queued."""
 
 
-class Down(Roomy):
-    """A dispatcher whose provider is down, beside others that have no room."""
-
-    share = room_to_fetch = 0
-    is_open = gives_away = True
-
-
-class Paused(Down):
-    """One whose provider is paused."""
-
-    is_open = False
-    pause = Pause(PauseKind.PROVIDER, "sms/a", 1)
+DOWN = Room(is_down=True, gives_away=True)
+PAUSED = Room(gives_away=True, pause=Pause(PauseKind.PROVIDER, "sms/a", 1))
+"""A provider that is down or paused, beside others that have no room."""
 
 
 async def waiting(path: Path, number: int, waits_for: str = "settings 7") -> None:
@@ -108,9 +111,9 @@ async def test_due_messages_are_fetched_between_the_batches_of_a_large_wake(tmp_
     assert "wake wake" not in " ".join(calls)
 
 
-@pytest.mark.parametrize("room", [Down(), Paused()], ids=["down", "paused"])
+@pytest.mark.parametrize("room", [DOWN, PAUSED], ids=["down", "paused"])
 async def test_what_a_provider_gives_to_others_leaves_time_for_new_messages(
-    room: Down, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    room: Room, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Thousands wait there: they are released in portions with a pause after each."""
     monkeypatch.setattr(due, "RELEASE_PAUSE", 0.1)
@@ -133,7 +136,7 @@ async def test_what_a_provider_gives_to_others_leaves_time_for_new_messages(
         memory.backlog.change(MANY)
         if room.pause is not None:
             memory.pauses.replace([room.pause], ["sms/a", "sms/b"])
-        loop = DueMessages(common_on(journal, memory), {"sms/a": room}, max_waiting=2_000_000)
+        loop = DueMessages(common_on(journal, memory), {"sms/a": Roomy(room)}, max_waiting=2_000_000)
         tasks.start_soon(loop.run)
         await all_released.wait()
         tasks.cancel_scope.cancel()

@@ -1,0 +1,203 @@
+"""Admission: whether a message is sent by a provider now, waits there and for what, or goes elsewhere."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from deliveryd import transitions
+from deliveryd.delivery.common import Common
+from deliveryd.delivery.dispatch_queue import KEPT
+from deliveryd.delivery.provider import wait_alone
+from deliveryd.delivery.routing import Routed
+from deliveryd.delivery.terms import DispatchTerms
+from deliveryd.journal.pauses import Pause
+from deliveryd.model import Entry, Transition, channel_of
+
+
+class Admission:
+    """What one provider takes now, by its breaker, its room, pauses, refusals and the suppression list.
+
+    `under_way` are the attempts that began before these terms were in force.
+    """
+
+    def __init__(self, terms: DispatchTerms, common: Common, under_way: int = 0) -> None:
+        self.under_way = under_way
+        """How many attempts have an intent and no outcome yet."""
+
+        self.share = terms.share
+        """How many places are the provider's own."""
+
+        self.provider = terms.provider
+        """Its breaker, its queue, and the settings that it refuses."""
+
+        self._name = terms.provider.name
+        self._channel_name = channel_of(self._name)
+        self._channel = terms.channel
+        self._choice = terms.choice
+        self._is_enabled = terms.is_enabled
+        self._breaker = terms.provider.breaker
+        self._refusals = terms.provider.refusals
+        self._queue = terms.provider.queue
+        self._in_flight = common.memory.in_flight
+        self._pauses = common.memory.pauses
+        self._stopped = common.memory.stopped
+        self._clock = common.clock
+        self._owed = 0
+
+    # room
+
+    @property
+    def held(self) -> int:
+        """How many messages are queued or under way."""
+        return len(self._queue) + self.under_way
+
+    @property
+    def room(self) -> int:
+        """How many more messages may be queued: up to the share, beyond it what is spare."""
+        if self._breaker.is_open:
+            return max(min(self.share, KEPT) - self.held, 0)
+        return max(self.share - self.held, self._in_flight.spare, 0)
+
+    @property
+    def room_to_fetch(self) -> int:
+        """How many may be fetched from the journal: they take places themselves, and must find room then."""
+        if self._breaker.is_open:
+            return self.room
+        return max(self.share - self.held, self._in_flight.spare - 1, 0)
+
+    def begin(self, attempts: int) -> None:
+        """Count attempts that begin."""
+        self.under_way += attempts
+
+    def end(self, attempts: int) -> None:
+        """Count attempts that ended, or don't begin after all."""
+        self.under_way -= attempts
+
+    def reserve(self, owed: int) -> None:
+        """Leave room, up to half of the share, to so many due messages that were taken long ago."""
+        self._owed = owed
+
+    # before the queue
+
+    def admit(self, routed: Routed) -> Transition | None:
+        """Queue a message; or return the step that it takes instead: it waits in the journal."""
+        if not self._has_room_for(routed):
+            return self.defer(routed)
+        if self._refusals.refuses_all:
+            self._queue.add_first(routed)
+        else:
+            self._queue.add(routed, self._queue.repeats if routed.entry.was_tried else self._queue.new)
+        return None
+
+    def _has_room_for(self, routed: Routed) -> bool:
+        """Whether there is room, and the message wouldn't be given away at once."""
+        entry, queue = routed.entry, self._queue
+        if self._is_orphan(entry) and not self.provider.is_reached:
+            return False
+        owed = 0
+        waited_for_room = entry.was_tried or entry.provider == self._name
+        if self._owed and not waited_for_room:
+            owed = min(self._owed, self.share // 2)
+        held = len(queue.new) + len(queue.repeats) + self.under_way
+        is_within_share = held + owed < self.share and not self._breaker.is_open
+        if not is_within_share and self.room <= owed:
+            return False
+        return not self._refusals.waiting or self.provider.may_try(entry.settings_id)
+
+    def defer(self, routed: Routed) -> Transition:
+        """The step of a message for which there is no room, or that is to be the next probe of none."""
+        entry, name = routed.entry, self._name
+        # No other channel can take it: the router tries them first.
+        waits_alone = (
+            (self._breaker.is_open and self._is_given_up and not entry.doubt)
+            or self._is_orphan(entry)
+            or (
+                self._choice.has_other_for(entry, name)
+                and not self._choice.can_move(entry, routed.customer, name)
+            )
+        )
+        return wait_alone(routed, self._clock.now()) if waits_alone else self.provider.defer(routed)
+
+    # in the queue
+
+    @property
+    def pause(self) -> Pause | None:
+        """The pause of the provider or of its channel."""
+        return self._pauses.at(self._name)
+
+    @property
+    def gives_away(self) -> bool:
+        """Whether its breaker is open or it is paused, and another provider takes what waits for it."""
+        if self.pause is not None:
+            return self._pauses.of_channel(self._channel_name) is None and self._choice.has_other(self._name)
+        return self._breaker.is_open and (self._is_given_up or self._choice.has_other(self._name))
+
+    @property
+    def needs_probe(self) -> bool:
+        """Whether a connection is to be made, so that a message may be the next probe.
+
+        Where others take the messages, none comes before that; a lone provider's next one waits for it. While
+        all providers of the channel are down, messages may wait for any of them.
+        """
+        if self.pause is not None or self.provider.is_reached:
+            return False
+        return bool(self._queue) or self.gives_away or (self._is_enabled and self._choice.is_down_with_others)
+
+    def moves(self, routed: Routed) -> bool:
+        """Whether a message doesn't wait here while no connection can be made: another provider takes it.
+
+        While all are down, one takes a message as its probe; but none what may have arrived here.
+        """
+        entry = routed.entry
+        if entry.may_have_arrived:
+            return self._is_orphan(entry)
+        return self._choice.can_move(entry, routed.customer, self._name)
+
+    def is_paused(self, routed: Routed) -> bool:
+        """Whether a message is paused, or its settings, its channel or its provider."""
+        return self._pauses.holding(routed.entry, self._name) is not None
+
+    # before the attempt
+
+    @property
+    def may_put_off(self) -> bool:
+        """Whether `put_off` may have a step."""
+        return self._pauses.any or self._channel_name in self._stopped.digests
+
+    def put_off(self, routed: Routed, now: int) -> Transition | None:
+        """The step of a queued message that isn't sent now: it was paused, or its recipient stopped."""
+        entry = routed.entry
+        if (pause := self._pauses.holding(entry, self._name)) is not None:
+            return transitions.parked(entry, now, routed.expires_at, pause.waits_for)
+        return transitions.deferred(entry, now, now, None) if self._has_stopped(routed) else None
+
+    def _has_stopped(self, routed: Routed) -> bool:
+        """Whether the recipient stopped the channel.
+
+        What may have arrived is repeated nevertheless: only an answer to it can settle it.
+        """
+        if self._channel_name not in self._stopped.digests:
+            return False
+        if routed.customer is None or routed.entry.may_have_arrived:
+            return False
+        return self._stopped.includes(self._channel_name, self._channel.recipient(routed.customer))
+
+    @property
+    def _is_given_up(self) -> bool:
+        """Whether the provider is down for so long that what waits for it alone goes to the next channel."""
+        return self._name in self._choice.given_up
+
+    def _is_orphan(self, entry: Entry) -> bool:
+        """Whether a message that may have arrived here may go elsewhere; offered here, it can go nowhere."""
+        return entry.may_have_arrived and self._choice.leaves(entry, self._name)
+
+
+class Sends(Protocol):
+    """What sends at one provider."""
+
+    @property
+    def admission(self) -> Admission:
+        """What the provider takes now."""
+
+    def route_paused(self) -> None:
+        """Have queued messages routed again that are paused."""

@@ -48,7 +48,7 @@ from deliveryd.runtime.rights import tampering
 from deliveryd.runtime.secret_file import SecretFile
 from deliveryd.service.auth import AuthOptions
 from deliveryd.service.host_rules import parse_host, parse_network
-from deliveryd.telemetry.layout_choice import Layout
+from deliveryd.telemetry.log_events import Layout
 
 SQLITE = "sqlite:///"
 POSTGRESQL = ("postgresql://", "postgres://")

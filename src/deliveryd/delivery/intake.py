@@ -13,7 +13,7 @@ from deliveryd.delivery.recorder import Recorder
 from deliveryd.errors import ServiceError, ServiceRefused, ServiceUnavailable, ServiceUnreadable
 from deliveryd.metrics import FailureKind, Metrics
 from deliveryd.model import Malformed
-from deliveryd.runtime.backoff import backoff
+from deliveryd.runtime.breaker import backoff
 from deliveryd.runtime.wakeup import HEARTBEAT_INTERVAL, AutoResetEvent, Heartbeats
 from deliveryd.service.batch import Batch
 from deliveryd.service.caller import Ready

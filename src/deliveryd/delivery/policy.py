@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from deliveryd.options.units import Rate
-from deliveryd.runtime.backoff import backoff
-from deliveryd.runtime.breaker import BreakerPolicy
+from deliveryd.runtime.breaker import BreakerPolicy, backoff
 
 
 class RetryPolicy(NamedTuple):

@@ -13,7 +13,7 @@ from deliveryd.errors import ServiceError, ServiceRefused, ServiceUnavailable
 from deliveryd.journal.base import OutboxRow
 from deliveryd.journal.journal import Journal
 from deliveryd.metrics import Metrics
-from deliveryd.runtime.backoff import backoff
+from deliveryd.runtime.breaker import backoff
 from deliveryd.runtime.wakeup import HEARTBEAT_INTERVAL, AutoResetEvent, Heartbeats
 from deliveryd.service.caller import Ready
 from deliveryd.telemetry.log_events import Event, log

@@ -32,7 +32,7 @@ from deliveryd.metrics import Metrics
 from deliveryd.model import Settings, first_of
 from deliveryd.rendering.content import CompiledSettings
 from deliveryd.runtime import waits
-from deliveryd.runtime.backoff import backoff
+from deliveryd.runtime.breaker import backoff
 from deliveryd.runtime.disk_cache import DiskCache
 from deliveryd.runtime.threads import Aside
 from deliveryd.runtime.waits import KEPT_FOR_WAITING, LONGEST_ANSWER_WAIT, PROMPT

@@ -1,4 +1,4 @@
-"""The log: the list of event names and the list of fields.
+"""The log: the list of event names, the list of fields, and what writes a line.
 
 Only what is on the lists is logged: texts, names, addresses, variables and secrets have no field.
 """
@@ -6,8 +6,13 @@ Only what is on the lists is logged: texts, names, addresses, variables and secr
 from __future__ import annotations
 
 import logging
+import time
+from collections.abc import Callable
 from enum import Enum, StrEnum
-from typing import Self, TypedDict, Unpack
+from typing import Literal, Self, TypedDict, Unpack
+
+Layout = Literal["auto", "console", "json", "journal"]
+"""How lines of the log are written; auto: as suits where they go."""
 
 DEBUG, INFO, WARNING, ERROR = logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR
 
@@ -359,3 +364,31 @@ def log(event: Event, /, **fields: Unpack[Fields]) -> None:
         import structlog  # noqa: PLC0415  # as above
 
         structlog.get_logger().log(event.level, str(event), **fields)
+
+
+REPORT_INTERVAL = 10.0
+"""Seconds between two lines about the same work."""
+
+
+class LoggedProgress:
+    """Counts work, and logs the count and the seconds since the beginning as an event."""
+
+    def __init__(self, event: Event, now: Callable[[], float] = time.monotonic) -> None:
+        self._event = event
+        self._now = now
+        self._begun = now()
+        self._due = self._begun + REPORT_INTERVAL
+        self.count = 0
+
+    def add(self, count: int) -> None:
+        """Count more work; log the progress if it is time."""
+        self.count += count
+        now = self._now()
+        if now >= self._due:
+            self._due = now + REPORT_INTERVAL
+            log(self._event, count=self.count, seconds=now - self._begun)
+
+    @property
+    def seconds(self) -> float:
+        """Return how long the work has taken."""
+        return self._now() - self._begun

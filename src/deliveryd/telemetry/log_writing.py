@@ -18,12 +18,16 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, TextIO
 
-from deliveryd.errors import DeliverydError
-from deliveryd.telemetry.description import LONGEST_CHAIN, describe, error_causes, error_name
-from deliveryd.telemetry.journald import JOURNAL_SOCKET, JournalSocket
-from deliveryd.telemetry.layout_choice import Layout, choose_layout
-from deliveryd.telemetry.layouts import RENDERERS, instant, with_fields
-from deliveryd.telemetry.log_events import ERROR, FIELDS, GATE, WARNING, Event, Fields, log
+from deliveryd.errors import LONGEST_CHAIN, DeliverydError, describe, error_causes, error_name
+from deliveryd.telemetry.layouts import (
+    JOURNAL_SOCKET,
+    RENDERERS,
+    JournalSocket,
+    choose_layout,
+    instant,
+    with_fields,
+)
+from deliveryd.telemetry.log_events import ERROR, FIELDS, GATE, WARNING, Event, Fields, Layout, log
 from deliveryd.telemetry.output import Output, sink_of
 
 # isort: split

@@ -2,21 +2,71 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
-from contextlib import asynccontextmanager
-from typing import NamedTuple, Protocol
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar
 
 import anyio
 
 from deliveryd.channels.base import Channel
 from deliveryd.channels.options import ProviderConfig
-from deliveryd.config import Config
+from deliveryd.config import Config, OtlpOptions
 from deliveryd.directory.base import Answered, Directory
+from deliveryd.directory.file_options import FileOptions
+from deliveryd.directory.none import NoDirectory, NoOptions
+from deliveryd.directory.registry import open_source
 from deliveryd.model import Customer, Settings
-from deliveryd.runtime.succession import Succession
+from deliveryd.runtime.threads import in_thread
 from deliveryd.service.batch import Batch
 from deliveryd.service.caller import Ready
 from deliveryd.service.client import ServiceClient
+from deliveryd.telemetry.log_events import Event, log
+
+if TYPE_CHECKING:
+    from deliveryd.otlp.spans import Tracer
+
+T = TypeVar("T")
+
+
+class _InUse(Generic[T]):
+    """A value with the number of its uses; `unused` is set when there are none, once it was replaced."""
+
+    def __init__(self, value: T) -> None:
+        self.value = value
+        self.uses = 0
+        self.unused: anyio.Event | None = None
+
+
+class Succession(Generic[T]):
+    """A value and its successors: each use ends with the value that it began with."""
+
+    def __init__(self, first: T) -> None:
+        self._held = _InUse(first)
+
+    @property
+    def current(self) -> T:
+        """The value for a use that begins and ends now."""
+        return self._held.value
+
+    @contextmanager
+    def use(self) -> Iterator[T]:
+        """Use the current value; it counts as used until the end."""
+        held = self._held
+        held.uses += 1
+        try:
+            yield held.value
+        finally:
+            held.uses -= 1
+            if held.unused is not None and not held.uses:
+                held.unused.set()
+
+    def replace(self, successor: T) -> anyio.Event:
+        """Let new uses have the successor; the event is set when no use of the old value is left."""
+        before, self._held = self._held, _InUse(successor)
+        before.unused = anyio.Event()
+        if not before.uses:
+            before.unused.set()
+        return before.unused
 
 
 class Closable(Protocol):
@@ -144,3 +194,45 @@ class CurrentDirectory:
 
     async def aclose(self) -> None:
         """Do nothing: whoever opened the directories closes them."""
+
+
+async def open_directory(config: Config) -> Directory:
+    """The customer directory. Must be called within an event loop; raises ConfigError."""
+    customers = config.customers
+    match customers.options:
+        case NoOptions():
+            return NoDirectory()
+        case FileOptions(path=path):
+            from deliveryd.directory.file import FileDirectory  # noqa: PLC0415  # loaded only where it is configured
+
+            return await in_thread(
+                lambda: FileDirectory.load(
+                    path, lambda problem: log(Event.CUSTOMERS_FILE_PROBLEM, reason=problem)
+                )
+            )
+        case options:
+            from deliveryd.directory.remote import RemoteDirectory  # noqa: PLC0415  # loaded only where it is configured
+
+            source = open_source(customers.source, options, customers.terms)
+            return RemoteDirectory(source, customers.terms)
+
+
+def open_tracer(options: OtlpOptions) -> Tracer | None:
+    """Return what makes spans; None: no traces are exported."""
+    if options.endpoint is None or not options.traces:
+        return None
+    from deliveryd.otlp.spans import SpanQueue, Tracer  # noqa: PLC0415  # only with a collector
+
+    return Tracer(SpanQueue(), options.sample)
+
+
+def traced(openers: Openers, tracer: Tracer | None) -> Openers:
+    """Return openers of adapters whose requests become spans."""
+    if tracer is None:
+        return openers
+    from deliveryd.otlp.spans import TracedChannel  # noqa: PLC0415  # only with a collector
+
+    def provider(config: Config, options: ProviderConfig) -> Channel:
+        return TracedChannel(openers.provider(config, options), tracer)
+
+    return openers._replace(provider=provider)

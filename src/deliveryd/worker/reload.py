@@ -16,13 +16,12 @@ from anyio.abc import TaskGroup
 
 from deliveryd.config import Config, Examined
 from deliveryd.directory.file_options import FileOptions
-from deliveryd.errors import AddressInUse, ConfigError
+from deliveryd.errors import AddressInUse, ConfigError, describe
 from deliveryd.journal.base import Orphans
 from deliveryd.journal.sql.own_values import difference
 from deliveryd.model import Clock
 from deliveryd.runtime.threads import Blocking, in_thread
 from deliveryd.telemetry import log_writing
-from deliveryd.telemetry.description import describe
 from deliveryd.telemetry.log_events import Event, log
 from deliveryd.worker.changes import (
     Change,

@@ -41,18 +41,16 @@ from deliveryd.journal.orders import Order
 from deliveryd.model import Clock, WallClock
 from deliveryd.network.plain_text import is_loopback
 from deliveryd.rendering.language import load_tags
-from deliveryd.runtime.progress import LoggedProgress
-from deliveryd.runtime.renewal import RenewedValue
+from deliveryd.runtime.secret_file import RenewedValue
 from deliveryd.runtime.threads import Blocking, in_thread
 from deliveryd.runtime.wakeup import AutoResetEvent
 from deliveryd.states import ENDED, State
-from deliveryd.telemetry.log_events import Event, log
+from deliveryd.telemetry.log_events import Event, LoggedProgress, log
 from deliveryd.worker.health import WorkerHealth
 from deliveryd.worker.history import SAMPLE_INTERVAL
-from deliveryd.worker.outside import Openers, open_outside
+from deliveryd.worker.outside import Openers, open_outside, open_tracer, traced
 from deliveryd.worker.reload import Around, Reloader
 from deliveryd.worker.systemd import Notifier
-from deliveryd.worker.tracing import open_tracer, traced
 from deliveryd.worker.wiring import OPENERS, Parts, assemble
 
 if TYPE_CHECKING:

@@ -17,8 +17,7 @@ from deliveryd.model import Entry, WallClock
 from deliveryd.otlp.encoding import refused_spans
 from deliveryd.otlp.export import Collector as Target
 from deliveryd.otlp.export import Exporter
-from deliveryd.otlp.identity import TraceIds
-from deliveryd.otlp.spans import SpanKind, SpanQueue, TraceSpan
+from deliveryd.otlp.spans import SpanKind, SpanQueue, TraceIds, TraceSpan
 from deliveryd.runtime.threads import in_thread
 from support.check_command import check, line, warned
 from support.collector import Collector, collecting, values_of

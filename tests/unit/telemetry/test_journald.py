@@ -18,7 +18,7 @@ import pytest
 import structlog
 
 from deliveryd.telemetry import log_writing
-from deliveryd.telemetry.journald import JournalSocket
+from deliveryd.telemetry.layouts import JournalSocket
 from deliveryd.telemetry.log_events import Event, log
 from support.patience import PATIENCE
 

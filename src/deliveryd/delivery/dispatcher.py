@@ -17,7 +17,7 @@ from anyio.abc import TaskGroup
 
 from deliveryd import transitions
 from deliveryd.channels.base import Channel
-from deliveryd.delivery.attempts import AdapterUse, AttemptParts, Attempts
+from deliveryd.delivery.attempts import AttemptParts, Attempts
 from deliveryd.delivery.common import Common
 from deliveryd.delivery.dispatch_queue import KEPT
 from deliveryd.delivery.pace import Pace, SharedPace
@@ -33,7 +33,7 @@ from deliveryd.journal.rows import digest_of
 from deliveryd.model import Entry, Transition, channel_of
 from deliveryd.options.units import Rate
 from deliveryd.runtime import waits
-from deliveryd.runtime.wakeup import HEARTBEAT_INTERVAL, AutoResetEvent, ParkingLot
+from deliveryd.runtime.wakeup import HEARTBEAT_INTERVAL, AutoResetEvent, ParkingLot, Uses
 from deliveryd.states import State
 
 MOST_DIGESTED = 4 << 20
@@ -67,7 +67,7 @@ class Dispatcher:
         self._pauses = recorder.pauses
         self._outcomes = common.outcomes
         self._pace: Pace | SharedPace | None = None
-        self._equip(terms, AdapterUse())
+        self._equip(terms, Uses())
         self._begun: deque[tuple[Entry, Routed, AttemptParts]] = deque()
         self._idle = ParkingLot()
         self._workers = 0
@@ -79,7 +79,7 @@ class Dispatcher:
         self._comebacks = terms.choice.comebacks  # the same
         self._finished = AutoResetEvent()
 
-    def _equip(self, terms: DispatchTerms, use: AdapterUse) -> None:
+    def _equip(self, terms: DispatchTerms, use: Uses) -> None:
         provider, policy = terms.provider, terms.policy
         self.terms = terms
         self._choice = terms.choice
@@ -106,7 +106,7 @@ class Dispatcher:
         """
         parts, queue, pace, rate = self._parts, self._queue, self._pace, self._policy.rate
         is_same = terms.channel is parts.channel
-        self._equip(terms, parts.use if is_same else AdapterUse())
+        self._equip(terms, parts.use if is_same else Uses())
         if rate == terms.policy.rate:
             self._pace = pace
         if queue is not self._queue:

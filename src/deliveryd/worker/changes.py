@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import NamedTuple
 
 from pydantic import BaseModel
 
 from deliveryd.channels.options import ChannelConfig, ProviderConfig
 from deliveryd.config import Config
-from deliveryd.directory.file_options import FileOptions
-from deliveryd.runtime.secret_file import SecretFile
+from deliveryd.worker.outside import Sources
 
 IN_PLACE = frozenset(
     {
@@ -26,12 +23,6 @@ IN_PLACE = frozenset(
     }
 )  # fmt: skip
 """The tables and keys that a reload applies. Any other key needs a restart."""
-
-LARGEST_FILE = 1 << 20
-"""Bytes of a secret or a certificate that are compared at most."""
-
-Digests = Mapping[str, bytes]
-"""The secrets and certificates of each part, as a digest: `service`, `customers`, or a provider's place."""
 
 
 class Change(NamedTuple):
@@ -48,7 +39,7 @@ class Change(NamedTuple):
 ADDED, REMOVED, NEW_FILES = "added", "removed", "new secrets or certificates"
 
 
-def changes(before: Config, after: Config, old: Digests, new: Digests) -> list[Change]:
+def changes(before: Config, after: Config, old: Sources, new: Sources) -> list[Change]:
     """Return what differs, in the order of the file's tables."""
     found: list[Change] = []
     for table in Config.model_fields:
@@ -58,7 +49,11 @@ def changes(before: Config, after: Config, old: Digests, new: Digests) -> list[C
     found += _fields("customers", before.customers.options, after.customers.options)
     found += _fields("channels", before.channels, after.channels)
     found += _channels(before.channels.configured, after.channels.configured)
-    found += [Change(part, NEW_FILES) for part, digest in new.items() if old.get(part, digest) != digest]
+    found += [
+        Change(part, NEW_FILES)
+        for part, source in new.items()
+        if part in old and old[part].files != source.files
+    ]
     return list(dict.fromkeys(found))
 
 
@@ -94,53 +89,3 @@ def _providers(before: Mapping[str, ProviderConfig], after: Mapping[str, Provide
             yield from _fields(provider.place, before[name].common, provider.common)
             yield from _fields(provider.place, before[name].options, provider.options)
     yield from (Change(each.place, REMOVED) for name, each in before.items() if name not in after)
-
-
-def is_same_adapter(before: ProviderConfig, after: ProviderConfig) -> bool:
-    """Whether the adapter of a provider needn't be opened anew, as far as its table says."""
-    return (
-        before.block == after.block
-        and before.common.adapter == after.common.adapter
-        and before.common.timeout == after.common.timeout
-        and before.options == after.options
-    )
-
-
-def digests(config: Config) -> Digests:
-    """Read all secrets and certificates that a worker uses."""
-    found = {"service": _digest(config.service)}
-    if not isinstance(config.customers.options, FileOptions):  # which looks for changes by itself
-        found["customers"] = _digest(config.customers.options)
-    for provider in config.channels.providers.values():
-        found[provider.place] = _digest(provider.options)
-    return found
-
-
-def _digest(value: object) -> bytes:
-    digest = hashlib.blake2b(digest_size=16)
-    for path in _files(value):
-        try:
-            with path.open("rb") as file:
-                content = file.read(LARGEST_FILE)
-        except OSError:  # a start would complain of it
-            content = b""
-        digest.update(len(content).to_bytes(8, "big") + content)
-    return digest.digest()
-
-
-def _files(value: object) -> Iterator[Path]:
-    """Yield the files that options name."""
-    match value:
-        case SecretFile():
-            yield value.path
-        case Path():
-            yield value
-        case BaseModel():
-            for name in type(value).model_fields:
-                yield from _files(getattr(value, name))
-        case dict():
-            for each in value.values():
-                yield from _files(each)
-        case list() | tuple() | set() | frozenset():
-            for each in value:
-                yield from _files(each)

@@ -120,8 +120,7 @@ class Handover:
         recorder.bound_waiting(config.queue.max_waiting, config.queue.max_paused, longest_pause(config))
         recorder.pausing.configure(config.channels.providers)
         recorder.in_flight.change(config.queue.max_in_flight)
-        if before.journal.reserve != config.journal.reserve:
-            self._parts.journal.reserve = config.journal.reserve
+        self._parts.journal.reserve = config.journal.reserve
         stations.due.bound(config.queue.max_waiting)
         stations.reporting.adopt(
             batch_size=config.events.batch_size, flush_interval=config.events.flush_interval

@@ -1,64 +1,86 @@
-"""The worker's health, for the administrative pages, systemd and the metrics."""
+"""The worker's health and what it shows of itself, for the administrative pages, systemd and the metrics."""
 
 from __future__ import annotations
 
 import math
+import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import anyio
 
+from deliveryd import __version__
 from deliveryd.config import Config
+from deliveryd.delivery.dispatcher import Dispatcher
 from deliveryd.delivery.tail import Tail, TailFeed, TailFilter
 from deliveryd.journal.base import Counts, Open
-from deliveryd.journal.pauses import PauseKind
+from deliveryd.journal.pauses import Pause, PauseKind
 from deliveryd.journal.place import JournalFile, JournalPlace
 from deliveryd.metrics import Levels
-from deliveryd.model import Clock
+from deliveryd.model import SECOND, Clock, channel_of, format_instant
+from deliveryd.options.units import format_rate
 from deliveryd.states import State
+from deliveryd.telemetry.log_writing import last_warnings
 from deliveryd.telemetry.output import dropped_lines
-from deliveryd.telemetry.overview import Overview, Points
+from deliveryd.telemetry.overview import (
+    BreakerState,
+    Disk,
+    EventsView,
+    Failure,
+    Oldest,
+    Overview,
+    Paused,
+    Points,
+    ProviderView,
+    Receiving,
+    Reload,
+)
 from deliveryd.worker.history import History
-from deliveryd.worker.picture import Figures, Picture, Vitals, oldest_of
-from deliveryd.worker.reload import Reloader
+from deliveryd.worker.reload import LastReload, Reloader
 from deliveryd.worker.wiring import Parts
 
 MISPLACED = "the journal was removed or replaced: don't restart (see the event journal.misplaced)"
+
+_NOW, _MINUTE = 10.0, 60.0
+"""Seconds over which present rates, and those of the last minute, are measured."""
+
+MOST_PAUSED = 100
+"""Pauses that are listed: tens of thousands of messages may be paused one by one."""
+
+_KINDS = list(PauseKind)
 
 
 class WorkerHealth:
     """The state of a running worker. No method blocks."""
 
     def __init__(self, config: Config, parts: Parts, clock: Clock) -> None:
+        self.config = config
+        """The configuration in force, which a reload replaces."""
+
         self._parts = parts
         self._clock = clock
         self.history = History(parts.metrics)
         self._tails = TailFeed(parts.recorder)
-        self._picture = Picture(config, parts, clock, self.history)
-        self._journal = config.journal.place
-        self._patience = 45.0 + 4 * config.service.timeout
         self._started = anyio.current_time()
         self._waited_at = -math.inf  # when the journal was last seen to wait
-        self._figures = Figures(Counts({}, 0, 0, 0, 0), Open())
+        self._counts = Counts({}, 0, 0, 0, 0)
+        self._open = Open()
         self.draining = False
         self.reloader: Reloader | None = None
 
-    def adopt(self, config: Config) -> None:
-        """Follow another configuration from now on."""
-        self._picture.adopt(config)
-        self._patience = 45.0 + 4 * config.service.timeout
-
     def refresh(self, counts: Counts, open_: Open | None) -> None:
         """Update the journal's figures; None: what is open couldn't be read, the former figures stay."""
-        self._figures = Figures(counts, self._figures.open if open_ is None else open_)
+        self._counts = counts
+        self._open = self._open if open_ is None else open_
 
     def alive(self) -> tuple[bool, Sequence[tuple[str, float]]]:
         """Return whether all loops are turning, and the seconds since the last turn of each."""
         ages, now = self._parts.heartbeats.ages(), anyio.current_time()
+        patience = 45.0 + 4 * self.config.service.timeout
         if self._parts.journal.full:  # a restart wouldn't help
             self._waited_at = now
         # When it goes on, the loops turn one after the other.
-        return all(min(age, now - self._waited_at) < self._patience for _, age in ages), ages
+        return all(min(age, now - self._waited_at) < patience for _, age in ages), ages
 
     def ready(self) -> tuple[bool, str]:
         """Return whether messages are being taken, and the reason as a sentence."""
@@ -108,7 +130,7 @@ class WorkerHealth:
     def sentence(self) -> str:
         """Return the worker's state as a sentence."""
         _, reason = self.ready()
-        counts = self._figures.counts
+        counts = self._counts
         waiting, in_doubt = (counts.states.get(state, 0) for state in (State.WAITING, State.IN_DOUBT))
         paused = sum(counts.paused.values())
         and_paused = f", {paused} paused" if paused else ""
@@ -119,13 +141,55 @@ class WorkerHealth:
         )
 
     def overview(self) -> Overview:
-        """Return the state of the worker."""
+        """Return the state of the worker; what the journal has is some seconds old."""
         alive, ages = self.alive()
         ready, reason = self.ready()
-        uptime = anyio.current_time() - self._started
-        last_reload = None if self.reloader is None else self.reloader.last
-        vitals = Vitals(alive, ages, ready, reason, uptime, last_reload)
-        return self._picture.draw(vitals, self._figures)
+        counts, open_, history = self._counts, self._open, self.history
+        in_flight, dispatchers = self._parts.recorder.in_flight, self._dispatchers()
+        pauses, now = self._parts.recorder.pauses.all, self._clock.now()
+        rates = history.attempt_rates(_NOW)
+        return Overview(
+            at=format_instant(now),
+            version=__version__,
+            pid=os.getpid(),
+            uptime_seconds=round(anyio.current_time() - self._started, 3),
+            alive=alive,
+            ready=ready,
+            reason=reason,
+            rates_10s=history.rates(_NOW),
+            rates_60s=history.rates(_MINUTE),
+            delay=history.delay(_MINUTE),
+            in_flight=in_flight.held,
+            in_flight_limit=in_flight.most,
+            places_free=in_flight.free,
+            messages={state.name.lower(): number for state, number in counts.states.items()},
+            waiting_unbound=open_.waiting.get("", 0),
+            events=EventsView(
+                counts.events_waiting, counts.events_refused, self._parts.stations.reporting.failing
+            ),
+            oldest=_oldest(open_, now),
+            malformed=counts.malformed,
+            receipts_unmatched=counts.receipts_unmatched,
+            providers=[
+                self._provider(name, dispatcher, open_, rates.get(name, 0.0), now)
+                for name, dispatcher in dispatchers.items()
+            ],
+            disk=self._disk(),
+            paused=[_paused(pause, counts.paused.get(pause.waits_for, 0)) for pause in _widest(pauses)],
+            paused_left_out=max(len(pauses) - MOST_PAUSED, 0),
+            warnings=last_warnings(),
+            last_reload=_reload(None if self.reloader is None else self.reloader.last),
+            lanes={
+                name: {
+                    "queued": dispatcher.queued,
+                    "under_way": dispatcher.under_way,
+                    "open": dispatcher.is_open,
+                    "refused_settings": sorted(dispatcher.refused_settings),
+                }
+                for name, dispatcher in dispatchers.items()
+            },
+            loops={name: round(age, 3) for name, age in ages},
+        )
 
     def hour(self) -> Points:
         """Return the last hour, by ten seconds."""
@@ -134,13 +198,13 @@ class WorkerHealth:
     def levels(self) -> Levels:
         """Return the values of the gauges."""
         dispatchers = self._parts.stations.dispatchers
-        counts, open_ = self._figures
-        oldest = oldest_of(open_, self._clock.now())
+        counts, open_ = self._counts, self._open
+        oldest = _oldest(open_, self._clock.now())
         pauses = Counter(str(pause.kind) for pause in self._parts.recorder.pauses.all)
         return Levels(
             counts.states,
             counts.events_waiting,
-            _size_of(self._journal),
+            _size_of(self.config.journal.place),
             {name: each.is_open for name, each in dispatchers.items() if each.is_enabled},
             self._parts.stations.deadlines.is_silent,
             {str(kind): pauses[kind] for kind in PauseKind},
@@ -154,6 +218,87 @@ class WorkerHealth:
             log_dropped=dropped_lines(),
             events_failing=self._parts.stations.reporting.failing,
         )
+
+    def _disk(self) -> Disk | None:
+        journal = self._parts.journal
+        return None if journal.is_shared else Disk(journal.room(), self.config.journal.reserve)
+
+    def _dispatchers(self) -> Mapping[str, Dispatcher]:
+        """The dispatchers in the order of the configuration, which a reload may have changed."""
+        places = {name: place for place, name in enumerate(self.config.channels.providers)}
+        known = self._parts.stations.dispatchers
+        return {name: known[name] for name in sorted(known, key=lambda name: places.get(name, len(places)))}
+
+    def _provider(
+        self, name: str, dispatcher: Dispatcher, open_: Open, rate: float, now: int
+    ) -> ProviderView:
+        policy, provider = dispatcher.policy, dispatcher.provider
+        totals = self._parts.metrics.provider_totals(name)
+        failure = provider.last_failure
+        since = now - int(provider.breaker.seconds_open * SECOND) if provider.is_down else None
+        return ProviderView(
+            identity=name,
+            channel=channel_of(name),
+            enabled=dispatcher.is_enabled,
+            waiting=open_.waiting.get(name, 0),
+            queued=dispatcher.queued,
+            under_way=dispatcher.under_way,
+            concurrency=policy.concurrency,
+            rate=rate,
+            rate_limit=None if policy.rate is None else format_rate(policy.rate),
+            breaker=_breaker(dispatcher),
+            since=None if since is None else format_instant(since),
+            refused_settings=sorted(dispatcher.refused_settings),
+            last_failure=None
+            if failure is None
+            else Failure(failure.code, failure.reason, format_instant(failure.at)),
+            in_doubt=open_.in_doubt.get(name, 0),
+            receipts=self._receipts(name),
+            accepted=totals.accepted,
+            failed=totals.failed,
+            delivered=totals.delivered,
+            unconfirmed=totals.unconfirmed,
+            overdue=totals.overdue,
+        )
+
+    def _receipts(self, name: str) -> Receiving:
+        if name not in self.config.channels.reporting:
+            return "none"
+        return "silent" if name in self._parts.stations.deadlines.silent else "reporting"
+
+
+def _oldest(open_: Open, now: int) -> Oldest:
+    """The ages of what waits longest."""
+    message, event = (
+        None if at is None else round(max(now - at, 0) / SECOND, 3)
+        for at in (open_.oldest_message, open_.oldest_event)
+    )
+    return Oldest(message, event)
+
+
+def _widest(pauses: Sequence[Pause]) -> Sequence[Pause]:
+    """At most `MOST_PAUSED`: those of single messages are left out first."""
+    if len(pauses) <= MOST_PAUSED:
+        return pauses
+    return sorted(pauses, key=lambda pause: _KINDS.index(pause.kind))[:MOST_PAUSED]
+
+
+def _paused(pause: Pause, messages: int) -> Paused:
+    until = None if pause.until is None else format_instant(pause.until)
+    since = format_instant(pause.since)
+    return Paused(pause.kind, pause.key, since, until, messages, pause.user, pause.caller, pause.reason)
+
+
+def _reload(last: LastReload | None) -> Reload | None:
+    if last is None:
+        return None
+    return Reload(format_instant(last.at), last.outcome, last.changes, last.problems)
+
+
+def _breaker(dispatcher: Dispatcher) -> BreakerState:
+    if not dispatcher.is_open:
+        return "closed"
+    return "probing" if dispatcher.provider.breaker.is_probing else "open"
 
 
 def _size_of(journal: JournalPlace) -> int | None:

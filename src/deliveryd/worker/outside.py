@@ -1,22 +1,30 @@
-"""What lies outside of the worker: the service, the providers, the directory; opened, replaced, closed."""
+"""What lies outside of the worker: the service, the providers, the directory; opened, replaced, closed.
+
+One rule says what a reload opens anew: each part whose source has changed.
+"""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext
+from pathlib import Path
 from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar
 
 import anyio
+from pydantic import BaseModel
 
 from deliveryd.channels.base import Channel
 from deliveryd.channels.options import ProviderConfig
-from deliveryd.config import Config, OtlpOptions
+from deliveryd.config import Config, OtlpOptions, receipt_url
 from deliveryd.directory.base import Answered, Directory
 from deliveryd.directory.file_options import FileOptions
 from deliveryd.directory.none import NoDirectory, NoOptions
 from deliveryd.directory.registry import open_source
 from deliveryd.model import Customer, Settings
+from deliveryd.runtime.secret_file import SecretFile
 from deliveryd.runtime.threads import in_thread
+from deliveryd.runtime.wakeup import Uses
 from deliveryd.service.batch import Batch
 from deliveryd.service.caller import Ready
 from deliveryd.service.client import ServiceClient
@@ -25,48 +33,11 @@ from deliveryd.telemetry.log_events import Event, log
 if TYPE_CHECKING:
     from deliveryd.otlp.spans import Tracer
 
+LARGEST_FILE = 1 << 20
+"""Bytes of a secret or a certificate that are compared at most."""
+
 T = TypeVar("T")
-
-
-class _InUse(Generic[T]):
-    """A value with the number of its uses; `unused` is set when there are none, once it was replaced."""
-
-    def __init__(self, value: T) -> None:
-        self.value = value
-        self.uses = 0
-        self.unused: anyio.Event | None = None
-
-
-class Succession(Generic[T]):
-    """A value and its successors: each use ends with the value that it began with."""
-
-    def __init__(self, first: T) -> None:
-        self._held = _InUse(first)
-
-    @property
-    def current(self) -> T:
-        """The value for a use that begins and ends now."""
-        return self._held.value
-
-    @contextmanager
-    def use(self) -> Iterator[T]:
-        """Use the current value; it counts as used until the end."""
-        held = self._held
-        held.uses += 1
-        try:
-            yield held.value
-        finally:
-            held.uses -= 1
-            if held.unused is not None and not held.uses:
-                held.unused.set()
-
-    def replace(self, successor: T) -> anyio.Event:
-        """Let new uses have the successor; the event is set when no use of the old value is left."""
-        before, self._held = self._held, _InUse(successor)
-        before.unused = anyio.Event()
-        if not before.uses:
-            before.unused.set()
-        return before.unused
+HeldPart = TypeVar("HeldPart", bound="Closable")
 
 
 class Closable(Protocol):
@@ -84,15 +55,80 @@ class Openers(NamedTuple):
     directory: Callable[[Config], Awaitable[Directory]]
 
 
+class PartSource(NamedTuple):
+    """What a part is made from: its tables, and a digest of the secrets and certificates that they name."""
+
+    tables: object
+    files: bytes
+
+
+Sources = Mapping[str, PartSource]
+"""The source of each part: `service`, `customers`, or a provider's place."""
+
+
+def sources(config: Config) -> Sources:
+    """Return what each part is made from; reads all secrets and certificates that a worker uses.
+
+    Whether a customer file has changed is looked for by its directory.
+    """
+    directory = config.customers.options
+    found = {
+        "service": PartSource(config.service, _digest(config.service)),
+        "customers": PartSource(
+            config.customers, _digest(None if isinstance(directory, FileOptions) else directory)
+        ),
+    }
+    for provider in config.channels.providers.values():
+        common, options = provider.common, provider.options
+        tables = (provider.block, common.adapter, common.timeout, options, receipt_url(config, provider))
+        found[provider.place] = PartSource(tables, _digest(options))
+    return found
+
+
+def _digest(value: object) -> bytes:
+    digest = hashlib.blake2b(digest_size=16)
+    for path in _files(value):
+        try:
+            with path.open("rb") as file:
+                content = file.read(LARGEST_FILE)
+        except OSError:  # a start would complain of it
+            content = b""
+        digest.update(len(content).to_bytes(8, "big") + content)
+    return digest.digest()
+
+
+def _files(value: object) -> Iterator[Path]:
+    """Yield the files that options name."""
+    match value:
+        case SecretFile():
+            yield value.path
+        case Path():
+            yield value
+        case BaseModel():
+            for name in type(value).model_fields:
+                yield from _files(getattr(value, name))
+        case dict():
+            for each in value.values():
+                yield from _files(each)
+        case list() | tuple() | set() | frozenset():
+            for each in value:
+                yield from _files(each)
+
+
 class Holdings:
     """What is open: each part is closed once, when it was replaced or in the end."""
 
     def __init__(self) -> None:
         self._open: dict[int, Closable] = {}
 
-    def hold(self, part: Closable) -> None:
-        """Close this in the end, if not before."""
+    def hold(self, part: HeldPart) -> HeldPart:
+        """Close this in the end, if not before; return it."""
         self._open[id(part)] = part
+        return part
+
+    def hold_all(self, others: Holdings) -> None:
+        """Close in the end what others hold."""
+        self._open |= others._open
 
     async def close(self, part: Closable) -> None:
         """Close this now, unless it is closed already."""
@@ -107,11 +143,12 @@ class Holdings:
 
 
 class Outside(NamedTuple):
-    """The parts that are in use."""
+    """The parts that are in use, and what each was made from."""
 
     service: ServiceClient
     providers: Mapping[str, Channel]
     directory: Directory
+    sources: Sources
     holdings: Holdings
 
 
@@ -120,76 +157,113 @@ async def open_outside(config: Config, openers: Openers) -> AsyncIterator[Outsid
     """Open what the configuration names, and close it in the end. Raises ConfigError."""
     holdings = Holdings()
     try:
-        service = openers.service(config)
-        holdings.hold(service)
-        providers = {}
-        for name, provider in config.channels.providers.items():
-            providers[name] = openers.provider(config, provider)
-            holdings.hold(providers[name])
-        directory = await openers.directory(config)
-        holdings.hold(directory)
-        yield Outside(service, providers, directory, holdings)
+        yield await open_parts(config, sources(config), openers, holdings)
     finally:
         await holdings.close_all()
 
 
-class CurrentService:
+async def open_parts(
+    config: Config,
+    read: Sources,
+    openers: Openers,
+    holdings: Holdings,
+    *,
+    in_use: Outside | None = None,
+    named: Callable[[str], AbstractContextManager[object]] = nullcontext,
+) -> Outside:
+    """Open what the configuration names, but for the parts in use whose source is the same.
+
+    What is opened is held by `holdings`, also if another part can't be opened. Each is opened within
+    `named(place)`. Raises ConfigError.
+    """
+    kept = set() if in_use is None else {place for place in read if in_use.sources.get(place) == read[place]}
+    with named("service"):
+        service = in_use.service if in_use and "service" in kept else holdings.hold(openers.service(config))
+    providers = {}
+    for name, provider in config.channels.providers.items():
+        with named(provider.place):
+            providers[name] = (
+                in_use.providers[name]
+                if in_use and provider.place in kept
+                else holdings.hold(openers.provider(config, provider))
+            )
+    with named("customers"):
+        directory = (
+            in_use.directory
+            if in_use and "customers" in kept
+            else holdings.hold(await openers.directory(config))
+        )
+    return Outside(service, providers, directory, read, holdings)
+
+
+class Succession(Generic[T]):
+    """A value and its successors: each use ends with the value that it began with."""
+
+    def __init__(self, first: T) -> None:
+        self.current = first
+        """The value for a use that begins and ends now."""
+
+        self._uses = Uses()
+
+    @contextmanager
+    def use(self) -> Iterator[T]:
+        """Use the current value; it counts as used until the end."""
+        uses = self._uses
+        uses.begin(1)
+        try:
+            yield self.current
+        finally:
+            uses.end(1)
+
+    def replace(self, successor: T) -> anyio.Event:
+        """Let new uses have the successor; the event is set when the last use of the old value has ended."""
+        before, self.current, self._uses = self._uses, successor, Uses()
+        return before.retire()
+
+
+class CurrentService(Succession[ServiceClient]):
     """The remote service as it is configured now: each call ends with the client that it began with."""
-
-    def __init__(self, client: ServiceClient) -> None:
-        self._clients = Succession(client)
-
-    def replace(self, client: ServiceClient) -> anyio.Event:
-        """Use another client for new calls; the event is set when the last call of the old one has ended."""
-        return self._clients.replace(client)
 
     async def take(self, count: int, ready: Ready | None = None) -> Batch:
         """Take up to `count` messages."""
-        with self._clients.use() as client:
+        with self.use() as client:
             return await client.take(count, ready)
 
     async def report(self, bodies: Sequence[str], ready: Ready | None = None) -> None:
         """Report a batch of events."""
-        with self._clients.use() as client:
+        with self.use() as client:
             await client.report(bodies, ready)
 
     async def fetch_settings(self, settings_id: int) -> bytes:
         """The settings as they were written."""
-        with self._clients.use() as client:
+        with self.use() as client:
             return await client.fetch_settings(settings_id)
 
     def parse_settings(self, settings_id: int, body: bytes) -> Settings:
         """Read what was fetched."""
-        return self._clients.current.parse_settings(settings_id, body)
+        return self.current.parse_settings(settings_id, body)
 
 
-class CurrentDirectory:
+class CurrentDirectory(Succession[Directory]):
     """The customer directory as it is configured now: each look-up ends with the one that it began with."""
-
-    def __init__(self, directory: Directory) -> None:
-        self._directories = Succession(directory)
-
-    def replace(self, directory: Directory) -> anyio.Event:
-        """Use another one for new look-ups; the event is set when the last of the old one has ended."""
-        return self._directories.replace(directory)
 
     @property
     def is_down(self) -> bool:
         """Whether the directory counts as down."""
-        return self._directories.current.is_down
+        return self.current.is_down
 
     def at_hand(self, ids: Collection[int]) -> Mapping[int, Customer | None]:
         """Answers about those of `ids` that are in memory."""
-        return self._directories.current.at_hand(ids)
+        return self.current.at_hand(ids)
 
     async def look_up(self, ids: Collection[int], answered: Answered) -> None:
         """Call `answered` with each of `ids` once."""
-        with self._directories.use() as directory:
+        with self.use() as directory:
             await directory.look_up(ids, answered)
 
     async def probe(self) -> str | None:
         """Why the directory can't be used, or None."""
-        with self._directories.use() as directory:
+        with self.use() as directory:
             return await directory.probe()
 
     async def aclose(self) -> None:

@@ -23,16 +23,9 @@ from deliveryd.model import Clock
 from deliveryd.runtime.threads import Blocking, in_thread
 from deliveryd.telemetry import log_writing
 from deliveryd.telemetry.log_events import Event, log
-from deliveryd.worker.changes import (
-    Change,
-    Digests,
-    changes,
-    digests,
-    is_same_adapter,
-    needs_restart,
-)
+from deliveryd.worker.changes import Change, changes, needs_restart
 from deliveryd.worker.handover import Handover
-from deliveryd.worker.outside import Closable, Openers, Outside
+from deliveryd.worker.outside import Holdings, Openers, Sources, open_parts, sources
 from deliveryd.worker.wiring import Parts, open_inlets, open_receipts
 
 if TYPE_CHECKING:
@@ -42,13 +35,6 @@ if TYPE_CHECKING:
 APPLIED, UNCHANGED, NOT_APPLIED = "applied", "unchanged", "refused"
 
 STOPPING = "the worker is stopping: the next start reads the configuration"
-
-
-class Examination(NamedTuple):
-    """A configuration that was read, and the digests of the files that it names."""
-
-    examined: Examined
-    digests: Digests
 
 
 class LastReload(NamedTuple):
@@ -80,7 +66,6 @@ class Reloader:
 
     def __init__(self, config: Config, parts: Parts, around: Around, clock: Clock, tasks: TaskGroup) -> None:
         self._config = config
-        self._digests = digests(config)
         self._parts = parts
         self._around = around
         self._clock = clock
@@ -116,7 +101,7 @@ class Reloader:
         config = examined.config
         if examined.problems or config is None:
             raise ConfigError(list(examined.problems))
-        found = changes(self._config, config, self._digests, read)
+        found = changes(self._config, config, self._handover.outside.sources, read)
         if kept := [each.key for each in found if needs_restart(each)]:
             text = "needs a restart: a reload can't change it, and has changed nothing"
             raise ConfigError([f"{examined.place_of(key)}: {text}" for key in kept])
@@ -128,9 +113,9 @@ class Reloader:
             await self._exchange(config, read)
         return found
 
-    def _read(self) -> Examination:
+    def _read(self) -> tuple[Examined, Sources]:
         examined = self._around.examine()
-        return Examination(examined, {} if examined.config is None else digests(examined.config))
+        return examined, {} if examined.config is None else sources(examined.config)
 
     async def _customers_to_accept(self) -> Callable[[], int] | None:
         if not isinstance(self._config.customers.options, FileOptions):
@@ -160,49 +145,24 @@ class Reloader:
 
     # the exchange
 
-    async def _exchange(self, config: Config, read: Digests) -> None:
+    async def _exchange(self, config: Config, read: Sources) -> None:
         """Open what is new, then replace all parts at once. Raises ConfigError; then nothing has changed."""
-        opened: list[Closable] = []
+        in_use, opened = self._handover.outside, Holdings()
         try:
-            outside = await self._open(config, read, opened)
+            outside = await open_parts(
+                config, read, self._around.openers, opened, in_use=in_use, named=_as_problem
+            )
             inlets = await self._open_inlets(config)
             receipts = self._receipts(config)
         except BaseException:
-            for part in opened:
-                with anyio.CancelScope(shield=True):
-                    await part.aclose()
+            await opened.close_all()
             raise
-        for part in opened:
-            outside.holdings.hold(part)
-        before, self._config, self._digests = self._config, config, read
-        self._handover.take_over(before, config, outside, receipts, inlets)
+        in_use.holdings.hold_all(opened)
+        before, self._config = self._config, config
+        self._handover.take_over(before, config, outside._replace(holdings=in_use.holdings), receipts, inlets)
         if before.log != config.log:
             log_writing.configure(config.log.level, config.log.format)
         self._around.adopted(config)
-
-    async def _open(self, config: Config, read: Digests, opened: list[Closable]) -> Outside:
-        """Return the parts of the new configuration; those that were opened for it are noted first."""
-        in_use = self._handover.outside
-        service, directory = in_use.service, in_use.directory
-        if self._differs("service", read, config.service != self._config.service):
-            with _as_problem("service"):
-                service = self._around.openers.service(config)
-            opened.append(service)
-        if self._differs("customers", read, config.customers != self._config.customers):
-            with _as_problem("customers"):
-                directory = await self._around.openers.directory(config)
-            opened.append(directory)
-        providers = {}
-        for name, provider in config.channels.providers.items():
-            before = self._config.channels.providers.get(name)
-            is_same = before is not None and is_same_adapter(before, provider)
-            if is_same and not self._differs(provider.place, read, self._has_moved(config)):
-                providers[name] = in_use.providers[name]
-            else:
-                with _as_problem(provider.place):
-                    providers[name] = self._around.openers.provider(config, provider)
-                opened.append(providers[name])
-        return Outside(service, providers, directory, in_use.holdings)
 
     async def _open_inlets(self, config: Config) -> dict[str, Inlet]:
         """What verifies and reads the reports; the last await before the exchange."""
@@ -224,13 +184,6 @@ class Reloader:
             except AddressInUse as error:
                 raise ConfigError([f"receipts.listen: {error}"]) from None
         return receipts
-
-    def _differs(self, part: str, read: Digests, is_changed: bool) -> bool:
-        return is_changed or self._digests.get(part, b"") != read.get(part, b"")
-
-    def _has_moved(self, config: Config) -> bool:
-        """Whether providers report to another address, which they are given with each request."""
-        return config.receipts.public_url != self._config.receipts.public_url
 
 
 @contextmanager

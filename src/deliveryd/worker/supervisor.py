@@ -239,7 +239,7 @@ class Supervisor:
     ) -> Reloader:
         def adopted(config: Config) -> None:
             self._config = config
-            health.adopt(config)
+            health.config = config
 
         around = Around(
             self._examine, self._openers, serve_receipts, adopted, self._stop.is_set,

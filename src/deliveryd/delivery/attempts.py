@@ -155,7 +155,7 @@ class Attempts:
         if isinstance(verdict, Accepted):
             if verdict.lacks_id:
                 parts.provider.lacks_id()
-                self._metrics.accepted_without_id(self._provider)
+                self._metrics.without_id.add_at(self._provider)
             return verdicts.accepted(entry, verdict)
         if isinstance(verdict, Unsent):
             parts.provider.lacks_files(verdict.reason)

@@ -112,7 +112,7 @@ class Exporter:
                 if failed.again:
                     self._spans.put_back(spans)
                 else:
-                    self._metrics.spans_exported(0, len(spans))
+                    self._metrics.spans.add("lost", count=len(spans))
                 return False
             except BaseException:  # cancelled: the last post may still take them
                 self._spans.put_back(spans)
@@ -126,7 +126,8 @@ class Exporter:
             refused = max(0, min(refused_spans(answer), len(spans)))
         except ValueError:
             refused = 0
-        self._metrics.spans_exported(len(spans) - refused, refused)
+        self._metrics.spans.add("accepted", count=len(spans) - refused)
+        self._metrics.spans.add("lost", count=refused)
 
     async def _post_metrics_often(self, interval: float) -> None:
         while True:
@@ -165,7 +166,7 @@ class Exporter:
 
     def _note_failure(self, path: str, reason: str) -> None:
         """Count a failed post, and log the first one of an outage."""
-        self._metrics.export_failed()
+        self._metrics.export_failures.add()
         if not self._failing:
             log(Event.OTLP_UNAVAILABLE, host=target_of(self._collector.endpoint).host, reason=reason)
         self._failing.add(path)
@@ -180,7 +181,7 @@ class Exporter:
             log(Event.OTLP_RECOVERED, host=target_of(self._collector.endpoint).host)
 
     def _count_lost(self) -> None:
-        self._metrics.spans_exported(0, self._spans.lost - self._counted_lost)
+        self._metrics.spans.add("lost", count=self._spans.lost - self._counted_lost)
         self._counted_lost = self._spans.lost
 
 

@@ -192,7 +192,7 @@ class Supervisor:
         ):
             health = WorkerHealth(self._config, parts, parts.common.clock)
             self._orders = OrderHandler(parts.journal, parts.recorder, parts.stations.dispatchers)
-            parts.metrics.follow(health.levels)
+            parts.metrics.levels = health.levels
             close_servers = anyio.Event()
             addresses = self._open_servers(parts, health, servers, close_servers)
             if parts.exporter is not None:

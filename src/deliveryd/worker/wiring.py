@@ -136,7 +136,7 @@ async def assemble(
                     lease=config.journal.lease,
                     service=config.service.address,
                 ),
-                observe=lambda seconds, _operations: metrics.committed(seconds),
+                observe=lambda seconds, _operations: metrics.commits.observe(seconds),
                 blocking=blocking,
             )
         )

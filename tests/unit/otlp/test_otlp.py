@@ -224,7 +224,7 @@ def test_what_a_collector_answers_decides_about_a_repeat(
 
     with log_lines("info") as lines:
         metrics = anyio.run(run)
-    assert (metrics._spans["accepted",], metrics._spans["lost",]) == (accepted, lost)
+    assert (metrics.spans.series["accepted",], metrics.spans.series["lost",]) == (accepted, lost)
     assert [line["event"] for line in lines()][:1] == ["otlp.unavailable"]
     assert [line["event"] for line in lines()].count("otlp.unavailable") == 1
     assert collector.headers["/v1/traces"][0]["x-api-key"] == "k"
@@ -266,7 +266,7 @@ def test_a_collector_cannot_refuse_other_spans_than_it_was_sent(
         return metrics
 
     metrics = anyio.run(run)
-    assert (metrics._spans["accepted",], metrics._spans["lost",]) == (3 - lost, lost)
+    assert (metrics.spans.series["accepted",], metrics.spans.series["lost",]) == (3 - lost, lost)
 
 
 def test_a_reason_that_is_no_unicode_is_exported_all_the_same(collector: Collector) -> None:

@@ -14,7 +14,7 @@ from typing import NamedTuple, TypeVar
 from deliveryd.channels.base import Accepted, Channel, Dispatch, Found, Verdict
 from deliveryd.delivery.failures import NO_PROVIDER, reason_of
 from deliveryd.journal.base import MatchedReceipt, OutboxRow
-from deliveryd.journal.orders import Decided, ItemKind, Order
+from deliveryd.journal.orders import Action, Decided, Order
 from deliveryd.model import Entry, Receipt, Reported, Transition, channel_of, parse_instant
 from deliveryd.states import ENDED, State
 
@@ -65,6 +65,9 @@ _MOST_KEPT = 20_000
 """Attempts under way, and messages in doubt, whose beginnings are kept."""
 
 _TIMESTAMP = len('{"timestamp":"')
+
+_SETTLED = {Action.SETTLE_SENT: State.SENT, Action.SETTLE_FAILED: State.FAILED}
+"""How a message in doubt ends by an order."""
 
 Attributes = dict[str, str | int]
 _T = TypeVar("_T")
@@ -258,9 +261,9 @@ class Tracer:
 
     def decided(self, order: Order, decided: Decided, at: int) -> None:
         """End the spans of messages in doubt that an operator settled."""
-        if order.kind is ItemKind.MESSAGE and len(decided.effects) == len(decided.done):
-            for key, effect in zip(decided.done, decided.effects, strict=True):
-                self._settle(self.ids.trace(int(key)), int(key), effect.ended, at)
+        if order.verb in _SETTLED:
+            for key in decided.done:
+                self._settle(self.ids.trace(int(key)), int(key), [_SETTLED[order.verb]], at)
 
     def _settle(self, trace: bytes, id_: int, ended: Sequence[State], at: int) -> None:
         if not any(state in ENDED for state in ended):

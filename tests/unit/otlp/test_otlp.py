@@ -12,13 +12,15 @@ import pytest
 from deliveryd.config import load
 from deliveryd.errors import ConfigError
 from deliveryd.http.client import build_client
+from deliveryd.journal.orders import Action, Decided, Effect, ItemKind, Order
 from deliveryd.metrics import Metrics
-from deliveryd.model import Entry, WallClock
+from deliveryd.model import Entry, Transition, WallClock
 from deliveryd.otlp.encoding import refused_spans
 from deliveryd.otlp.export import Collector as Target
 from deliveryd.otlp.export import Exporter
-from deliveryd.otlp.spans import SpanKind, SpanQueue, TraceIds, TraceSpan
+from deliveryd.otlp.spans import SpanKind, SpanQueue, TraceIds, Tracer, TraceSpan
 from deliveryd.runtime.threads import in_thread
+from deliveryd.states import State
 from support.check_command import check, line, warned
 from support.collector import Collector, collecting, values_of
 from support.logs import log_lines
@@ -172,6 +174,18 @@ def test_each_attempt_and_each_beginning_has_a_span_of_its_own() -> None:
     assert len({ids.attempt(each) for each in entries}) == len(entries)
     assert ids.trace(7) != TraceIds("cd34", 1.0).trace(7)
     assert ids.message(7, 1) != ids.message(7, 2)
+
+
+def test_a_message_that_an_operator_settles_has_a_span_whatever_else_its_order_brought() -> None:
+    """On a shared journal an order also has the effects of messages that were handed out again meanwhile."""
+    queue = SpanQueue()
+    tracer = Tracer(queue, 1.0)
+    entry = Entry(7, 1, 1, {}, "sms", number=1)
+    tracer.stepped([Transition(entry, State.SENDING, State.IN_DOUBT, 2)])
+    order = Order(Action.SETTLE_SENT, ItemKind.MESSAGE, ("7",))
+    tracer.decided(order, Decided(("7",), {}, (Effect(events=1), Effect(ended=(State.SENT,)))), 3)
+    (ended,) = queue.take(9)
+    assert (ended.name, ended.attributes["deliveryd.state"], ended.end) == ("message", "sent", 3)
 
 
 def span(number: int) -> TraceSpan:

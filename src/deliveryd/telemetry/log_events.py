@@ -39,11 +39,7 @@ class Event(StrEnum):
     )
 
     QUEUE_TAKEN = "queue.taken", INFO, "a batch from the queue is in the journal"
-    QUEUE_UNAVAILABLE = (
-        "queue.unavailable",
-        WARNING,
-        "the queue gave no usable answer; tried again later",
-    )
+    QUEUE_UNAVAILABLE = "queue.unavailable", WARNING, "the queue gave no usable answer; tried again later"
     QUEUE_BATCH_LOST = (
         "queue.batch_lost",
         ERROR,
@@ -128,17 +124,9 @@ class Event(StrEnum):
     EVENTS_UNAVAILABLE = "events.unavailable", WARNING, "status events can't be posted; the outbox keeps them"
     EVENTS_RECOVERED = "events.recovered", INFO, "status events can be posted again"
 
-    CUSTOMERS_UNAVAILABLE = (
-        "customers.unavailable",
-        WARNING,
-        "the directory fails; its messages wait",
-    )
+    CUSTOMERS_UNAVAILABLE = "customers.unavailable", WARNING, "the directory fails; its messages wait"
     CUSTOMERS_RECOVERED = "customers.recovered", INFO, "the directory answers again"
-    CUSTOMERS_FILE_PROBLEM = (
-        "customers.file_problem",
-        WARNING,
-        "the customer file, or a row of it, is wrong",
-    )
+    CUSTOMERS_FILE_PROBLEM = "customers.file_problem", WARNING, "the customer file, or a row of it, is wrong"
 
     RECIPIENTS_STOPPED = "recipients.stopped", INFO, "count recipients stopped a channel"
     RECIPIENTS_RESUMED = "recipients.resumed", INFO, "count recipients may be sent to on a channel again"
@@ -182,11 +170,7 @@ class Event(StrEnum):
         "a changed secret or certificate can't be used; the previous one stays in use",
     )
 
-    JOURNAL_RECOVERED = (
-        "journal.recovered",
-        INFO,
-        "the journal holds messages of a previous run",
-    )
+    JOURNAL_RECOVERED = "journal.recovered", INFO, "the journal holds messages of a previous run"
     JOURNAL_AWAITED = "journal.awaited", INFO, "a command uses the journal; the start waits for it"
     JOURNAL_ACCOUNT = "journal.account", INFO, "the sums of all messages ever taken"
     JOURNAL_GAP = "journal.gap", ERROR, "messages are missing from the journal; deliveryd audit lists them"
@@ -228,11 +212,7 @@ class Event(StrEnum):
     )
     JOURNAL_EXPOSED = "journal.exposed", WARNING, "other users could read the journal or change its folder"
     JOURNAL_CLEANING = "journal.cleaning", INFO, "messages older than the retention are removed; count so far"
-    JOURNAL_UPGRADING = (
-        "journal.upgrading",
-        INFO,
-        "the journal is being brought to the present format",
-    )
+    JOURNAL_UPGRADING = "journal.upgrading", INFO, "the journal is being brought to the present format"
     JOURNAL_UPGRADED = "journal.upgraded", INFO, "the journal was brought to the present format"
     JOURNAL_CLEANED = "journal.cleaned", INFO, "messages older than the retention were removed"
 

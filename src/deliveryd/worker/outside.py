@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar
 
 import anyio
-from pydantic import BaseModel
 
 from deliveryd.channels.base import Channel
 from deliveryd.channels.options import ProviderConfig
-from deliveryd.config import Config, OtlpOptions, receipt_url
+from deliveryd.config import Config, OtlpOptions, leaves, receipt_url
 from deliveryd.directory.base import Answered, Directory
 from deliveryd.directory.file_options import FileOptions
 from deliveryd.directory.none import NoDirectory, NoOptions
@@ -87,7 +86,10 @@ def sources(config: Config) -> Sources:
 
 def _digest(value: object) -> bytes:
     digest = hashlib.blake2b(digest_size=16)
-    for path in _files(value):
+    for _key, named in leaves(value):
+        if not isinstance(named, SecretFile | Path):
+            continue
+        path = named.path if isinstance(named, SecretFile) else named
         try:
             with path.open("rb") as file:
                 content = file.read(LARGEST_FILE)
@@ -95,24 +97,6 @@ def _digest(value: object) -> bytes:
             content = b""
         digest.update(len(content).to_bytes(8, "big") + content)
     return digest.digest()
-
-
-def _files(value: object) -> Iterator[Path]:
-    """Yield the files that options name."""
-    match value:
-        case SecretFile():
-            yield value.path
-        case Path():
-            yield value
-        case BaseModel():
-            for name in type(value).model_fields:
-                yield from _files(getattr(value, name))
-        case dict():
-            for each in value.values():
-                yield from _files(each)
-        case list() | tuple() | set() | frozenset():
-            for each in value:
-                yield from _files(each)
 
 
 class Holdings:

@@ -55,7 +55,7 @@ class Around(NamedTuple):
 
     examine: Callable[[], Examined]
     openers: Openers
-    serve_receipts: Callable[[Config, Receipts], None]
+    serve_receipts: Callable[[Config, Receipts], object]
     adopted: Callable[[Config], None]
     is_stopping: Callable[[], bool]
     blocking: Blocking = in_thread

@@ -200,11 +200,12 @@ class Supervisor:
             await parts.pipeline.recover()
             end_take = partial(parts.stations.intake.end, self._config.service.timeout)
             async with _loops(end_take) as loops:
-                serve_receipts = partial(self._serve_receipts, servers, close_servers)
+                serve_receipts = partial(_serve_receipts, servers, close_servers)
                 reloader = self._reloader(parts, health, loops, serve_receipts)
                 self._start_loops(parts, health, loops)
                 self._start_control(reloader, parts.settings, ViewHandler(health), loops)
-                loops.start_soon(self._note_hangups, hangups)
+                if hangups is not None:
+                    loops.start_soon(self._note_hangups, hangups)
                 loops.start_soon(_reconcile, parts.journal)
                 await loops.start(self._listen_to_signals, parts)
                 if until_idle:
@@ -235,7 +236,7 @@ class Supervisor:
         parts: Parts,
         health: WorkerHealth,
         tasks: TaskGroup,
-        serve_receipts: Callable[[Config, Receipts], None],
+        serve_receipts: Callable[[Config, Receipts], object],
     ) -> Reloader:
         def adopted(config: Config) -> None:
             self._config = config
@@ -281,16 +282,6 @@ class Supervisor:
     def _open_servers(
         self, parts: Parts, health: WorkerHealth, servers: TaskGroup, stop: anyio.Event
     ) -> Addresses:
-        def open_server(
-            name: str, listen: str, build: Callable[[], ASGIApp] | None, proxies: Sequence[str] = ()
-        ) -> str | None:
-            if not listen or build is None:
-                return None
-            bound = bind(f"{name}.listen", listen)
-            log(Event.SERVER_LISTENING, server=name, listen=url_of(bound))
-            servers.start_soon(serve_when_asked, build, bound, stop, proxies)
-            return url_of(bound)
-
         def admin() -> ASGIApp:
             from deliveryd.admin.app import admin_app  # noqa: PLC0415  # loads starlette
 
@@ -298,13 +289,10 @@ class Supervisor:
             hosts = {own, *self._config.admin.allowed_hosts}
             return admin_app(health, parts.metrics, hosts, actions())
 
-        actions = self._actions(parts, health)
-        receipts = parts.receipts.app if parts.receipts is not None else None
-        reports = self._config.receipts
-        return Addresses(
-            open_server("admin", self._config.admin.listen, admin),
-            open_server("receipts", reports.listen, receipts, reports.trusted_proxies),
-        )
+        actions, receipts, listen = self._actions(parts, health), None, self._config.admin.listen
+        if parts.receipts is not None:
+            receipts = _serve_receipts(servers, stop, self._config, parts.receipts)
+        return Addresses(_serve(servers, stop, "admin", listen, admin) if listen else None, receipts)
 
     def _actions(self, parts: Parts, health: WorkerHealth) -> Callable[[], Actions | None]:
         """What loads the actions of the status page; None: it only reads.
@@ -330,14 +318,6 @@ class Supervisor:
             return Actions(PageOperator(self._orders, health, open_reader(place), providers), token.current)
 
         return load
-
-    def _serve_receipts(
-        self, servers: TaskGroup, stop: anyio.Event, config: Config, receipts: Receipts
-    ) -> None:
-        """Begin to serve receipts: no provider reported before. Raises ConfigError, AddressInUse."""
-        bound = bind("receipts.listen", config.receipts.listen)
-        log(Event.SERVER_LISTENING, server="receipts", listen=url_of(bound))
-        servers.start_soon(serve_when_asked, receipts.app, bound, stop, config.receipts.trusted_proxies)
 
     async def _note_hangups(self, hangups: AsyncIterable[object]) -> None:
         async for _ in hangups:
@@ -446,6 +426,27 @@ class Supervisor:
             await anyio.sleep(interval)
 
 
+def _serve(  # noqa: PLR0917 - a server is all of it
+    servers: TaskGroup,
+    stop: anyio.Event,
+    name: str,
+    listen: str,
+    build: Callable[[], ASGIApp],
+    proxies: Sequence[str] = (),
+) -> str:
+    """Begin to serve at an address; return it as a URL. Raises ConfigError, AddressInUse."""
+    bound = bind(f"{name}.listen", listen)
+    log(Event.SERVER_LISTENING, server=name, listen=url_of(bound))
+    servers.start_soon(serve_when_asked, build, bound, stop, proxies)
+    return url_of(bound)
+
+
+def _serve_receipts(servers: TaskGroup, stop: anyio.Event, config: Config, receipts: Receipts) -> str:
+    """Begin to serve receipts. Raises ConfigError, AddressInUse."""
+    options = config.receipts
+    return _serve(servers, stop, "receipts", options.listen, receipts.app, options.trusted_proxies)
+
+
 @asynccontextmanager
 async def _loops(end: Callable[[], None]) -> AsyncIterator[TaskGroup]:
     """What runs side by side. Where the journal ends it, the log says why: nothing more can be recorded.
@@ -468,20 +469,16 @@ async def _loops(end: Callable[[], None]) -> AsyncIterator[TaskGroup]:
 
 
 @asynccontextmanager
-async def _hangups() -> AsyncIterator[AsyncIterable[object]]:
-    """Provide each SIGHUP, also one from before it is asked for; by default it would end the process."""
+async def _hangups() -> AsyncIterator[AsyncIterable[object] | None]:
+    """Provide each SIGHUP, also one from before it is asked for; by default it would end the process.
+
+    None: only the main thread receives signals.
+    """
     if threading.current_thread() is not threading.main_thread():
-        yield _none()
+        yield None
         return
     with anyio.open_signal_receiver(signal.SIGHUP) as signals:
         yield signals
-
-
-async def _none() -> AsyncIterator[object]:
-    """Never provide any: only the main thread receives signals."""
-    nothing: Sequence[object] = ()
-    for each in nothing:
-        yield each
 
 
 def _remaining(counts: Counts) -> Remaining:

@@ -21,7 +21,6 @@ from deliveryd.directory.file_options import FileOptions
 from deliveryd.errors import AddressInUse, ConfigError, describe
 from deliveryd.journal.base import Orphans
 from deliveryd.journal.sql.own_values import difference
-from deliveryd.model import Clock
 from deliveryd.runtime.threads import Blocking, in_thread
 from deliveryd.telemetry import log_writing
 from deliveryd.telemetry.log_events import Event, log
@@ -145,11 +144,11 @@ class Around(NamedTuple):
 class Reloader:
     """Replaces the configuration of a running worker, one reload after the other."""
 
-    def __init__(self, config: Config, parts: Parts, around: Around, clock: Clock, tasks: TaskGroup) -> None:
+    def __init__(self, config: Config, parts: Parts, around: Around, tasks: TaskGroup) -> None:
         self._config = config
         self._parts = parts
         self._around = around
-        self._clock = clock
+        self._clock = parts.common.clock
         self._turn = anyio.Lock()
         self._handover = Handover(config, parts, tasks)
         self.sweep = self._handover.sweep

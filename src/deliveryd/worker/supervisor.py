@@ -129,7 +129,7 @@ class Supervisor:
         self._on_ready = on_ready
         self._on_ending = on_ending
         self._openers = openers
-        self._examine = examine or self._as_it_is
+        self._examine = examine or (lambda: Examined(self._config, []))
         self._blocking = blocking
         self._stop = anyio.Event()
         self._hung_up = AutoResetEvent()
@@ -172,9 +172,6 @@ class Supervisor:
     def reload(self) -> None:
         """Read the configuration anew and apply it, as SIGHUP does; during a start, after it."""
         self._hung_up.set()
-
-    def _as_it_is(self) -> Examined:
-        return Examined(self._config, [])
 
     async def run(self, *, until_idle: bool = False) -> None:
         """Run until stopped or, with `until_idle`, until nothing is left to do.
@@ -246,7 +243,7 @@ class Supervisor:
             self._examine, self._openers, serve_receipts, adopted, self._stop.is_set,
             self._blocking or in_thread,
         )  # fmt: skip
-        self.reloader = health.reloader = Reloader(self._config, parts, around, parts.common.clock, tasks)
+        self.reloader = health.reloader = Reloader(self._config, parts, around, tasks)
         return self.reloader
 
     def _start_loops(self, parts: Parts, health: WorkerHealth, loops: TaskGroup) -> None:

@@ -385,7 +385,7 @@ def metrics() -> Iterator[str]:
     """Name, type, labels and meaning of each metric."""
     counted = Metrics(["sms"], "1.0")
     sms = {"sms": False}
-    counted.follow(lambda: Levels({}, 0, 0, sms, sms, pauses={"channel": 0}, in_doubt={"sms": 0}))
+    counted.levels = lambda: Levels({}, 0, 0, sms, sms, pauses={"channel": 0}, in_doubt={"sms": 0})
     text, _ = expose(counted, "")
     rows = []
     for family in text_string_to_metric_families(text.decode()):

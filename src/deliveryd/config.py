@@ -48,7 +48,7 @@ from deliveryd.runtime.rights import tampering
 from deliveryd.runtime.secret_file import SecretFile
 from deliveryd.service.auth import AuthOptions
 from deliveryd.service.host_rules import parse_host, parse_network
-from deliveryd.telemetry.layout_choice import Layout
+from deliveryd.telemetry.log_events import Layout
 
 SQLITE = "sqlite:///"
 POSTGRESQL = ("postgresql://", "postgres://")
@@ -68,6 +68,7 @@ _OF_DATABASES = ("password_file", "lease")
 The container image sets that one, whatever the journal is.
 """
 
+_CERTIFICATES = frozenset({"ca_file", "cert_file", "key_file"})
 _HOST_NAME = re.compile(r"[A-Za-z0-9_-]{1,63}(?:\.[A-Za-z0-9_-]{1,63}){0,126}")
 
 
@@ -96,19 +97,9 @@ def _tag(tag: str) -> str:
     return tag
 
 
-def _host(text: str) -> str:
-    parse_host(text)
-    return text
-
-
 def _name(text: str) -> str:
     if not _HOST_NAME.fullmatch(text):
         raise ValueError('expected a name such as "deliveryd.example.com", without scheme and port')
-    return text
-
-
-def _network(text: str) -> str:
-    parse_network(text)
     return text
 
 
@@ -118,6 +109,16 @@ def _proxies(text: str) -> str:
     if network.prefixlen < least:
         raise ValueError(f"must have at least {least} bits: whoever is trusted may name any peer")
     return text
+
+
+def _as_written(parse: Callable[[str], object]) -> AfterValidator:
+    """Check that a text can be parsed, and keep it as it is written."""
+
+    def check(text: str) -> str:
+        parse(text)
+        return text
+
+    return AfterValidator(check)
 
 
 def _journal_url(url: object, info: ValidationInfo) -> str:
@@ -135,10 +136,10 @@ Url = Annotated[str, AfterValidator(_address)]
 PublicUrl = Annotated[str, AfterValidator(_public)]
 Listen = Annotated[str, AfterValidator(_listen)]
 Tag = Annotated[str, AfterValidator(_tag)]
-HostName = Annotated[str, AfterValidator(_host)]
+HostName = Annotated[str, _as_written(parse_host)]
 OwnName = Annotated[str, AfterValidator(_name)]
 ProxyNetwork = Annotated[str, AfterValidator(_proxies)]
-NetworkText = Annotated[str, AfterValidator(_network)]
+NetworkText = Annotated[str, _as_written(parse_network)]
 JournalUrl = Annotated[str, BeforeValidator(_journal_url)]
 
 
@@ -463,7 +464,12 @@ def _believed(config: Config | None) -> Iterator[Opened]:
     if config is None:
         return
     tables = [provider.options for provider in config.channels.providers.values()]
-    paths = [path for table in (config, config.customers.options, *tables) for path in _certificates(table)]
+    paths = [
+        value
+        for table in (config, config.customers.options, *tables)
+        for key, value in leaves(table)
+        if key.rpartition(".")[2] in _CERTIFICATES and isinstance(value, Path)
+    ]  # what a plug-in calls so may be anything else
     if config.customers.source == "sql":
         from deliveryd.directory.sql_options import SqlOptions, sqlite_file  # noqa: PLC0415  # an extra
 
@@ -473,20 +479,30 @@ def _believed(config: Config | None) -> Iterator[Opened]:
     yield from (Opened(path, path.stat()) for path in paths if path.exists())
 
 
-def _certificates(table: BaseModel) -> Iterator[Path]:
-    """Yield the files of certificates and keys that a table and those in it name."""
-    for name in type(table).model_fields:
-        value = getattr(table, name)
-        if isinstance(value, BaseModel):
-            yield from _certificates(value)
-        elif name in {"ca_file", "cert_file", "key_file"} and isinstance(value, Path):
-            yield value  # what a plug-in calls so may be anything
+def leaves(value: object, key: str = "") -> Iterator[tuple[str, object]]:
+    """Yield the single values below a table, each with its key: also those of lists and mappings in it.
+
+    Of a whole configuration all but the channels and the customers, whose tables are models of their own.
+    """
+    match value:
+        case BaseModel():
+            for name, field in type(value).model_fields.items():
+                if not field.exclude:
+                    yield from leaves(getattr(value, name), f"{key}.{name}".lstrip("."))
+        case dict():
+            for each in value.values():
+                yield from leaves(each, key)
+        case list() | tuple() | set() | frozenset():
+            for each in value:
+                yield from leaves(each, key)
+        case _:
+            yield key, value
 
 
 def _check(file: ConfigFile, config: Config) -> None:
     """Check the files that a configuration names, and its tables against each other."""
-    for key, secret in _secrets(config):
-        if (problem := secret.problem()) is not None:
+    for key, secret in leaves(config):
+        if isinstance(secret, SecretFile) and (problem := secret.problem()) is not None:
             file.complain(key, problem)
     if (problem := _unusable_token(config)) is not None and not file.complained_of("admin.token_file"):
         file.complain("admin.token_file", problem)
@@ -666,13 +682,3 @@ def page_token(file: SecretFile) -> str:
 def _taken_apart(problem: str) -> tuple[str, str]:
     key, _, text = problem.partition(": ")
     return key, text
-
-
-def _secrets(value: object, key: str = "") -> Iterator[tuple[str, SecretFile]]:
-    """Yield the secret files below a model, with their keys; channels and customers check their own."""
-    if isinstance(value, SecretFile):
-        yield key, value
-    elif isinstance(value, BaseModel):
-        for name, field in type(value).model_fields.items():
-            if not field.exclude:
-                yield from _secrets(getattr(value, name), f"{key}.{name}".lstrip("."))

@@ -1,4 +1,4 @@
-"""The tree of all errors that deliveryd raises on purpose.
+"""The tree of all errors that deliveryd raises on purpose, and how the log names any error.
 
     DeliverydError
     ├── ConfigError               the configuration can't be used: exit status 78
@@ -33,7 +33,8 @@ Errors of libraries are translated into these where the library is called.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import errno
+from collections.abc import Iterator, Mapping
 
 
 class DeliverydError(Exception):
@@ -196,3 +197,34 @@ class IllegalTransition(DeliverydError):
 
 class OutOfOrder(DeliverydError):
     """An event would be settled before an earlier one."""
+
+
+LONGEST_CHAIN = 8
+"""Causes of an exception that are named."""
+
+
+def describe(error: BaseException) -> str:
+    """Name an exception and its causes, without the messages of other libraries."""
+    return " <- ".join(error_name(link) for link in error_causes(error))
+
+
+def error_name(error: BaseException) -> str:
+    """Name one exception; errors of our own with their message."""
+    kind = type(error).__name__
+    if isinstance(error, DeliverydError):
+        return f"{kind}: {error}" if str(error) else kind
+    if isinstance(error, OSError) and error.errno is not None:
+        return f"{kind} {errno.errorcode.get(error.errno, '')}".rstrip()
+    if (name := getattr(error, "sqlite_errorname", None)) is not None:
+        return f"{kind} {name}"
+    return kind
+
+
+def error_causes(error: BaseException) -> Iterator[BaseException]:
+    """Yield an exception and what caused it, the last cause last."""
+    link: BaseException | None = error
+    for _ in range(LONGEST_CHAIN):
+        if link is None:
+            return
+        yield link
+        link = link.__cause__ or (None if link.__suppress_context__ else link.__context__)

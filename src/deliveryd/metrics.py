@@ -10,7 +10,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple, get_args
+from typing import Any, Generic, Literal, NamedTuple, TypeVar, get_args
 
 from deliveryd.channels.base import (
     Accepted,
@@ -34,10 +34,12 @@ BatchSize = Literal["full", "short", "empty"]
 """Whether the queue had as many messages as were asked for, fewer, or none."""
 
 CacheLayer = Literal["memory", "disk", "old"]
+SpanFate = Literal["accepted", "lost"]
 CustomerAnswer = Literal["found", "unknown", "unavailable"]
 ReceiptResult = Literal["accepted", "repeated", "unmatched", "not_ours", "forged", "malformed", "turned_away"]
 
 Labels = tuple[str, ...]
+LabelWord = TypeVar("LabelWord", bound=str)
 
 _STOPS = {True: "stopped", False: "resumed"}
 VERDICT_WORDS: dict[type[Verdict], str] = {
@@ -50,9 +52,6 @@ VERDICT_WORDS: dict[type[Verdict], str] = {
     Expired: "expired",
     Unsent: "unsent",
 }
-
-_ALONE = ()
-"""The labels of a family without labels."""
 
 NONE = "none"
 """The channel and the provider of what is bound to none, or to one that isn't configured any more."""
@@ -67,31 +66,62 @@ DELAYS = (
 _ATTEMPTS = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10)
 _COMMITS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10)
 
+AT_PROVIDER = ("channel", "provider")
+"""The labels of what is counted by provider."""
+
+
+def _level(name: str, meaning: str, *labels: str, default: Any = 0) -> Any:
+    """A field of `Levels`: the gauge `deliveryd_NAME`, or with `_total` a counter, and what it means."""
+    told = {"name": f"deliveryd_{name}", "meaning": meaning, "labels": labels}
+    if labels:
+        return field(default_factory=dict, metadata=told)
+    return field(default=default, metadata=told)
+
 
 @dataclass(frozen=True, slots=True)
 class Levels:
-    """Current values: messages per state, events not yet accepted, bytes of the journal's files (None: it has
-    none), whether each provider's breaker is open, and whether receipt deadlines of a provider stand still;
-    the pauses by kind, and messages that are paused; whether messages are taken, messages in doubt by
-    provider, the ages of what waits longest (seconds), the in-flight slots that are held, of how many, the
-    lines that the log lacks since the start, and messages with an event that the service fails at.
+    """Current values, each with the gauge that shows it; a mapping is by the values of the gauge's labels.
+
+    Providers stand for their channel and themselves. A value of None is shown by no gauge.
     """
 
-    messages: Mapping[State, int]
-    outbox: int
-    journal_size: int | None
-    providers_open: Mapping[str, bool]
-    providers_silent: Mapping[str, bool]
-    pauses: Mapping[str, int] = field(default_factory=dict)
-    paused: int = 0
-    ready: bool = False
-    in_doubt: Mapping[str, int] = field(default_factory=dict)
-    oldest_message: float = 0.0
-    oldest_event: float = 0.0
-    in_flight: int = 0
-    in_flight_limit: int = 0
-    log_dropped: int = 0
-    events_failing: int = 0
+    messages: Mapping[State, int] = _level("messages_in_state", "Messages in the journal by state.", "state")
+    outbox: int = _level("outbox_events", "Status events not yet accepted by the service.")
+    journal_size: int | None = _level("journal_size_bytes", "Size of the journal's files.")
+    providers_open: Mapping[str, bool] = _level(
+        "channel_open",
+        "1 while an enabled provider keeps failing and only probes are sent.",
+        *AT_PROVIDER,
+    )
+    providers_silent: Mapping[str, bool] = _level(
+        "receipts_silent",
+        "1 while a provider reports nothing and its receipt deadlines stand still.",
+        *AT_PROVIDER,
+    )
+    pauses: Mapping[str, int] = _level("paused", "Pauses in force, by what is paused.", "kind")
+    paused: int = _level("paused_messages", "Messages that wait for the end of a pause.")
+    ready: bool = _level("ready", "1 while messages are being taken.", default=False)
+    in_doubt: Mapping[str, int] = _level(
+        "messages_in_doubt", "Messages held in doubt, by provider.", *AT_PROVIDER
+    )
+    oldest_message: float = _level(
+        "oldest_waiting_message_age_seconds",
+        "Seconds since the take of the oldest message that waits or is under way; 0: there is none.",
+    )
+    oldest_event: float = _level(
+        "oldest_waiting_event_age_seconds",
+        "Age of the oldest status event not yet accepted by the service; 0: there is none.",
+    )
+    in_flight: int = _level("in_flight_slots", "In-flight slots that messages hold.")
+    in_flight_limit: int = _level(
+        "in_flight_slots_limit", "In-flight slots that there are (queue.max_in_flight)."
+    )
+    log_dropped: int = _level(
+        "log_lines_dropped_total", "Lines that the log lacks, since its reader took none."
+    )
+    events_failing: int = _level(
+        "events_failing", "Messages with a status event that the service fails at, while it accepts others."
+    )
 
 
 class Totals(NamedTuple):
@@ -136,269 +166,216 @@ class Durations:
         self.total += sum(durations)
 
 
-@dataclass(frozen=True, slots=True)
-class MetricCounts:
-    """A family of counters: name, meaning, label names, and the series by label values."""
+class MetricCounts(Generic[LabelWord]):
+    """A family of counters: name, meaning, label names, and the series by label values.
 
-    name: str
-    meaning: str
-    labels: Labels
-    series: Mapping[Labels, int]
+    `ends` are the values of what stands behind the labels of a place, for each place.
+    """
+
+    def __init__(self, name: str, meaning: str, labels: Labels, ends: Sequence[Labels]) -> None:
+        self.name = name
+        self.meaning = meaning
+        self.labels = labels
+        self.series: Counter[Labels] = Counter()
+        self._ends = ends
+
+    def begin(self, *place: str) -> None:
+        """Begin the series of a place at 0."""
+        for end in self._ends:
+            self.series.setdefault((*place, *end), 0)
+
+    def add(self, *words: LabelWord, count: int = 1) -> None:
+        """Count something; `words` are the values of the labels."""
+        self.series[words] += count
+
+    def add_at(self, provider: str, *, count: int = 1) -> None:
+        """Count something of a provider."""
+        self.series[channel_of(provider), provider] += count
 
 
-@dataclass(frozen=True, slots=True)
 class Lengths:
-    """A family of histograms."""
+    """A family of histograms: name, meaning, label names, and the series by label values."""
 
-    name: str
-    meaning: str
-    labels: Labels
-    series: Mapping[Labels, Durations]
+    def __init__(self, name: str, meaning: str, labels: Labels, bounds: Sequence[float]) -> None:
+        self.name = name
+        self.meaning = meaning
+        self.labels = labels
+        self.series: dict[Labels, Durations] = {}
+        self._bounds = bounds
+
+    def begin(self, *place: str) -> None:
+        """Begin the series of a place."""
+        self.series.setdefault(place, Durations(self._bounds))
+
+
+Family = TypeVar("Family", MetricCounts[Any], Lengths)
 
 
 class Metrics:
-    """All metrics. Each method is cheap enough to be called once per message."""
+    """All metrics: the table of families, and what counts in several of them at once.
+
+    What is counted in one family is counted there: `metrics.lost.add()`. All of it is cheap enough to be
+    called once per message.
+    """
 
     def __init__(self, providers: Iterable[str], version: str) -> None:
         self.version = version
-        self.families: list[MetricCounts | Lengths] = []
+        self.families: list[MetricCounts[Any] | Lengths] = []
         self.levels: Callable[[], Levels] | None = None
-        plain, by = self._counted, self._counted_by
+        """What returns the levels that are shown as gauges: called on each scrape, it must not block."""
 
-        self._taken = plain("messages_taken", "Messages taken from the queue for the first time.")
-        self._repeated = plain("messages_repeated", "Messages that the queue delivered again.")
-        self._malformed = plain("messages_malformed", "Malformed elements of the queue.")
-        self._lost = plain("queue_batches_lost", "Batches that may be lost, partly or entirely.")
-        self._takes = by(
+        self._channels: dict[str, str] = {}
+        counts, timed = self._counts, self._timed
+
+        self._taken = counts("messages_taken", "Messages taken from the queue for the first time.")
+        self._repeated = counts("messages_repeated", "Messages that the queue delivered again.")
+        self._malformed = counts("messages_malformed", "Malformed elements of the queue.")
+        self.lost = counts("queue_batches_lost", "Batches that may be lost, partly or entirely.")
+        self._takes: MetricCounts[BatchSize] = counts(
             "queue_takes",
             "Answers of the queue: as many messages as were asked for, fewer, or none.",
             batch=get_args(BatchSize),
         )
-        self._take_failures = by(
+        self.take_failures: MetricCounts[FailureKind] = counts(
             "queue_take_failures",
             "Requests to the queue without a usable answer.",
             reason=get_args(FailureKind),
         )
-        self._ended = self._tally(
+        self._ended = counts(
             "messages_ended",
             "Messages that reached an end state.",
-            ("channel", "provider", "state"),
-            (),
+            *AT_PROVIDER,
+            state=map(_word, sorted(ENDED)),
         )
-        self._delay: dict[str, Durations] = {}
-        self._delay_series = self._timed_at("delivery_delay", "From take to acceptance by a channel.")
+        self._delays = timed("delivery_delay", "From take to acceptance by a channel.", DELAYS, *AT_PROVIDER)
 
-        self._posts = plain("event_posts", "Posts of status events, whatever the service answered.")
-        self._events_posted = plain("events_posted", "Status events in these posts.")
-        self._events_accepted = plain("events_accepted", "Status events accepted by the service.")
-        self._events_refused = plain("events_refused", "Status events refused for good and set aside.")
-        self._post_failures = by(
+        self._posts = counts("event_posts", "Posts of status events, whatever the service answered.")
+        self._events_posted = counts("events_posted", "Status events in these posts.")
+        self.events_accepted = counts("events_accepted", "Status events accepted by the service.")
+        self.events_refused = counts("events_refused", "Status events refused for good and set aside.")
+        self.post_failures: MetricCounts[FailureKind] = counts(
             "events_post_failures", "Failed posts of status events.", reason=get_args(FailureKind)
         )
 
-        self._settings = by("settings_requests", "Requests for settings.", result=get_args(SettingsAnswer))
-        self._settings_hits = by(
+        self.settings_requests: MetricCounts[SettingsAnswer] = counts(
+            "settings_requests", "Requests for settings.", result=get_args(SettingsAnswer)
+        )
+        self.settings_hits: MetricCounts[CacheLayer] = counts(
             "settings_cache_hits", "Settings found in a cache.", cache=get_args(CacheLayer)
         )
-        self._customers = by("customer_lookups", "Lookups in the directory.", result=get_args(CustomerAnswer))
-        self._receipts = self._tally(
-            "receipts",
-            "Receipts from providers.",
-            ("channel", "provider", "result"),
-            (),
+        self.customers: MetricCounts[CustomerAnswer] = counts(
+            "customer_lookups", "Lookups in the directory.", result=get_args(CustomerAnswer)
         )
-        self._spans = by("otlp_spans", "Spans for the OTLP collector.", result=("accepted", "lost"))
-        self._export_failures = plain("otlp_export_failures", "Failed posts to the OTLP collector.")
-        self._commits = self._timed("journal_commit", "Time for one durable commit.", _COMMITS)
-        self._attempts = self._tally(
-            "attempts", "Attempts by verdict.", ("channel", "provider", "verdict"), ()
+        self._receipts = counts(
+            "receipts", "Receipts from providers.", *AT_PROVIDER, result=get_args(ReceiptResult)
         )
-        self._unconfirmed, self._overdue = (
-            self._tally(name, meaning, ("channel", "provider"), ())
-            for name, meaning in (
-                ("receipts_unconfirmed", "Messages that weren't confirmed by their receipt deadline."),
-                ("receipts_overdue", "Messages that weren't confirmed for receipt_overdue."),
-            )
+        self.spans: MetricCounts[SpanFate] = counts(
+            "otlp_spans", "Spans for the OTLP collector.", result=get_args(SpanFate)
         )
-        self._without_id = self._tally(
-            "accepted_without_id",
-            "Messages accepted without the ID that provider_id names.",
-            ("channel", "provider"),
-            (),
+        self.export_failures = counts("otlp_export_failures", "Failed posts to the OTLP collector.")
+        self.commits = timed("journal_commit", "Time for one durable commit.", _COMMITS).series[()]
+        self._attempts = counts(
+            "attempts", "Attempts by verdict.", *AT_PROVIDER, verdict=VERDICT_WORDS.values()
         )
-        self._dropped = self._counted(
+        self.unconfirmed = counts(
+            "receipts_unconfirmed", "Messages that weren't confirmed by their receipt deadline.", *AT_PROVIDER
+        )
+        self.overdue = counts(
+            "receipts_overdue", "Messages that weren't confirmed for receipt_overdue.", *AT_PROVIDER
+        )
+        self.without_id = counts(
+            "accepted_without_id", "Messages accepted without the ID that provider_id names.", *AT_PROVIDER
+        )
+        self.deadlines_dropped = counts(
             "receipt_deadlines_dropped",
             "Receipt deadlines dropped because their provider was removed from the configuration.",
         )
-        self._channels: dict[str, str] = {}
-        self._stops = self._tally(
+        self._stops = counts(
             "recipients_stopped",
             "Recipients who stopped a channel, and those who may be sent to again.",
-            ("channel", "change"),
-            [],
+            "channel",
+            change=_STOPS.values(),
         )
-        self._attempt_seconds: dict[str, Durations] = {}
-        self._attempt_series = self._timed_at("attempt_duration", "Time for one attempt.")
-        self._add_place(NONE, NONE)
+        self._attempt_times = timed("attempt_duration", "Time for one attempt.", _ATTEMPTS, *AT_PROVIDER)
+        for family in (self._ended, self._receipts):
+            family.begin(NONE, NONE)
         for provider in providers:
             self.add_provider(provider)
 
     def add_provider(self, provider: str) -> None:
         """Begin the series of a provider; those of a removed one stay, and go on if it is added again."""
-        if provider in self._channels:
-            return
         channel = self._channels[provider] = channel_of(provider)
-        for word in _STOPS.values():
-            self._stops.setdefault((channel, word), 0)
-        for word in VERDICT_WORDS.values():
-            self._attempts[channel, provider, word] = 0
-        self._add_place(channel, provider)
-        self._without_id[channel, provider] = 0
-        self._unconfirmed[channel, provider] = self._overdue[channel, provider] = 0
-        durations = self._attempt_seconds[provider] = Durations(_ATTEMPTS)
-        self._attempt_series[channel, provider] = durations
-        delays = self._delay[provider] = Durations(DELAYS)
-        self._delay_series[channel, provider] = delays
-
-    def _add_place(self, channel: str, provider: str) -> None:
-        """Begin the series that are also counted where no provider is known."""
-        for end in sorted(ENDED):
-            self._ended[channel, provider, _word(end)] = 0
-        for result in get_args(ReceiptResult):
-            self._receipts[channel, provider, result] = 0
+        self._stops.begin(channel)
+        for family in self.families:
+            if family.labels[:2] == AT_PROVIDER:
+                family.begin(channel, provider)
 
     def taken(self, fresh: int, repeated: int, malformed: int) -> None:
         """Count a batch recorded in the journal."""
-        self._taken[_ALONE] += fresh
-        self._repeated[_ALONE] += repeated
-        self._malformed[_ALONE] += malformed
+        self._taken.add(count=fresh)
+        self._repeated.add(count=repeated)
+        self._malformed.add(count=malformed)
 
     def answered(self, asked: int, size: int) -> None:
         """Count an answer of the queue that came whole."""
-        self._takes["full" if size >= asked else "short" if size else "empty",] += 1
-
-    def take_failed(self, reason: FailureKind) -> None:
-        """Count a request to the queue without a usable answer."""
-        self._take_failures[reason,] += 1
-
-    def batch_lost(self) -> None:
-        """Count a batch that was not received completely."""
-        self._lost[_ALONE] += 1
+        self._takes.add("full" if size >= asked else "short" if size else "empty")
 
     def ended(self, state: State, provider: str | None, count: int = 1) -> None:
         """Count messages that reached an end state, at a provider or at none."""
-        channel, provider = self._place_of(provider)
-        self._ended[channel, provider, _word(state)] += count
+        self._ended.add(*self._place_of(provider), _word(state), count=count)
 
     def attempted(self, provider: str, verdict: Verdict, seconds: float) -> None:
         """Count an attempt with its verdict and its duration."""
-        self._attempts[self._channels[provider], provider, VERDICT_WORDS[type(verdict)]] += 1
-        self._attempt_seconds[provider].observe(seconds)
-
-    def accepted_without_id(self, provider: str) -> None:
-        """Count a message that a provider accepted without the ID that is configured."""
-        self._without_id[self._channels[provider], provider] += 1
+        channel = self._channels[provider]
+        self._attempts.add(channel, provider, VERDICT_WORDS[type(verdict)])
+        self._attempt_times.series[channel, provider].observe(seconds)
 
     def stop_changed(self, channel: str, stopped: bool) -> None:
         """Count a recipient who stopped a channel, or who may be sent to again."""
-        if (channel, _STOPS[stopped]) in self._stops:  # the channel may have been removed
-            self._stops[channel, _STOPS[stopped]] += 1
+        if (channel, _STOPS[stopped]) in self._stops.series:  # the channel may have been removed
+            self._stops.add(channel, _STOPS[stopped])
 
     def accepted_after(self, provider: str, delays: Sequence[float]) -> None:
         """Record the seconds from messages' takes to their acceptance by a provider."""
-        self._delay[provider].observe_all(delays)
+        self._delays.series[self._channels[provider], provider].observe_all(delays)
 
-    def events_posted(self, count: int) -> None:
+    def posted(self, count: int) -> None:
         """Count a post of so many status events."""
-        self._posts[_ALONE] += 1
-        self._events_posted[_ALONE] += count
-
-    def events_accepted(self, count: int) -> None:
-        """Count status events accepted by the service."""
-        self._events_accepted[_ALONE] += count
-
-    def events_refused(self, count: int) -> None:
-        """Count status events refused for good by the service."""
-        self._events_refused[_ALONE] += count
-
-    def post_failed(self, reason: FailureKind) -> None:
-        """Count a failed post of status events."""
-        self._post_failures[reason,] += 1
-
-    def settings_requested(self, result: SettingsAnswer) -> None:
-        """Count a request for settings."""
-        self._settings[result,] += 1
-
-    def settings_cached(self, cache: CacheLayer) -> None:
-        """Count settings found in a cache."""
-        self._settings_hits[cache,] += 1
-
-    def customers_looked_up(self, found: int, asked: int) -> None:
-        """Count customers looked up in the directory, and those found."""
-        self._customers["found",] += found
-        self._customers["unknown",] += asked - found
-
-    def customers_unavailable(self, asked: int) -> None:
-        """Count customers for whom the directory gave no answer."""
-        self._customers["unavailable",] += asked
+        self._posts.add()
+        self._events_posted.add(count=count)
 
     def receipt(self, result: ReceiptResult, provider: str | None, times: int = 1) -> None:
         """Count receipts from a provider, or requests that name none."""
-        channel, provider = self._place_of(provider)
-        self._receipts[channel, provider, result] += times
-
-    def unconfirmed(self, provider: str, count: int) -> None:
-        """Count messages whose receipt deadline passed."""
-        self._unconfirmed[channel_of(provider), provider] += count
-
-    def deadlines_dropped(self, count: int) -> None:
-        """Count messages whose receipt deadline was dropped."""
-        self._dropped[_ALONE] += count
-
-    def overdue(self, provider: str, count: int) -> None:
-        """Count messages that were sent long ago and never confirmed."""
-        self._overdue[channel_of(provider), provider] += count
-
-    def spans_exported(self, accepted: int, lost: int) -> None:
-        """Count spans that the OTLP collector accepted, and spans that it will never have."""
-        self._spans["accepted",] += accepted
-        self._spans["lost",] += lost
-
-    def export_failed(self) -> None:
-        """Count a failed post to the OTLP collector."""
-        self._export_failures[_ALONE] += 1
-
-    def committed(self, seconds: float) -> None:
-        """Record the duration of a durable commit."""
-        self._commits.observe(seconds)
+        self._receipts.add(*self._place_of(provider), result, count=times)
 
     def totals(self) -> Totals:
         """Return how many messages were taken and ended since the start."""
         ends = Counter[str]()
-        for (_channel, _provider, word), count in self._ended.items():
+        for (_channel, _provider, word), count in self._ended.series.items():
             ends[word] += count
         sent, delivered, failed = (ends[_word(end)] for end in (State.SENT, State.DELIVERED, State.FAILED))
-        return Totals(self._taken[_ALONE], sent, delivered, failed)
+        return Totals(self._taken.series[()], sent, delivered, failed)
 
     def provider_totals(self, provider: str) -> ProviderTotals:
         """Return what is counted of one provider since the start."""
         place = (self._channels[provider], provider)
-        accepted, *failed = (self._attempts[*place, word] for word in VERDICT_WORDS.values())
+        accepted, *failed = (self._attempts.series[*place, word] for word in VERDICT_WORDS.values())
         return ProviderTotals(
             accepted,
             sum(failed),
-            self._ended[*place, _word(State.DELIVERED)],
-            self._unconfirmed[place],
-            self._overdue[place],
+            self._ended.series[*place, _word(State.DELIVERED)],
+            self.unconfirmed.series[place],
+            self.overdue.series[place],
         )
 
     def attempts(self) -> dict[str, int]:
         """Return how many attempts were made since the start, by provider."""
-        return {provider: sum(each.counts) for provider, each in self._attempt_seconds.items()}
+        times = self._attempt_times.series
+        return {provider: sum(each.counts) for (_channel, provider), each in times.items()}
 
     def delays(self) -> tuple[int, ...]:
         """Return the messages accepted since the start by their delay, up to each of `DELAYS` and beyond."""
-        return tuple(map(sum, zip(*(each.counts for each in self._delay.values()), strict=True)))
+        return tuple(map(sum, zip(*(each.counts for each in self._delays.series.values()), strict=True)))
 
     def _place_of(self, provider: str | None) -> tuple[str, str]:
         """Return the labels of a provider."""
@@ -406,35 +383,21 @@ class Metrics:
             return NONE, NONE
         return channel, provider
 
-    def follow(self, levels: Callable[[], Levels]) -> None:
-        """Export these levels as gauges. `levels` is called on each scrape and must not block."""
-        self.levels = levels
+    def _counts(self, name: str, meaning: str, *place: str, **label: Iterable[str]) -> MetricCounts[Any]:
+        """Add a family of counters: by place, if there is one, and by the values of a label."""
+        ends: list[Labels] = [(word,) for words in label.values() for word in words] or [()]
+        family = MetricCounts[Any](f"deliveryd_{name}", meaning, (*place, *label), ends)
+        return self._added(family, place)
 
-    def _counted(self, name: str, meaning: str) -> Counter[Labels]:
-        """Add a counter without labels."""
-        return self._tally(name, meaning, (), [_ALONE])
+    def _timed(self, name: str, meaning: str, bounds: Sequence[float], *place: str) -> Lengths:
+        """Add a family of histograms of durations."""
+        return self._added(Lengths(f"deliveryd_{name}_seconds", meaning, place, bounds), place)
 
-    def _counted_by(self, name: str, meaning: str, **label: Iterable[str]) -> Counter[Labels]:
-        """Add a counter with one label and all of its values."""
-        [(label_name, words)] = label.items()
-        return self._tally(name, meaning, (label_name,), [(word,) for word in words])
-
-    def _tally(self, name: str, meaning: str, labels: Labels, series: Iterable[Labels]) -> Counter[Labels]:
-        counts = Counter(dict.fromkeys(series, 0))
-        self.families.append(MetricCounts(f"deliveryd_{name}", meaning, labels, counts))
-        return counts
-
-    def _timed(self, name: str, meaning: str, bounds: Sequence[float]) -> Durations:
-        """Add a histogram of durations."""
-        durations = Durations(bounds)
-        self.families.append(Lengths(f"deliveryd_{name}_seconds", meaning, (), {_ALONE: durations}))
-        return durations
-
-    def _timed_at(self, name: str, meaning: str) -> dict[Labels, Durations]:
-        """Add a family of histograms of durations, to have one for each provider."""
-        series: dict[Labels, Durations] = {}
-        self.families.append(Lengths(f"deliveryd_{name}_seconds", meaning, ("channel", "provider"), series))
-        return series
+    def _added(self, family: Family, place: Labels) -> Family:
+        self.families.append(family)
+        if not place:
+            family.begin()
+        return family
 
 
 def _word(state: State) -> str:

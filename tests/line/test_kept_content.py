@@ -27,7 +27,7 @@ from deliveryd.journal.orders import Action, Decided, ItemKind, Order
 from deliveryd.journal.sql.audit import CHECKS
 from deliveryd.journal.sqlite.journal import open_journal_file
 from deliveryd.model import Customer
-from deliveryd.runtime.renewal import RenewedValue
+from deliveryd.runtime.secret_file import RenewedValue
 from deliveryd.runtime.threads import inline
 from deliveryd.states import State
 from deliveryd.worker.outside import Openers

@@ -23,9 +23,9 @@ from deliveryd.channels.base import Channel
 from deliveryd.channels.http.options import HttpChannelOptions
 from deliveryd.channels.registry import find_adapter, open_adapter
 from deliveryd.errors import OutOfFiles
-from deliveryd.runtime.file_limit import OpenFiles
 from deliveryd.runtime.threads import Aside, in_thread
 from deliveryd.sandbox.faults import CutInHalf, Delay, FaultAnswer, Hang, HangUp
+from deliveryd.worker.open_files import OpenFiles
 from support.messages import message, sms_settings
 from support.patience import PATIENCE
 from support.world import World, open_world

@@ -18,7 +18,7 @@ from deliveryd.control.protocol import MOST_KEYS, as_control_reply, socket_of
 from deliveryd.journal.orders import Action, ItemKind, Order
 from deliveryd.model import SECOND, parse_instant
 from deliveryd.sandbox.faults import ApplyThenHangUp
-from deliveryd.worker.picture import MOST_PAUSED
+from deliveryd.worker.health import MOST_PAUSED
 from support.messages import message, sms_settings
 from support.patience import PATIENCE
 from support.terminal import Answered, command

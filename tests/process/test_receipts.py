@@ -20,7 +20,7 @@ from deliveryd.channels.signature_options import HmacSignature
 from deliveryd.receipts.request import ReceiptRequest
 from deliveryd.receipts.signatures.base import Forged
 from deliveryd.receipts.verification import open_verifier
-from deliveryd.runtime import renewal
+from deliveryd.runtime import secret_file
 from deliveryd.sandbox.faults import ApplyThenDelay
 from support.messages import message, sms_settings
 from support.patience import PATIENCE
@@ -219,7 +219,7 @@ def test_while_a_secret_rotates_both_are_valid(tmp_path: Path, monkeypatch: pyte
 
     The list is part of the configuration; what stands in its files is read again without a restart.
     """
-    monkeypatch.setattr(renewal, "LOOK_EVERY", 0)
+    monkeypatch.setattr(secret_file, "LOOK_EVERY", 0)
     for name in ("old", "new"):
         tmp_path.joinpath(name).touch(mode=0o600)
         tmp_path.joinpath(name).write_text(f"{name}-secret")

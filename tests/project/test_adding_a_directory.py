@@ -14,7 +14,7 @@ from deliveryd.directory.base import find
 from deliveryd.errors import DirectoryUnavailable
 from deliveryd.model import Customer
 from deliveryd.testing.gateway import Reply, open_gateway
-from deliveryd.worker.customers import open_directory
+from deliveryd.worker.outside import open_directory
 from support.directories import importable
 from support.documents import blocks_of, page
 

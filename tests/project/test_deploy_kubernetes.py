@@ -136,7 +136,7 @@ def test_the_autoscaler_asks_for_metrics_that_there_are() -> None:
     manifests = built(KUBERNETES / "autoscale")
     assert "replicas" not in only(manifests, "Deployment")["spec"]
     metrics = Metrics(["sms"], "0.1.0")
-    metrics.follow(lambda: Levels({}, 0, 0, {}, {}))
+    metrics.levels = lambda: Levels({}, 0, 0, {}, {})
     exposed = expose(metrics, "")[0].decode()
     for trigger in only(manifests, "ScaledObject")["spec"]["triggers"]:
         named = re.findall(r"\bdeliveryd_\w+", trigger["metadata"]["query"])

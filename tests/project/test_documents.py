@@ -32,9 +32,9 @@ from deliveryd.service.batch import LARGEST_BATCH, LARGEST_ELEMENT
 from deliveryd.telemetry.log_events import Event
 from deliveryd.testing.gateway import Gateway, Reply, open_gateway
 from deliveryd.testing.samples import dispatch
-from deliveryd.worker.changes import Change, needs_restart
 from deliveryd.worker.health import MISPLACED
 from deliveryd.worker.health import __file__ as vitals_file
+from deliveryd.worker.reload import Change, needs_restart
 from support.messages import message, sms_settings
 from support.places import ROOT
 from support.verdicts import nameless

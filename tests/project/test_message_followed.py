@@ -21,7 +21,7 @@ ROOMS = ("delivery", "transitions.py", "journal/journal.py", "journal/sql/operat
 """Where a message passes; what only counts, waits, signals or looks there is left out of the list."""
 
 ASIDE = {
-    "AdapterUse", "Backlog", "DispatchQueue", "Failures", "InFlightLimit", "AttemptParts", "OutboxSignals",
+    "Backlog", "DispatchQueue", "Failures", "InFlightLimit", "AttemptParts", "OutboxSignals",
     "Memory", "ReadyMessages", "Refusals", "StepWatch",
 }  # fmt: skip
 LOOKS = {

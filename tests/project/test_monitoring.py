@@ -94,11 +94,9 @@ def filled(query: str) -> str:
 def test_the_rules_and_the_dashboard_name_metrics_that_there_are() -> None:
     """A metric that is renamed takes them along."""
     metrics = Metrics(["sms"], "0.1.0")
-    metrics.follow(
-        lambda: Levels(
-            {}, outbox=0, journal_size=0, providers_open={"sms": False},
-            providers_silent={"sms": False}, pauses={"channel": 0}, in_doubt={"sms": 0},
-        )
+    metrics.levels = lambda: Levels(
+        {}, outbox=0, journal_size=0, providers_open={"sms": False},
+        providers_silent={"sms": False}, pauses={"channel": 0}, in_doubt={"sms": 0},
     )  # fmt: skip
     there = {
         sample.name for family in parse_text(expose(metrics, "")[0].decode()) for sample in family.samples

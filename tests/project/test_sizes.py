@@ -11,7 +11,6 @@ SOURCE = ROOT / "src" / "deliveryd"
 LONGEST_FUNCTION, LONGEST_FILE = 60, 500
 
 LONGER = {
-    "admin/exposition.py:_gauges",
     "commands/lint/lint.py:lint",
     "commands/sandbox/sandbox.py:sandbox",
     "config.py",

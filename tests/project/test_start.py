@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from deliveryd.commands.app import COMMANDS
-from deliveryd.telemetry.layouts import absent
+from deliveryd.telemetry.log_writing import absent
 
 pytestmark = pytest.mark.slow
 

@@ -42,7 +42,6 @@ def made_ready(plan: Plan, keep: KeepsJournals) -> Iterator[tuple[Path, KeptJour
         patch.object(supervisor, "SAMPLE_INTERVAL", SAMPLE_INTERVAL),
         patch.object(settings, "MOST_FETCHES", FEW_FETCHES),
         patch.object(wiring, "Metrics", lambda *_: _metrics()),
-        patch.object(Metrics, "follow", lambda *_: None),
     ):
         (folder / CACHE).mkdir(mode=0o700)
         (folder / CACHE / CACHE_FILE).write_bytes(_empty_cache())

@@ -27,7 +27,7 @@ from deliveryd.http.client import HttpClient
 from deliveryd.http.tls import TlsFiles
 from deliveryd.journal.base import Account
 from deliveryd.journal.orders import Action
-from deliveryd.runtime.renewal import RenewedValue
+from deliveryd.runtime.secret_file import RenewedValue
 from deliveryd.service.client import ServiceClient
 from deliveryd.worker.health import WorkerHealth
 from deliveryd.worker.outside import Openers

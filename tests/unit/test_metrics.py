@@ -46,27 +46,27 @@ def test_every_series_is_there_from_the_start_at_zero() -> None:
 
 
 def test_what_happens_is_counted() -> None:
-    """Every method moves the number that its name promises."""
+    """Whatever counts moves the number that its name promises."""
     counted = metrics()
     counted.taken(fresh=5, repeated=2, malformed=1)
     for size in (100, 60, 0, 0):
         counted.answered(asked=100, size=size)
-    counted.take_failed("unreadable")
+    counted.take_failures.add("unreadable")
     counted.ended(State.SENT, "sms", 4)
     counted.ended(State.FAILED, None)
     others = (TryAgain("later"), InDoubt("gone"), Misconfigured("401"))
     for verdict in (Accepted("p-1"), Refused("no"), Stopped("blocked"), *others):
         counted.attempted("sms", verdict, 0.5)
     counted.accepted_after("sms", [90])
-    counted.events_posted(12)
-    counted.events_accepted(10)
-    counted.events_refused(1)
-    counted.post_failed("unavailable")
-    counted.settings_requested("found")
-    counted.settings_cached("memory")
-    counted.customers_looked_up(0, 1)
+    counted.posted(12)
+    counted.events_accepted.add(count=10)
+    counted.events_refused.add()
+    counted.post_failures.add("unavailable")
+    counted.settings_requests.add("found")
+    counted.settings_hits.add("memory")
+    counted.customers.add("unknown")
     counted.receipt("unmatched", "sms")
-    counted.committed(0.004)
+    counted.commits.observe(0.004)
 
     found = samples(expose(counted, "")[0].decode())
     moved = {name: value for name, value in found.items() if name.startswith("deliveryd_") and value}
@@ -114,7 +114,7 @@ def test_levels_are_asked_for_at_each_scrape() -> None:
         in_flight_limit=1000,
     )
     watched = metrics()
-    watched.follow(lambda: now)
+    watched.levels = lambda: now
 
     found = samples(expose(watched, "")[0].decode())
     assert found["deliveryd_messages_in_state{state=waiting}"] == 3

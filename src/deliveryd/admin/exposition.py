@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import fields
 from itertools import accumulate
+from typing import Any
 
 from prometheus_client import ProcessCollector
 from prometheus_client.core import (
@@ -17,7 +19,7 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
-from deliveryd.metrics import Durations, Lengths, Levels, MetricCounts, Metrics
+from deliveryd.metrics import AT_PROVIDER, Durations, Labels, Lengths, Levels, MetricCounts, Metrics
 from deliveryd.model import channel_of
 from deliveryd.states import State
 
@@ -48,7 +50,7 @@ def families(metrics: Metrics) -> Iterator[Metric]:
         yield from _gauges(metrics.levels())
 
 
-def _counters(family: MetricCounts) -> Metric:
+def _counters(family: MetricCounts[Any]) -> Metric:
     told = CounterMetricFamily(family.name, family.meaning, labels=family.labels)
     for labels, count in family.series.items():
         told.add_metric(labels, count)
@@ -69,71 +71,26 @@ def _buckets(durations: Durations) -> list[tuple[str, float]]:
 
 
 def _gauges(now: Levels) -> Iterator[Metric]:
-    yield GaugeMetricFamily("deliveryd_ready", "1 while messages are being taken.", now.ready)
-    messages = GaugeMetricFamily(
-        "deliveryd_messages_in_state", "Messages in the journal by state.", labels=["state"]
-    )
-    for state in State:
-        messages.add_metric([state.name.lower()], now.messages.get(state, 0))
-    yield messages
-    yield GaugeMetricFamily("deliveryd_in_flight_slots", "In-flight slots that messages hold.", now.in_flight)
-    yield GaugeMetricFamily(
-        "deliveryd_in_flight_slots_limit",
-        "In-flight slots that there are (queue.max_in_flight).",
-        now.in_flight_limit,
-    )
-    yield GaugeMetricFamily(
-        "deliveryd_outbox_events", "Status events not yet accepted by the service.", now.outbox
-    )
-    yield GaugeMetricFamily(
-        "deliveryd_events_failing",
-        "Messages with a status event that the service fails at, while it accepts others.",
-        now.events_failing,
-    )
-    yield CounterMetricFamily(
-        "deliveryd_log_lines_dropped",
-        "Lines that the log lacks, since its reader took none.",
-        now.log_dropped,
-    )
-    if now.journal_size is not None:
-        yield GaugeMetricFamily(
-            "deliveryd_journal_size_bytes", "Size of the journal's files.", now.journal_size
-        )
-    providers = GaugeMetricFamily(
-        "deliveryd_channel_open", "1 while an enabled provider keeps failing and only probes are sent.",
-        labels=["channel", "provider"],
-    )  # fmt: skip
-    for provider, is_open in now.providers_open.items():
-        providers.add_metric([channel_of(provider), provider], is_open)
-    yield providers
-    in_doubt = GaugeMetricFamily(
-        "deliveryd_messages_in_doubt", "Messages held in doubt, by provider.", labels=["channel", "provider"]
-    )
-    for provider, count in now.in_doubt.items():
-        in_doubt.add_metric([channel_of(provider), provider], count)
-    yield in_doubt
-    yield GaugeMetricFamily(
-        "deliveryd_oldest_waiting_message_age_seconds",
-        "Seconds since the take of the oldest message that waits or is under way; 0: there is none.",
-        now.oldest_message,
-    )
-    yield GaugeMetricFamily(
-        "deliveryd_oldest_waiting_event_age_seconds",
-        "Age of the oldest status event not yet accepted by the service; 0: there is none.",
-        now.oldest_event,
-    )
-    silent = GaugeMetricFamily(
-        "deliveryd_receipts_silent",
-        "1 while a provider reports nothing and its receipt deadlines stand still.",
-        labels=["channel", "provider"],
-    )
-    for provider, is_silent in now.providers_silent.items():
-        silent.add_metric([channel_of(provider), provider], is_silent)
-    yield silent
-    pauses = GaugeMetricFamily("deliveryd_paused", "Pauses in force, by what is paused.", labels=["kind"])
-    for kind, count in now.pauses.items():
-        pauses.add_metric([kind], count)
-    yield pauses
-    yield GaugeMetricFamily(
-        "deliveryd_paused_messages", "Messages that wait for the end of a pause.", now.paused
-    )
+    for field in fields(now):
+        value, labels = getattr(now, field.name), field.metadata["labels"]
+        if value is None:
+            continue
+        name, meaning = field.metadata["name"], field.metadata["meaning"]
+        family = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
+        told = family(name, meaning, labels=labels)
+        for words, number in _series(labels, value):
+            told.add_metric(words, number)
+        yield told
+
+
+def _series(labels: Labels, value: Any) -> Iterator[tuple[Sequence[str], float]]:
+    """Yield the values of the labels of each series, and the number."""
+    match labels:
+        case ():
+            yield (), value
+        case ("state",):
+            yield from (((state.name.lower(),), value.get(state, 0)) for state in State)
+        case _ if labels == AT_PROVIDER:
+            yield from (((channel_of(provider), provider), number) for provider, number in value.items())
+        case _:
+            yield from (((word,), number) for word, number in value.items())

@@ -22,7 +22,7 @@ from deliveryd.commands.common.outcome import exit_status
 from deliveryd.commands.common.output import print_errors
 from deliveryd.commands.common.printable import printable
 from deliveryd.options.messages import plain_message
-from deliveryd.runtime.hardening import protect_memory
+from deliveryd.runtime.process import protect_memory
 
 INTERRUPTED = 130
 """Typer's exit status for a Ctrl-C that no command handles; reported as a plain failure (design 6)."""

@@ -36,8 +36,7 @@ from deliveryd.journal.opening import JournalTerms, open_journal
 from deliveryd.journal.orders import Action, ItemKind, Order
 from deliveryd.journal.place import JournalFile, JournalPlace
 from deliveryd.model import WallClock
-from deliveryd.runtime.own_files import NotOwn, check_own_socket
-from deliveryd.runtime.rights import at_this_machine, user_name
+from deliveryd.runtime.rights import NotOwn, at_this_machine, check_own_socket, user_name
 
 ANSWER_TIMEOUT = 30.0
 WORKER_TIMEOUT = 10.0

@@ -24,11 +24,9 @@ from deliveryd.control.protocol import (
     socket_address,
     write_reply,
 )
-from deliveryd.errors import ConfigError, DeliverydError
-from deliveryd.runtime.own_files import NotOwn, check_own_socket
-from deliveryd.runtime.rights import user_name
+from deliveryd.errors import ConfigError, DeliverydError, describe
+from deliveryd.runtime.rights import NotOwn, check_own_socket, user_name
 from deliveryd.runtime.wakeup import HEARTBEAT_INTERVAL
-from deliveryd.telemetry.description import describe
 from deliveryd.telemetry.log_events import Event, log
 
 EXCHANGE_TIMEOUT = 10.0

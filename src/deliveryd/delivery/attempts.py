@@ -6,8 +6,6 @@ import time
 from collections.abc import Callable, Mapping
 from typing import get_args
 
-import anyio
-
 from deliveryd import transitions
 from deliveryd.channels.base import (
     Accepted,
@@ -30,35 +28,12 @@ from deliveryd.delivery.terms import DispatchTerms
 from deliveryd.delivery.verdicts import VerdictHandler
 from deliveryd.journal.rows import digest_of
 from deliveryd.model import Content, Customer, Entry, Transition, channel_of, message_key
+from deliveryd.runtime.wakeup import Uses
 from deliveryd.states import State
 from deliveryd.telemetry.log_events import Event, log
 
 VERDICTS = frozenset(get_args(Verdict))
 NO_VALUES: Mapping[str, str] = {}
-
-
-class AdapterUse:
-    """How many attempts are made with an adapter, from their intents to their outcomes."""
-
-    def __init__(self) -> None:
-        self._under_way = 0
-        self._unused: anyio.Event | None = None
-
-    def begin(self, attempts: int) -> None:
-        """Count attempts that begin."""
-        self._under_way += attempts
-
-    def end(self, attempts: int) -> None:
-        """Count attempts that ended."""
-        self._under_way -= attempts
-        if self._unused is not None and not self._under_way:
-            self._unused.set()
-
-    def retire(self) -> anyio.Event:
-        """No more attempts begin; the event is set when the last one has ended."""
-        self._unused = anyio.Event()
-        self.end(0)
-        return self._unused
 
 
 class AttemptParts:
@@ -82,7 +57,7 @@ class AttemptParts:
         self,
         terms: DispatchTerms,
         verdicts: VerdictHandler,
-        use: AdapterUse,
+        use: Uses,
         may_begin: Callable[[], bool] | None,
     ) -> None:
         self.channel = terms.channel
@@ -180,7 +155,7 @@ class Attempts:
         if isinstance(verdict, Accepted):
             if verdict.lacks_id:
                 parts.provider.lacks_id()
-                self._metrics.accepted_without_id(self._provider)
+                self._metrics.without_id.add_at(self._provider)
             return verdicts.accepted(entry, verdict)
         if isinstance(verdict, Unsent):
             parts.provider.lacks_files(verdict.reason)

@@ -100,10 +100,10 @@ class ReceiptDeadlines:
 
     def _tell(self, found: PassedDeadlines) -> None:
         for provider, count in found.passed.items():
-            self._metrics.unconfirmed(provider, count)
+            self._metrics.unconfirmed.add_at(provider, count=count)
             log(Event.RECEIPT_UNCONFIRMED, channel=channel_of(provider), provider=provider, count=count)
         for provider, count in found.dropped.items():
-            self._metrics.deadlines_dropped(count)
+            self._metrics.deadlines_dropped.add(count=count)
             log(Event.RECEIPT_NOT_AWAITED, channel=channel_of(provider), provider=provider, count=count)
         for provider in found.silent - self.silent:
             log(Event.RECEIPT_SILENT, channel=channel_of(provider), provider=provider)
@@ -139,7 +139,7 @@ class OverdueReceipts:
             count = await self._journal.count_overdue(provider, since, until)
             self._counted[provider] = until
             if count:
-                self._metrics.overdue(provider, count)
+                self._metrics.overdue.add_at(provider, count=count)
                 log(
                     Event.RECEIPT_OVERDUE,
                     channel=channel_of(provider), provider=provider, count=count, seconds=seconds,

@@ -19,7 +19,7 @@ from anyio.abc import TaskGroup
 from deliveryd import transitions
 from deliveryd.channels.base import Channel
 from deliveryd.delivery.admission import Admission
-from deliveryd.delivery.attempts import AdapterUse, AttemptParts, Attempts
+from deliveryd.delivery.attempts import AttemptParts, Attempts
 from deliveryd.delivery.common import Common
 from deliveryd.delivery.dispatch_queue import KEPT
 from deliveryd.delivery.pace import Pace, ProbeTurns, SharedPace
@@ -32,7 +32,7 @@ from deliveryd.journal.rows import digest_of
 from deliveryd.model import Entry, Transition, channel_of
 from deliveryd.options.units import Rate
 from deliveryd.runtime import waits
-from deliveryd.runtime.wakeup import HEARTBEAT_INTERVAL, AutoResetEvent, Heartbeats, ParkingLot
+from deliveryd.runtime.wakeup import HEARTBEAT_INTERVAL, AutoResetEvent, Heartbeats, ParkingLot, Uses
 from deliveryd.states import State
 
 MOST_DIGESTED = 4 << 20
@@ -64,7 +64,7 @@ class Dispatcher:
         self._waiting = common.waiting
         self._outcomes = common.outcomes
         self._pace: Pace | SharedPace | None = None
-        self._equip(terms, AdapterUse(), under_way=0)
+        self._equip(terms, Uses(), under_way=0)
         self._begun: deque[tuple[Entry, Routed, AttemptParts]] = deque()
         self._idle = ParkingLot()
         self._workers = 0
@@ -74,7 +74,7 @@ class Dispatcher:
         self._changes = terms.choice.changes  # when the queue was routed again last
         self._finished = AutoResetEvent()
 
-    def _equip(self, terms: DispatchTerms, use: AdapterUse, under_way: int) -> None:
+    def _equip(self, terms: DispatchTerms, use: Uses, under_way: int) -> None:
         provider, policy = terms.provider, terms.policy
         self.terms = terms
         self.admission = Admission(terms, self._common, under_way)
@@ -101,7 +101,7 @@ class Dispatcher:
         """
         parts, queue, pace, rate = self._parts, self._queue, self._pace, self._policy.rate
         is_same = terms.channel is parts.channel
-        self._equip(terms, parts.use if is_same else AdapterUse(), self.admission.under_way)
+        self._equip(terms, parts.use if is_same else Uses(), self.admission.under_way)
         if rate == terms.policy.rate:
             self._pace = pace
         if queue is not self._queue:

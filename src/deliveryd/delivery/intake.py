@@ -13,7 +13,7 @@ from deliveryd.delivery.common import Common
 from deliveryd.errors import ServiceError, ServiceRefused, ServiceUnavailable, ServiceUnreadable
 from deliveryd.metrics import FailureKind
 from deliveryd.model import Malformed
-from deliveryd.runtime.backoff import backoff
+from deliveryd.runtime.breaker import backoff
 from deliveryd.runtime.wakeup import HEARTBEAT_INTERVAL, AutoResetEvent
 from deliveryd.service.batch import Batch
 from deliveryd.service.caller import Ready
@@ -148,7 +148,7 @@ class Intake:
     def give_up(self, reason: str) -> None:
         """Say that a batch may be lost, if one was asked for that isn't recorded."""
         if self._asked:
-            self._metrics.batch_lost()
+            self._metrics.lost.add()
             log(Event.QUEUE_BATCH_LOST, asked=self._asked, kept=0, reason=reason)
             self._asked = 0
             self.lost_a_batch = True
@@ -291,13 +291,13 @@ class Intake:
         self._size.fell_short(asked)
         self._extra = 0
         self.found_empty = False
-        self._metrics.batch_lost()
+        self._metrics.lost.add()
         log(Event.QUEUE_BATCH_LOST, asked=asked, kept=batch.size, reason=str(fault))
         if batch.size:
             self._recovered()
         else:
             self._down = True
-            self._metrics.take_failed(failure_of(fault))
+            self._metrics.take_failures.add(failure_of(fault))
         return self._after(await self._record(batch))
 
     def _after_failure(self, error: ServiceError) -> float:
@@ -305,7 +305,7 @@ class Intake:
         pause = self._backoff(least=0.5)
         if isinstance(error, ServiceUnavailable) and error.after is not None:
             pause = max(pause, error.after)
-        self._metrics.take_failed(failure_of(error))
+        self._metrics.take_failures.add(failure_of(error))
         log(Event.QUEUE_UNAVAILABLE, reason=str(error), delay=pause)
         self._down = True
         return pause

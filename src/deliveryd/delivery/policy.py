@@ -7,8 +7,7 @@ from typing import NamedTuple
 from deliveryd import transitions
 from deliveryd.model import SECOND, Entry, Outcome, Transition, channel_of
 from deliveryd.options.units import Rate
-from deliveryd.runtime.backoff import backoff
-from deliveryd.runtime.breaker import BreakerPolicy
+from deliveryd.runtime.breaker import BreakerPolicy, backoff
 from deliveryd.states import State
 from deliveryd.telemetry.log_events import Event, log
 

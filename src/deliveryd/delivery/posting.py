@@ -11,7 +11,7 @@ import anyio
 from deliveryd.delivery.common import Common
 from deliveryd.errors import ServiceError, ServiceRefused, ServiceUnavailable
 from deliveryd.journal.base import OutboxRow
-from deliveryd.runtime.backoff import backoff
+from deliveryd.runtime.breaker import backoff
 from deliveryd.runtime.wakeup import HEARTBEAT_INTERVAL, AutoResetEvent
 from deliveryd.service.caller import Ready
 from deliveryd.telemetry.log_events import Event, log
@@ -136,7 +136,7 @@ class Posting:
         pauses = self._pauses
         self.heartbeats.beat("reporting")
         await self.journal.renew()  # first, so that a service that is replaced meanwhile isn't in use
-        self._metrics.events_posted(len(rows))
+        self._metrics.posted(len(rows))
         try:
             await self._sink.report([row.body for row in rows], self.journal.renew)
         except ServiceError as error:
@@ -159,13 +159,13 @@ class Posting:
 
     async def _failed_with(self, error: ServiceError, rows: Sequence[OutboxRow], pauses: int) -> Posted:
         if isinstance(error, ServiceRefused) and error.status in ABOUT_THE_EVENTS:
-            self._metrics.post_failed("refused")
+            self._metrics.post_failures.add("refused")
             self._learn(rows, error)
             self._works()
             if len(rows) == 1:  # it is set aside, and a later event of its message is another matter
                 self._failed.pop(rows[0].message_id, None)
             return Posted(PostAnswer.REFUSED, str(error))
-        self._metrics.post_failed("refused" if isinstance(error, ServiceRefused) else "unavailable")
+        self._metrics.post_failures.add("refused" if isinstance(error, ServiceRefused) else "unavailable")
         if _may_be_about_the_events(error) and self._is_theirs(rows):
             return Posted(PostAnswer.AT_FAULT, str(error))
         await self._pause_after(error, rows, pauses)
@@ -202,7 +202,7 @@ class Posting:
         self._accepted(rows, await self._recorder.accept_early(rows))
 
     def _accepted(self, rows: Sequence[OutboxRow], reopened: int) -> None:
-        self._metrics.events_accepted(len(rows))
+        self._metrics.events_accepted.add(count=len(rows))
         log(Event.EVENTS_ACCEPTED, count=len(rows))
         if reopened:
             log(Event.MESSAGE_REOPENED, count=reopened)
@@ -219,7 +219,7 @@ class Posting:
     async def set_aside(self, row: OutboxRow, reason: str) -> None:
         """Record that the service refused an event that has nothing ahead of it."""
         refused = await self._recorder.refuse(row, reason)
-        self._metrics.events_refused(1)
+        self._metrics.events_refused.add()
         if refused.times > 1:
             self._log_refused_again()
         else:

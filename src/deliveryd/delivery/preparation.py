@@ -269,8 +269,10 @@ class Preparer:
                 break
         absent = sum(isinstance(answer, DirectoryUnavailable) for *_, answer in found)
         unknown = sum(answer is None for *_, answer in found)
-        self._metrics.customers_looked_up(len(found) - absent - unknown, len(found) - absent)
-        self._metrics.customers_unavailable(absent)
+        customers = self._metrics.customers
+        customers.add("found", count=len(found) - absent - unknown)
+        customers.add("unknown", count=unknown)
+        customers.add("unavailable", count=absent)
         return routed
 
     def _route_found(

@@ -20,7 +20,7 @@ from anyio.abc import TaskGroup
 from deliveryd.delivery.posting import PostAnswer, Posting
 from deliveryd.delivery.unsettled import Unsettled
 from deliveryd.journal.base import OutboxRow
-from deliveryd.runtime.backoff import backoff
+from deliveryd.runtime.breaker import backoff
 from deliveryd.runtime.wakeup import HEARTBEAT_INTERVAL
 from deliveryd.telemetry.log_events import Event, log
 

@@ -33,7 +33,7 @@ from deliveryd.metrics import Metrics
 from deliveryd.model import Settings, first_of
 from deliveryd.rendering.content import CompiledSettings
 from deliveryd.runtime import waits
-from deliveryd.runtime.backoff import backoff
+from deliveryd.runtime.breaker import backoff
 from deliveryd.runtime.disk_cache import DiskCache
 from deliveryd.runtime.threads import Aside
 from deliveryd.runtime.waits import KEPT_FOR_WAITING, LONGEST_ANSWER_WAIT, PROMPT
@@ -166,7 +166,7 @@ class SettingsCache:
         """
         known = self._recall(settings_id)
         if isinstance(known, UsableSettings):
-            self._metrics.settings_cached("memory")
+            self._metrics.settings_hits.add("memory")
             return known.compiled
         if isinstance(known, UnusableSettings):
             return known.answer()
@@ -206,7 +206,7 @@ class SettingsCache:
         if known is None:
             known = await (wanted or self._begin(settings_id)).result()
         if isinstance(known, UsableSettings) and not is_first:
-            self._metrics.settings_cached("memory")
+            self._metrics.settings_hits.add("memory")
         if isinstance(known, UnavailableSettings) and (old := self._old_copy(settings_id)) is not None:
             return self._use_old(settings_id, old)
         answer = known.answer()
@@ -267,7 +267,7 @@ class SettingsCache:
             self._uses_old = True
             log(Event.SETTINGS_OLD, settings_id=settings_id, seconds=self._stale_while_down)
         self._known.move_to_end(settings_id)
-        self._metrics.settings_cached("old")
+        self._metrics.settings_hits.add("old")
         return old.compiled
 
     def _is_prompt(self, settings_id: int) -> bool:
@@ -326,7 +326,7 @@ class SettingsCache:
         """Find settings on the disk, or have the service asked; what is known isn't newer there."""
         if self._copy_of(settings_id) is None and (found := await self._on_disk(settings_id)) is not None:
             if found.is_current:
-                self._metrics.settings_cached("disk")
+                self._metrics.settings_hits.add("disk")
                 self._settle(settings_id, found)
                 return
             self._put(settings_id, found)
@@ -366,7 +366,7 @@ class SettingsCache:
         if known is None:
             known = self._unavailable(slot.id, ServiceUnavailable(GAVE_WAY))
         if isinstance(known, UsableSettings):
-            self._metrics.settings_requested("found")
+            self._metrics.settings_requests.add("found")
             log(Event.SETTINGS_FETCHED, settings_id=slot.id, size=len(body))
             if unreadable := known.compiled.unreadable:
                 log(Event.SETTINGS_FLAWED, settings_id=slot.id, reason="; ".join(first_of(unreadable)))
@@ -458,7 +458,7 @@ class SettingsCache:
         return UsableSettings(until, compiled, size + PIECE_BYTES * compiled.pieces)
 
     def _unusable(self, settings_id: int, reason: str) -> UnusableSettings:
-        self._metrics.settings_requested("unusable")
+        self._metrics.settings_requests.add("unusable")
         log(Event.SETTINGS_UNUSABLE, settings_id=settings_id, reason=reason)
         return UnusableSettings(anyio.current_time() + UNUSABLE_SECONDS, reason)
 
@@ -472,7 +472,7 @@ class SettingsCache:
         self._left_alone.pop(settings_id, None)
         if asked > grown and len(self._left_alone) < MOST_KNOWN:
             self._left_alone[settings_id] = now, now + grown
-        self._metrics.settings_requested("unavailable")
+        self._metrics.settings_requests.add("unavailable")
         log(Event.SETTINGS_UNAVAILABLE, settings_id=settings_id, reason=str(error), delay=pause)
         return UnavailableSettings(now + pause, str(error), failures, self._copy_of(settings_id))
 

@@ -19,7 +19,7 @@ from deliveryd.delivery.terms import DispatchTerms
 from deliveryd.metrics import VERDICT_WORDS
 from deliveryd.model import SECOND, Customer, Entry, Outcome, Transition, channel_of
 from deliveryd.runtime import waits
-from deliveryd.runtime.backoff import backoff
+from deliveryd.runtime.breaker import backoff
 from deliveryd.states import State
 from deliveryd.telemetry.log_events import Event, log
 

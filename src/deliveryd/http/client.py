@@ -15,7 +15,7 @@ from deliveryd.http.renewed_wire import RenewingWire
 from deliveryd.http.target import target_of
 from deliveryd.http.tls import TlsFiles
 from deliveryd.http.wire import IDENTITY, BeforeSend, Header, Headers, Target, Wire, WireResponse
-from deliveryd.runtime.renewal import RenewedValue
+from deliveryd.runtime.secret_file import RenewedValue
 
 MAX_BODY = 1 << 20
 

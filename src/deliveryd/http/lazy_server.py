@@ -14,7 +14,7 @@ import anyio
 import anyio.to_thread
 
 from deliveryd.http.addresses import url_of
-from deliveryd.runtime.file_limit import is_out_of_files
+from deliveryd.runtime.process import is_out_of_files
 from deliveryd.runtime.threads import in_thread
 from deliveryd.telemetry.log_events import Event, log
 

@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 import anyio
 
 from deliveryd.http.wire import BeforeSend, Headers, Target, Wire, WireResponse
-from deliveryd.runtime.renewal import RenewedValue
+from deliveryd.runtime.secret_file import RenewedValue
 
 Read = TypeVar("Read")
 

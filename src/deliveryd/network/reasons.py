@@ -9,7 +9,7 @@ import ssl
 from typing import TypeVar
 
 from deliveryd.errors import NotSent, OutOfFiles
-from deliveryd.runtime.file_limit import NoThread, is_out_of_files
+from deliveryd.runtime.process import NoThread, is_out_of_files
 
 _NO_SUCH_HOST = frozenset({socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME)})
 

@@ -19,7 +19,7 @@ import anyio
 import sniffio
 
 from deliveryd.network.address import Address, numeric
-from deliveryd.runtime.file_limit import NoThread
+from deliveryd.runtime.process import NoThread
 
 FRESH_SECONDS = 30.0
 """Seconds for which an answer is used without a new look-up."""

@@ -10,13 +10,14 @@ from typing import NamedTuple
 import anyio
 
 from deliveryd.admin.exposition import families
-from deliveryd.errors import NotSent, OutcomeUnknown
-from deliveryd.http.client import HttpClient
+from deliveryd.config import OtlpOptions
+from deliveryd.errors import ConfigError, NotSent, OutcomeUnknown
+from deliveryd.http.client import HttpClient, build_client
 from deliveryd.http.target import target_of
 from deliveryd.metrics import Metrics
 from deliveryd.model import Clock
 from deliveryd.otlp.encoding import TelemetryOrigin, encode_metrics, encode_spans, refused_spans
-from deliveryd.otlp.spans import SpanQueue, TraceSpan
+from deliveryd.otlp.spans import SpanQueue, Tracer, TraceSpan
 from deliveryd.runtime.threads import Blocking
 from deliveryd.telemetry.log_events import Event, log
 
@@ -111,7 +112,7 @@ class Exporter:
                 if failed.again:
                     self._spans.put_back(spans)
                 else:
-                    self._metrics.spans_exported(0, len(spans))
+                    self._metrics.spans.add("lost", count=len(spans))
                 return False
             except BaseException:  # cancelled: the last post may still take them
                 self._spans.put_back(spans)
@@ -125,7 +126,8 @@ class Exporter:
             refused = max(0, min(refused_spans(answer), len(spans)))
         except ValueError:
             refused = 0
-        self._metrics.spans_exported(len(spans) - refused, refused)
+        self._metrics.spans.add("accepted", count=len(spans) - refused)
+        self._metrics.spans.add("lost", count=refused)
 
     async def _post_metrics_often(self, interval: float) -> None:
         while True:
@@ -164,7 +166,7 @@ class Exporter:
 
     def _note_failure(self, path: str, reason: str) -> None:
         """Count a failed post, and log the first one of an outage."""
-        self._metrics.export_failed()
+        self._metrics.export_failures.add()
         if not self._failing:
             log(Event.OTLP_UNAVAILABLE, host=target_of(self._collector.endpoint).host, reason=reason)
         self._failing.add(path)
@@ -179,5 +181,32 @@ class Exporter:
             log(Event.OTLP_RECOVERED, host=target_of(self._collector.endpoint).host)
 
     def _count_lost(self) -> None:
-        self._metrics.spans_exported(0, self._spans.lost - self._counted_lost)
+        self._metrics.spans.add("lost", count=self._spans.lost - self._counted_lost)
         self._counted_lost = self._spans.lost
+
+
+def open_exporter(
+    options: OtlpOptions,
+    tracer: Tracer | None,
+    metrics: Metrics,
+    clock: Clock,
+    blocking: Blocking,
+    *,
+    namespace: str,
+) -> Exporter:
+    """Open the client of the collector, within the event loop. Raises ConfigError for unusable files."""
+    try:
+        client = build_client(
+            timeout=options.timeout, tls=options.tls.files("otlp.tls.ca_file"), proxy=options.open_proxy()
+        )
+    except (OSError, ValueError) as error:
+        raise ConfigError([f"otlp: {error}"]) from None
+    return Exporter(
+        Collector(client, options.endpoint or "", options.auth.headers),
+        SpanQueue() if tracer is None else tracer.spans,
+        metrics,
+        clock,
+        blocking,
+        namespace=namespace,
+        interval=options.interval if options.metrics else None,
+    )

@@ -1,7 +1,11 @@
-"""Spans of messages, gathered from what the recorder records and from requests to providers."""
+"""Spans of messages, gathered from what the recorder records and from requests to providers.
+
+Their ids follow from the message, so that one trace goes on over a restart.
+"""
 
 from __future__ import annotations
 
+import hashlib
 from collections import deque
 from collections.abc import Sequence
 from enum import IntEnum
@@ -10,10 +14,49 @@ from typing import NamedTuple, TypeVar
 from deliveryd.channels.base import Accepted, Channel, Dispatch, Found, Verdict
 from deliveryd.delivery.failures import NO_PROVIDER, reason_of
 from deliveryd.journal.base import MatchedReceipt, OutboxRow
-from deliveryd.journal.orders import Decided, ItemKind, Order
+from deliveryd.journal.orders import Action, Decided, Order
 from deliveryd.model import Entry, Receipt, Reported, Transition, channel_of, parse_instant
-from deliveryd.otlp.identity import TraceIds
 from deliveryd.states import ENDED, State
+
+_WHOLE = 1 << 64
+
+
+class TraceIds(NamedTuple):
+    """Makes ids. `namespace` is the journal's, and `sample` the share of messages that are traced, 0 to 1."""
+
+    namespace: str
+    sample: float
+
+    def trace(self, message_id: int) -> bytes:
+        """The 16 bytes of a message's trace, over all of its beginnings."""
+        return _digest(16, self.namespace, message_id)
+
+    def is_sampled(self, trace: bytes) -> bool:
+        """Whether the trace is exported: all of it or nothing."""
+        return int.from_bytes(trace[8:]) < self.sample * _WHOLE
+
+    def message(self, message_id: int, beginning: int = 1) -> bytes:
+        """The 8 bytes of the span of a message, the root of its trace; each beginning has its own."""
+        return _digest(8, self.namespace, message_id, "message", beginning)
+
+    def attempt(self, entry: Entry) -> bytes:
+        """The span of the attempt that an entry describes after its intent."""
+        return _digest(
+            8, self.namespace, entry.id, "attempt", entry.beginning, entry.provider, entry.key, entry.number
+        )
+
+    def part(self, parent: bytes, *names: object) -> bytes:
+        """The span of something below another span."""
+        return _digest(8, parent.hex(), *names)
+
+    def traceparent(self, trace: bytes, span: bytes) -> str:
+        """The header of W3C Trace Context that continues a trace at a provider."""
+        return f"00-{trace.hex()}-{span.hex()}-{'01' if self.is_sampled(trace) else '00'}"
+
+
+def _digest(size: int, *parts: object) -> bytes:
+    return hashlib.blake2b(" ".join(map(str, parts)).encode(), digest_size=size).digest()
+
 
 MOST_SPANS = 20_000
 """Spans that wait to be exported; beyond it the oldest are lost."""
@@ -22,6 +65,9 @@ _MOST_KEPT = 20_000
 """Attempts under way, and messages in doubt, whose beginnings are kept."""
 
 _TIMESTAMP = len('{"timestamp":"')
+
+_SETTLED = {Action.SETTLE_SENT: State.SENT, Action.SETTLE_FAILED: State.FAILED}
+"""How a message in doubt ends by an order."""
 
 Attributes = dict[str, str | int]
 _T = TypeVar("_T")
@@ -215,9 +261,9 @@ class Tracer:
 
     def decided(self, order: Order, decided: Decided, at: int) -> None:
         """End the spans of messages in doubt that an operator settled."""
-        if order.kind is ItemKind.MESSAGE and len(decided.effects) == len(decided.done):
-            for key, effect in zip(decided.done, decided.effects, strict=True):
-                self._settle(self.ids.trace(int(key)), int(key), effect.ended, at)
+        if order.verb in _SETTLED:
+            for key in decided.done:
+                self._settle(self.ids.trace(int(key)), int(key), [_SETTLED[order.verb]], at)
 
     def _settle(self, trace: bytes, id_: int, ended: Sequence[State], at: int) -> None:
         if not any(state in ENDED for state in ended):

@@ -12,7 +12,7 @@ from deliveryd.receipts.reading import ReportReader, Slices
 from deliveryd.receipts.request import ReceiptRequest
 from deliveryd.receipts.signatures.base import Forged, Verified
 from deliveryd.receipts.verification import Verifier, open_verifier
-from deliveryd.runtime.renewal import RenewedValue
+from deliveryd.runtime.secret_file import RenewedValue
 
 _MODE, _TOKEN, _CHALLENGE = b"hub.mode", b"hub.verify_token", b"hub.challenge"
 _PLAIN = "text/plain; charset=utf-8"

@@ -9,7 +9,7 @@ from typing import Any
 from deliveryd.channels.signature_options import Signature
 from deliveryd.receipts.request import ReceiptRequest
 from deliveryd.receipts.signatures.base import Forged, SignatureScheme, Verified
-from deliveryd.runtime.renewal import RenewedValue
+from deliveryd.runtime.secret_file import RenewedValue
 
 
 class Verifier:

@@ -19,7 +19,7 @@ import anyio
 import diskcache
 from diskcache.core import MODE_RAW
 
-from deliveryd.runtime.own_files import NotOwn, check_own, open_own_folder
+from deliveryd.runtime.rights import NotOwn, check_own, open_own_folder
 from deliveryd.runtime.threads import Blocking, in_thread
 
 T = TypeVar("T")

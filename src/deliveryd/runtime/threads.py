@@ -15,7 +15,7 @@ import anyio.to_thread
 import sniffio
 from anyio.lowlevel import RunVar
 
-from deliveryd.runtime.file_limit import NoThread
+from deliveryd.runtime.process import NoThread
 from deliveryd.telemetry.log_events import Event, log
 
 T = TypeVar("T")

@@ -1,4 +1,4 @@
-"""Waking idle loops and tasks: an auto-reset event, a parking lot, and heartbeats that show a stuck loop."""
+"""Waking idle loops and tasks: an auto-reset event, a parking lot, uses that end, and heartbeats of loops."""
 
 from __future__ import annotations
 
@@ -70,6 +70,30 @@ class ParkingLot:
             event = anyio.Event()
             self._parked.append(event)
             await event.wait()
+
+
+class Uses:
+    """How many uses of something are in progress, so that it can be closed after the last one."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._unused: anyio.Event | None = None
+
+    def begin(self, count: int) -> None:
+        """Count uses that begin."""
+        self._count += count
+
+    def end(self, count: int) -> None:
+        """Count uses that ended."""
+        self._count -= count
+        if self._unused is not None and not self._count:
+            self._unused.set()
+
+    def retire(self) -> anyio.Event:
+        """No more uses begin; the event is set when the last one has ended."""
+        self._unused = anyio.Event()
+        self.end(0)
+        return self._unused
 
 
 class Heartbeats:

@@ -21,8 +21,8 @@ from deliveryd.http.client import HttpClient, raw_header
 from deliveryd.http.retry_after import retry_after
 from deliveryd.http.target import target_of
 from deliveryd.http.wire import Target, WireResponse
-from deliveryd.runtime.backoff import backoff
-from deliveryd.runtime.renewal import RenewedValue
+from deliveryd.runtime.breaker import backoff
+from deliveryd.runtime.secret_file import RenewedValue
 from deliveryd.runtime.waits import LONGEST_ANSWER_WAIT
 from deliveryd.service.auth import AuthOptions
 

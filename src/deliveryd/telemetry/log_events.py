@@ -1,4 +1,4 @@
-"""The log: the list of event names and the list of fields.
+"""The log: the list of event names, the list of fields, and what writes a line.
 
 Only what is on the lists is logged: texts, names, addresses, variables and secrets have no field.
 """
@@ -6,8 +6,13 @@ Only what is on the lists is logged: texts, names, addresses, variables and secr
 from __future__ import annotations
 
 import logging
+import time
+from collections.abc import Callable
 from enum import Enum, StrEnum
-from typing import Self, TypedDict, Unpack
+from typing import Literal, Self, TypedDict, Unpack
+
+Layout = Literal["auto", "console", "json", "journal"]
+"""How lines of the log are written; auto: as suits where they go."""
 
 DEBUG, INFO, WARNING, ERROR = logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR
 
@@ -34,11 +39,7 @@ class Event(StrEnum):
     )
 
     QUEUE_TAKEN = "queue.taken", INFO, "a batch from the queue is in the journal"
-    QUEUE_UNAVAILABLE = (
-        "queue.unavailable",
-        WARNING,
-        "the queue gave no usable answer; tried again later",
-    )
+    QUEUE_UNAVAILABLE = "queue.unavailable", WARNING, "the queue gave no usable answer; tried again later"
     QUEUE_BATCH_LOST = (
         "queue.batch_lost",
         ERROR,
@@ -123,17 +124,9 @@ class Event(StrEnum):
     EVENTS_UNAVAILABLE = "events.unavailable", WARNING, "status events can't be posted; the outbox keeps them"
     EVENTS_RECOVERED = "events.recovered", INFO, "status events can be posted again"
 
-    CUSTOMERS_UNAVAILABLE = (
-        "customers.unavailable",
-        WARNING,
-        "the directory fails; its messages wait",
-    )
+    CUSTOMERS_UNAVAILABLE = "customers.unavailable", WARNING, "the directory fails; its messages wait"
     CUSTOMERS_RECOVERED = "customers.recovered", INFO, "the directory answers again"
-    CUSTOMERS_FILE_PROBLEM = (
-        "customers.file_problem",
-        WARNING,
-        "the customer file, or a row of it, is wrong",
-    )
+    CUSTOMERS_FILE_PROBLEM = "customers.file_problem", WARNING, "the customer file, or a row of it, is wrong"
 
     RECIPIENTS_STOPPED = "recipients.stopped", INFO, "count recipients stopped a channel"
     RECIPIENTS_RESUMED = "recipients.resumed", INFO, "count recipients may be sent to on a channel again"
@@ -177,11 +170,7 @@ class Event(StrEnum):
         "a changed secret or certificate can't be used; the previous one stays in use",
     )
 
-    JOURNAL_RECOVERED = (
-        "journal.recovered",
-        INFO,
-        "the journal holds messages of a previous run",
-    )
+    JOURNAL_RECOVERED = "journal.recovered", INFO, "the journal holds messages of a previous run"
     JOURNAL_AWAITED = "journal.awaited", INFO, "a command uses the journal; the start waits for it"
     JOURNAL_ACCOUNT = "journal.account", INFO, "the sums of all messages ever taken"
     JOURNAL_GAP = "journal.gap", ERROR, "messages are missing from the journal; deliveryd audit lists them"
@@ -223,11 +212,7 @@ class Event(StrEnum):
     )
     JOURNAL_EXPOSED = "journal.exposed", WARNING, "other users could read the journal or change its folder"
     JOURNAL_CLEANING = "journal.cleaning", INFO, "messages older than the retention are removed; count so far"
-    JOURNAL_UPGRADING = (
-        "journal.upgrading",
-        INFO,
-        "the journal is being brought to the present format",
-    )
+    JOURNAL_UPGRADING = "journal.upgrading", INFO, "the journal is being brought to the present format"
     JOURNAL_UPGRADED = "journal.upgraded", INFO, "the journal was brought to the present format"
     JOURNAL_CLEANED = "journal.cleaned", INFO, "messages older than the retention were removed"
 
@@ -359,3 +344,31 @@ def log(event: Event, /, **fields: Unpack[Fields]) -> None:
         import structlog  # noqa: PLC0415  # as above
 
         structlog.get_logger().log(event.level, str(event), **fields)
+
+
+REPORT_INTERVAL = 10.0
+"""Seconds between two lines about the same work."""
+
+
+class LoggedProgress:
+    """Counts work, and logs the count and the seconds since the beginning as an event."""
+
+    def __init__(self, event: Event, now: Callable[[], float] = time.monotonic) -> None:
+        self._event = event
+        self._now = now
+        self._begun = now()
+        self._due = self._begun + REPORT_INTERVAL
+        self.count = 0
+
+    def add(self, count: int) -> None:
+        """Count more work; log the progress if it is time."""
+        self.count += count
+        now = self._now()
+        if now >= self._due:
+            self._due = now + REPORT_INTERVAL
+            log(self._event, count=self.count, seconds=now - self._begun)
+
+    @property
+    def seconds(self) -> float:
+        """Return how long the work has taken."""
+        return self._now() - self._begun

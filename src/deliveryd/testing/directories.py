@@ -28,7 +28,7 @@ from deliveryd.config import load
 from deliveryd.directory.base import Directory, DirectoryAnswer, find
 from deliveryd.errors import DirectoryUnavailable
 from deliveryd.model import Customer
-from deliveryd.worker.customers import open_directory
+from deliveryd.worker.outside import open_directory
 
 PEOPLE: Mapping[int, Mapping[str, str]] = {
     7: {"name": "Ann Whitfield", "language": "en", "phone": "+447700900101", "email": "ann@example.com"},

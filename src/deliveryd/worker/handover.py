@@ -122,8 +122,7 @@ class Handover:
         self._common.waiting.bound(longest_pause(config))
         memory.pausing.configure(config.channels.providers)
         memory.in_flight.change(config.queue.max_in_flight)
-        if before.journal.reserve != config.journal.reserve:
-            self._parts.journal.reserve = config.journal.reserve
+        self._parts.journal.reserve = config.journal.reserve
         stations.due.bound(config.queue.max_waiting)
         stations.reporting.adopt(
             batch_size=config.events.batch_size, flush_interval=config.events.flush_interval

@@ -12,6 +12,7 @@ import anyio
 from deliveryd import __version__
 from deliveryd.config import Config
 from deliveryd.delivery.dispatcher import Dispatcher
+from deliveryd.delivery.provider import Provider
 from deliveryd.delivery.tail import Tail, TailFeed, TailFilter
 from deliveryd.journal.base import Counts, Open
 from deliveryd.journal.pauses import Pause, PauseKind

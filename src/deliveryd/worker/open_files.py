@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from deliveryd.config import Config
 from deliveryd.delivery.policy import DispatchPolicy
 from deliveryd.delivery.settings import MOST_FETCHES
 from deliveryd.http.unfinished import MOST
-from deliveryd.runtime.file_limit import OpenFiles, file_limit
+from deliveryd.runtime.process import file_limit
 from deliveryd.telemetry.log_events import Event, log
 
 FILES_BESIDE = 128
@@ -17,6 +18,27 @@ and events, the log, the collector, files that are read anew, modules while they
 
 OF_A_SERVER = 3 * MOST
 """Connections of one server: those that wait for their client, and complete requests."""
+
+
+class OpenFiles(NamedTuple):
+    """What a configuration may open at once: for attempts, for all else, and how much there may be."""
+
+    attempts: int
+    others: int
+    limit: int
+
+    @property
+    def is_enough(self) -> bool:
+        """Whether everything may be open at once."""
+        return self.attempts + self.others <= self.limit
+
+    def lowered(self, concurrency: int) -> int:
+        """Return how many attempts of one provider fit. All give up the same part; half is for attempts."""
+        room = max(self.limit - self.others, self.limit // 2)
+        return concurrency if room >= self.attempts else max(concurrency * room // self.attempts, 1)
+
+    def __str__(self) -> str:
+        return f"{self.attempts + self.others} files may be open at once, and the limit is {self.limit}"
 
 
 def open_files(config: Config) -> OpenFiles:

@@ -6,50 +6,115 @@ loop, without an await between. What is unchanged is kept, above all adapters an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import anyio
 from anyio.abc import TaskGroup
+from pydantic import BaseModel
 
+from deliveryd.channels.options import ChannelConfig, ProviderConfig
 from deliveryd.config import Config, Examined
 from deliveryd.directory.file_options import FileOptions
-from deliveryd.errors import AddressInUse, ConfigError
+from deliveryd.errors import AddressInUse, ConfigError, describe
 from deliveryd.journal.base import Orphans
 from deliveryd.journal.sql.own_values import difference
-from deliveryd.model import Clock
 from deliveryd.runtime.threads import Blocking, in_thread
 from deliveryd.telemetry import log_writing
-from deliveryd.telemetry.description import describe
 from deliveryd.telemetry.log_events import Event, log
-from deliveryd.worker.changes import (
-    Change,
-    Digests,
-    changes,
-    digests,
-    is_same_adapter,
-    needs_restart,
-)
 from deliveryd.worker.handover import Handover
-from deliveryd.worker.outside import Closable, Openers, Outside
+from deliveryd.worker.outside import Holdings, Openers, Sources, open_parts, sources
 from deliveryd.worker.wiring import Parts, open_inlets, open_receipts
 
 if TYPE_CHECKING:
     from deliveryd.receipts.app import Receipts
     from deliveryd.receipts.inlet import Inlet
 
+IN_PLACE = frozenset(
+    {
+        "channels", "content", "customers", "entities", "log", "run", "service",
+        "events.batch_size", "events.flush_interval", "events.intermediate",
+        "journal.allow_shared_folder", "journal.reserve", "journal.retention",
+        "queue.batch_size", "queue.max_in_flight", "queue.max_paused", "queue.max_poll_interval",
+        "queue.max_waiting", "queue.poll_interval",
+        "receipts.max_body", "receipts.public_url",
+        "settings.stale_while_down", "settings.ttl",
+    }
+)  # fmt: skip
+"""The tables and keys that a reload applies. Any other key needs a restart."""
+
+
+class Change(NamedTuple):
+    """A key or a table that differs, and how."""
+
+    key: str
+    what: str = "changed"
+
+    def __str__(self) -> str:
+        """Return it as text for operators."""
+        return self.key if self.what == "changed" else f"{self.key} ({self.what})"
+
+
+ADDED, REMOVED, NEW_FILES = "added", "removed", "new secrets or certificates"
+
+
+def changes(before: Config, after: Config, old: Sources, new: Sources) -> list[Change]:
+    """Return what differs, in the order of the file's tables."""
+    found: list[Change] = []
+    for table in Config.model_fields:
+        if table not in ("channels", "customers"):
+            found += _fields(table, getattr(before, table), getattr(after, table))
+    found += _fields("customers", before.customers, after.customers)
+    found += _fields("customers", before.customers.options, after.customers.options)
+    found += _fields("channels", before.channels, after.channels)
+    found += _channels(before.channels.configured, after.channels.configured)
+    found += [
+        Change(part, NEW_FILES)
+        for part, source in new.items()
+        if part in old and old[part].files != source.files
+    ]
+    return list(dict.fromkeys(found))
+
+
+def needs_restart(change: Change) -> bool:
+    """Whether a change can't be applied to a running worker."""
+    return not ({change.key, change.key.partition(".")[0]} & IN_PLACE)
+
+
+def _fields(place: str, before: BaseModel, after: BaseModel) -> Iterator[Change]:
+    if type(before) is not type(after):
+        yield Change(f"{place}.source" if place == "customers" else place)
+        return
+    for name, field in type(after).model_fields.items():
+        if not field.exclude and getattr(before, name) != getattr(after, name):
+            yield Change(f"{place}.{field.alias or name}")
+
+
+def _channels(before: Mapping[str, ChannelConfig], after: Mapping[str, ChannelConfig]) -> Iterator[Change]:
+    for name, channel in after.items():
+        if name not in before:
+            yield Change(f"channels.{name}", ADDED)
+        else:
+            yield from _fields(f"channels.{name}", before[name].common, channel.common)
+            yield from _providers(before[name].providers, channel.providers)
+    yield from (Change(f"channels.{name}", REMOVED) for name in before if name not in after)
+
+
+def _providers(before: Mapping[str, ProviderConfig], after: Mapping[str, ProviderConfig]) -> Iterator[Change]:
+    for name, provider in after.items():
+        if name not in before:
+            yield Change(provider.place, ADDED)
+        else:
+            yield from _fields(provider.place, before[name].common, provider.common)
+            yield from _fields(provider.place, before[name].options, provider.options)
+    yield from (Change(each.place, REMOVED) for name, each in before.items() if name not in after)
+
+
 APPLIED, UNCHANGED, NOT_APPLIED = "applied", "unchanged", "refused"
 
 STOPPING = "the worker is stopping: the next start reads the configuration"
-
-
-class Examination(NamedTuple):
-    """A configuration that was read, and the digests of the files that it names."""
-
-    examined: Examined
-    digests: Digests
 
 
 class LastReload(NamedTuple):
@@ -70,7 +135,7 @@ class Around(NamedTuple):
 
     examine: Callable[[], Examined]
     openers: Openers
-    serve_receipts: Callable[[Config, Receipts], None]
+    serve_receipts: Callable[[Config, Receipts], object]
     adopted: Callable[[Config], None]
     is_stopping: Callable[[], bool]
     blocking: Blocking = in_thread
@@ -79,12 +144,11 @@ class Around(NamedTuple):
 class Reloader:
     """Replaces the configuration of a running worker, one reload after the other."""
 
-    def __init__(self, config: Config, parts: Parts, around: Around, clock: Clock, tasks: TaskGroup) -> None:
+    def __init__(self, config: Config, parts: Parts, around: Around, tasks: TaskGroup) -> None:
         self._config = config
-        self._digests = digests(config)
         self._parts = parts
         self._around = around
-        self._clock = clock
+        self._clock = parts.common.clock
         self._turn = anyio.Lock()
         self._handover = Handover(config, parts, tasks)
         self.sweep = self._handover.sweep
@@ -117,7 +181,7 @@ class Reloader:
         config = examined.config
         if examined.problems or config is None:
             raise ConfigError(list(examined.problems))
-        found = changes(self._config, config, self._digests, read)
+        found = changes(self._config, config, self._handover.outside.sources, read)
         if kept := [each.key for each in found if needs_restart(each)]:
             text = "needs a restart: a reload can't change it, and has changed nothing"
             raise ConfigError([f"{examined.place_of(key)}: {text}" for key in kept])
@@ -129,9 +193,9 @@ class Reloader:
             await self._exchange(config, read)
         return found
 
-    def _read(self) -> Examination:
+    def _read(self) -> tuple[Examined, Sources]:
         examined = self._around.examine()
-        return Examination(examined, {} if examined.config is None else digests(examined.config))
+        return examined, {} if examined.config is None else sources(examined.config)
 
     async def _customers_to_accept(self) -> Callable[[], int] | None:
         if not isinstance(self._config.customers.options, FileOptions):
@@ -161,49 +225,24 @@ class Reloader:
 
     # the exchange
 
-    async def _exchange(self, config: Config, read: Digests) -> None:
+    async def _exchange(self, config: Config, read: Sources) -> None:
         """Open what is new, then replace all parts at once. Raises ConfigError; then nothing has changed."""
-        opened: list[Closable] = []
+        in_use, opened = self._handover.outside, Holdings()
         try:
-            outside = await self._open(config, read, opened)
+            outside = await open_parts(
+                config, read, self._around.openers, opened, in_use=in_use, named=_as_problem
+            )
             inlets = await self._open_inlets(config)
             receipts = self._receipts(config)
         except BaseException:
-            for part in opened:
-                with anyio.CancelScope(shield=True):
-                    await part.aclose()
+            await opened.close_all()
             raise
-        for part in opened:
-            outside.holdings.hold(part)
-        before, self._config, self._digests = self._config, config, read
-        self._handover.take_over(before, config, outside, receipts, inlets)
+        in_use.holdings.hold_all(opened)
+        before, self._config = self._config, config
+        self._handover.take_over(before, config, outside._replace(holdings=in_use.holdings), receipts, inlets)
         if before.log != config.log:
             log_writing.configure(config.log.level, config.log.format)
         self._around.adopted(config)
-
-    async def _open(self, config: Config, read: Digests, opened: list[Closable]) -> Outside:
-        """Return the parts of the new configuration; those that were opened for it are noted first."""
-        in_use = self._handover.outside
-        service, directory = in_use.service, in_use.directory
-        if self._differs("service", read, config.service != self._config.service):
-            with _as_problem("service"):
-                service = self._around.openers.service(config)
-            opened.append(service)
-        if self._differs("customers", read, config.customers != self._config.customers):
-            with _as_problem("customers"):
-                directory = await self._around.openers.directory(config)
-            opened.append(directory)
-        providers = {}
-        for name, provider in config.channels.providers.items():
-            before = self._config.channels.providers.get(name)
-            is_same = before is not None and is_same_adapter(before, provider)
-            if is_same and not self._differs(provider.place, read, self._has_moved(config)):
-                providers[name] = in_use.providers[name]
-            else:
-                with _as_problem(provider.place):
-                    providers[name] = self._around.openers.provider(config, provider)
-                opened.append(providers[name])
-        return Outside(service, providers, directory, in_use.holdings)
 
     async def _open_inlets(self, config: Config) -> dict[str, Inlet]:
         """What verifies and reads the reports; the last await before the exchange."""
@@ -225,13 +264,6 @@ class Reloader:
             except AddressInUse as error:
                 raise ConfigError([f"receipts.listen: {error}"]) from None
         return receipts
-
-    def _differs(self, part: str, read: Digests, is_changed: bool) -> bool:
-        return is_changed or self._digests.get(part, b"") != read.get(part, b"")
-
-    def _has_moved(self, config: Config) -> bool:
-        """Whether providers report to another address, which they are given with each request."""
-        return config.receipts.public_url != self._config.receipts.public_url
 
 
 @contextmanager

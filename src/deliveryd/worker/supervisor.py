@@ -41,18 +41,16 @@ from deliveryd.journal.orders import Order
 from deliveryd.model import Clock, WallClock
 from deliveryd.network.plain_text import is_loopback
 from deliveryd.rendering.language import load_tags
-from deliveryd.runtime.progress import LoggedProgress
-from deliveryd.runtime.renewal import RenewedValue
+from deliveryd.runtime.secret_file import RenewedValue
 from deliveryd.runtime.threads import Blocking, in_thread
 from deliveryd.runtime.wakeup import AutoResetEvent
 from deliveryd.states import ENDED, State
-from deliveryd.telemetry.log_events import Event, log
+from deliveryd.telemetry.log_events import Event, LoggedProgress, log
 from deliveryd.worker.health import WorkerHealth
 from deliveryd.worker.history import SAMPLE_INTERVAL
-from deliveryd.worker.outside import Openers, open_outside
+from deliveryd.worker.outside import Openers, open_outside, open_tracer, traced
 from deliveryd.worker.reload import Around, Reloader
 from deliveryd.worker.systemd import Notifier
-from deliveryd.worker.tracing import open_tracer, traced
 from deliveryd.worker.wiring import OPENERS, Parts, assemble
 
 if TYPE_CHECKING:
@@ -131,7 +129,7 @@ class Supervisor:
         self._on_ready = on_ready
         self._on_ending = on_ending
         self._openers = openers
-        self._examine = examine or self._as_it_is
+        self._examine = examine or (lambda: Examined(self._config, []))
         self._blocking = blocking
         self._stop = anyio.Event()
         self._hung_up = AutoResetEvent()
@@ -175,9 +173,6 @@ class Supervisor:
         """Read the configuration anew and apply it, as SIGHUP does; during a start, after it."""
         self._hung_up.set()
 
-    def _as_it_is(self) -> Examined:
-        return Examined(self._config, [])
-
     async def run(self, *, until_idle: bool = False) -> None:
         """Run until stopped or, with `until_idle`, until nothing is left to do.
 
@@ -194,7 +189,7 @@ class Supervisor:
         ):
             health = WorkerHealth(self._config, parts, parts.common.clock)
             self._orders = OrderHandler(parts.journal, parts.recorder, parts.stations.dispatchers)
-            parts.metrics.follow(health.levels)
+            parts.metrics.levels = health.levels
             close_servers = anyio.Event()
             addresses = self._open_servers(parts, health, servers, close_servers)
             if parts.exporter is not None:
@@ -202,11 +197,12 @@ class Supervisor:
             await parts.pipeline.recover()
             end_take = partial(parts.stations.intake.end, self._config.service.timeout)
             async with _loops(end_take) as loops:
-                serve_receipts = partial(self._serve_receipts, servers, close_servers)
+                serve_receipts = partial(_serve_receipts, servers, close_servers)
                 reloader = self._reloader(parts, health, loops, serve_receipts)
                 self._start_loops(parts, health, loops)
                 self._start_control(reloader, parts.settings, ViewHandler(health), loops)
-                loops.start_soon(self._note_hangups, hangups)
+                if hangups is not None:
+                    loops.start_soon(self._note_hangups, hangups)
                 loops.start_soon(_reconcile, parts.journal)
                 await loops.start(self._listen_to_signals, parts)
                 if until_idle:
@@ -237,7 +233,7 @@ class Supervisor:
         parts: Parts,
         health: WorkerHealth,
         tasks: TaskGroup,
-        serve_receipts: Callable[[Config, Receipts], None],
+        serve_receipts: Callable[[Config, Receipts], object],
     ) -> Reloader:
         def adopted(config: Config) -> None:
             self._config = config
@@ -247,7 +243,7 @@ class Supervisor:
             self._examine, self._openers, serve_receipts, adopted, self._stop.is_set,
             self._blocking or in_thread,
         )  # fmt: skip
-        self.reloader = health.reloader = Reloader(self._config, parts, around, parts.common.clock, tasks)
+        self.reloader = health.reloader = Reloader(self._config, parts, around, tasks)
         return self.reloader
 
     def _start_loops(self, parts: Parts, health: WorkerHealth, loops: TaskGroup) -> None:
@@ -283,16 +279,6 @@ class Supervisor:
     def _open_servers(
         self, parts: Parts, health: WorkerHealth, servers: TaskGroup, stop: anyio.Event
     ) -> Addresses:
-        def open_server(
-            name: str, listen: str, build: Callable[[], ASGIApp] | None, proxies: Sequence[str] = ()
-        ) -> str | None:
-            if not listen or build is None:
-                return None
-            bound = bind(f"{name}.listen", listen)
-            log(Event.SERVER_LISTENING, server=name, listen=url_of(bound))
-            servers.start_soon(serve_when_asked, build, bound, stop, proxies)
-            return url_of(bound)
-
         def admin() -> ASGIApp:
             from deliveryd.admin.app import admin_app  # noqa: PLC0415  # loads starlette
 
@@ -300,13 +286,10 @@ class Supervisor:
             hosts = {own, *self._config.admin.allowed_hosts}
             return admin_app(health, parts.metrics, hosts, actions())
 
-        actions = self._actions(parts, health)
-        receipts = parts.receipts.app if parts.receipts is not None else None
-        reports = self._config.receipts
-        return Addresses(
-            open_server("admin", self._config.admin.listen, admin),
-            open_server("receipts", reports.listen, receipts, reports.trusted_proxies),
-        )
+        actions, receipts, listen = self._actions(parts, health), None, self._config.admin.listen
+        if parts.receipts is not None:
+            receipts = _serve_receipts(servers, stop, self._config, parts.receipts)
+        return Addresses(_serve(servers, stop, "admin", listen, admin) if listen else None, receipts)
 
     def _actions(self, parts: Parts, health: WorkerHealth) -> Callable[[], Actions | None]:
         """What loads the actions of the status page; None: it only reads.
@@ -332,14 +315,6 @@ class Supervisor:
             return Actions(PageOperator(self._orders, health, open_reader(place), providers), token.current)
 
         return load
-
-    def _serve_receipts(
-        self, servers: TaskGroup, stop: anyio.Event, config: Config, receipts: Receipts
-    ) -> None:
-        """Begin to serve receipts: no provider reported before. Raises ConfigError, AddressInUse."""
-        bound = bind("receipts.listen", config.receipts.listen)
-        log(Event.SERVER_LISTENING, server="receipts", listen=url_of(bound))
-        servers.start_soon(serve_when_asked, receipts.app, bound, stop, config.receipts.trusted_proxies)
 
     async def _note_hangups(self, hangups: AsyncIterable[object]) -> None:
         async for _ in hangups:
@@ -448,6 +423,27 @@ class Supervisor:
             await anyio.sleep(interval)
 
 
+def _serve(  # noqa: PLR0917 - a server is all of it
+    servers: TaskGroup,
+    stop: anyio.Event,
+    name: str,
+    listen: str,
+    build: Callable[[], ASGIApp],
+    proxies: Sequence[str] = (),
+) -> str:
+    """Begin to serve at an address; return it as a URL. Raises ConfigError, AddressInUse."""
+    bound = bind(f"{name}.listen", listen)
+    log(Event.SERVER_LISTENING, server=name, listen=url_of(bound))
+    servers.start_soon(serve_when_asked, build, bound, stop, proxies)
+    return url_of(bound)
+
+
+def _serve_receipts(servers: TaskGroup, stop: anyio.Event, config: Config, receipts: Receipts) -> str:
+    """Begin to serve receipts. Raises ConfigError, AddressInUse."""
+    options = config.receipts
+    return _serve(servers, stop, "receipts", options.listen, receipts.app, options.trusted_proxies)
+
+
 @asynccontextmanager
 async def _loops(end: Callable[[], None]) -> AsyncIterator[TaskGroup]:
     """What runs side by side. Where the journal ends it, the log says why: nothing more can be recorded.
@@ -470,20 +466,16 @@ async def _loops(end: Callable[[], None]) -> AsyncIterator[TaskGroup]:
 
 
 @asynccontextmanager
-async def _hangups() -> AsyncIterator[AsyncIterable[object]]:
-    """Provide each SIGHUP, also one from before it is asked for; by default it would end the process."""
+async def _hangups() -> AsyncIterator[AsyncIterable[object] | None]:
+    """Provide each SIGHUP, also one from before it is asked for; by default it would end the process.
+
+    None: only the main thread receives signals.
+    """
     if threading.current_thread() is not threading.main_thread():
-        yield _none()
+        yield None
         return
     with anyio.open_signal_receiver(signal.SIGHUP) as signals:
         yield signals
-
-
-async def _none() -> AsyncIterator[object]:
-    """Never provide any: only the main thread receives signals."""
-    nothing: Sequence[object] = ()
-    for each in nothing:
-        yield each
 
 
 def _remaining(counts: Counts) -> Remaining:

@@ -54,10 +54,14 @@ from deliveryd.service.client import ServiceClient
 from deliveryd.service.configuration_access import ConfigurationAccess
 from deliveryd.service.host_rules import HostRules, parse_host, parse_network
 from deliveryd.worker.caches import log_cache_problem, open_cache, open_entities_cache
-from deliveryd.worker.customers import open_directory
 from deliveryd.worker.open_files import within_file_limit
-from deliveryd.worker.outside import CurrentDirectory, CurrentService, Openers, Outside
-from deliveryd.worker.tracing import open_exporter
+from deliveryd.worker.outside import (
+    CurrentDirectory,
+    CurrentService,
+    Openers,
+    Outside,
+    open_directory,
+)
 
 if TYPE_CHECKING:
     from deliveryd.channels.receipt_options import ReceiptOptions
@@ -128,7 +132,7 @@ async def assemble(
                     lease=config.journal.lease,
                     service=config.service.address,
                 ),
-                observe=lambda seconds, _operations: metrics.committed(seconds),
+                observe=lambda seconds, _operations: metrics.commits.observe(seconds),
                 blocking=blocking,
             )
         )
@@ -156,15 +160,16 @@ async def assemble(
             for name, provider in config.channels.providers.items()
         }
         doubts: dict[str, DoubtPolicy] = {}
-        exporter = open_exporter(
-            config.otlp,
-            tracer,
-            memory.watchers,
-            metrics=metrics,
-            clock=clock,
-            blocking=blocking or in_thread,
-            namespace=journal.namespace,
-        )
+        if tracer is not None:
+            tracer.begin(journal.namespace)
+            memory.watchers.append(tracer)
+        exporter = None
+        if config.otlp.endpoint is not None:
+            from deliveryd.otlp.export import open_exporter  # noqa: PLC0415  # loads protobuf
+
+            exporter = open_exporter(
+                config.otlp, tracer, metrics, clock, blocking or in_thread, namespace=journal.namespace
+            )
         derived = derive(config, outside.providers, states, doubts, common)
         preparer = Preparer(settings, directory, derived.router, common)
         stations = _stations(config, service, derived, doubts, preparer, common)

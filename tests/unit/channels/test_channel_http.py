@@ -19,7 +19,7 @@ from deliveryd.channels.base import Accepted, InDoubt, Misconfigured, Refused, S
 from deliveryd.channels.http.options import HttpChannelOptions
 from deliveryd.errors import ConfigError
 from deliveryd.model import Customer
-from deliveryd.runtime import renewal
+from deliveryd.runtime import secret_file
 from deliveryd.testing.gateway import Disconnect, Gateway, Reply, Stall, closed_port, open_gateway
 from deliveryd.testing.samples import ADA, dispatch, opened
 from support.patience import PATIENCE
@@ -42,7 +42,7 @@ def token(tmp_path: Path) -> Path:
 @pytest.fixture
 def no_look(monkeypatch: pytest.MonkeyPatch) -> None:
     """However slow the machine is, no file is looked at but after a refusal."""
-    monkeypatch.setattr(renewal, "LOOK_EVERY", PATIENCE)
+    monkeypatch.setattr(secret_file, "LOOK_EVERY", PATIENCE)
 
 
 async def send(gateway: Gateway, options: dict[str, Any], sample: Any = HI, block: str = "sms") -> Verdict:
@@ -497,7 +497,7 @@ async def test_a_replaced_secret_is_used_before_the_old_one_is_refused(
     token: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both are valid for a while when one is rotated: whoever changes in time is never refused."""
-    monkeypatch.setattr(renewal, "LOOK_EVERY", 0)
+    monkeypatch.setattr(secret_file, "LOOK_EVERY", 0)
     async with open_gateway() as gateway:
         options = {"url": f"{gateway.url}/sms", "secrets": {"token": str(token)}, **SECRET}
         async with opened("http", options, block="sms") as channel:

@@ -13,7 +13,7 @@ import trustme
 from aiosmtpd.smtp import AuthResult
 
 from deliveryd.channels.base import Accepted, Misconfigured
-from deliveryd.runtime import renewal
+from deliveryd.runtime import secret_file
 from deliveryd.testing.samples import opened
 from support.mail_server import MailServer, accept_only, open_mail_server
 from support.smtp_letters import NAME, mail_to, options_for, send
@@ -152,7 +152,7 @@ async def test_no_mail_goes_over_a_connection_of_the_password_before(
     password: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A kept connection is parted from when the file is replaced."""
-    monkeypatch.setattr(renewal, "LOOK_EVERY", 0)
+    monkeypatch.setattr(secret_file, "LOOK_EVERY", 0)
     accounts = Accounts()
     async with open_mail_server(authenticator=accounts, auth_require_tls=False) as server:
         access = options_for(server, username="shop", password_file=password)

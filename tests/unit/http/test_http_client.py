@@ -22,7 +22,7 @@ from deliveryd.http.httpx_wire import HttpxWire
 from deliveryd.http.proxy import Proxy
 from deliveryd.http.target import target_of
 from deliveryd.http.tls import TlsFiles
-from deliveryd.runtime import renewal
+from deliveryd.runtime import secret_file
 from deliveryd.testing.gateway import Reply, Stall, open_gateway
 from support.patience import PATIENCE
 
@@ -302,7 +302,7 @@ async def test_a_replaced_client_certificate_is_shown_without_losing_a_request(
     ca_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is under way keeps its connection, which is closed afterwards; half of a new pair isn't used."""
-    monkeypatch.setattr(renewal, "LOOK_EVERY", 0)
+    monkeypatch.setattr(secret_file, "LOOK_EVERY", 0)
     files = write_client_certificate(tmp_path, OURS)
     cert, key = (tmp_path / "cert.pem"), (tmp_path / "key.pem")
     answers: list[bytes] = []

@@ -14,10 +14,10 @@ from deliveryd.channels.base import Misconfigured
 from deliveryd.config import Config, examine, load
 from deliveryd.errors import ServiceRefused, ServiceUnavailable
 from deliveryd.http.proxy import Login
-from deliveryd.runtime import renewal
+from deliveryd.runtime import secret_file
 from deliveryd.testing.gateway import Reply, open_gateway
 from deliveryd.testing.samples import dispatch
-from deliveryd.worker.customers import open_directory
+from deliveryd.worker.outside import open_directory
 from deliveryd.worker.wiring import open_provider, open_service
 from support.terminal import command
 
@@ -148,7 +148,7 @@ async def test_a_proxy_that_wants_another_login_is_named(tmp_path: Path) -> None
 async def test_a_replaced_password_is_used_without_a_restart(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(renewal, "LOOK_EVERY", 0)
+    monkeypatch.setattr(secret_file, "LOOK_EVERY", 0)
     async with open_gateway() as proxy:
         proxy.script += [Reply(200, b'{"value": {}}'), Reply(200, b'{"value": {}}')]
         async with open_service(configured(tmp_path, "service", proxy.url)) as client:

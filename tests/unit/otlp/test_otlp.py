@@ -12,14 +12,15 @@ import pytest
 from deliveryd.config import load
 from deliveryd.errors import ConfigError
 from deliveryd.http.client import build_client
+from deliveryd.journal.orders import Action, Decided, Effect, ItemKind, Order
 from deliveryd.metrics import Metrics
-from deliveryd.model import Entry, WallClock
+from deliveryd.model import Entry, Transition, WallClock
 from deliveryd.otlp.encoding import refused_spans
 from deliveryd.otlp.export import Collector as Target
 from deliveryd.otlp.export import Exporter
-from deliveryd.otlp.identity import TraceIds
-from deliveryd.otlp.spans import SpanKind, SpanQueue, TraceSpan
+from deliveryd.otlp.spans import SpanKind, SpanQueue, TraceIds, Tracer, TraceSpan
 from deliveryd.runtime.threads import in_thread
+from deliveryd.states import State
 from support.check_command import check, line, warned
 from support.collector import Collector, collecting, values_of
 from support.logs import log_lines
@@ -175,6 +176,18 @@ def test_each_attempt_and_each_beginning_has_a_span_of_its_own() -> None:
     assert ids.message(7, 1) != ids.message(7, 2)
 
 
+def test_a_message_that_an_operator_settles_has_a_span_whatever_else_its_order_brought() -> None:
+    """On a shared journal an order also has the effects of messages that were handed out again meanwhile."""
+    queue = SpanQueue()
+    tracer = Tracer(queue, 1.0)
+    entry = Entry(7, 1, 1, {}, "sms", number=1)
+    tracer.stepped([Transition(entry, State.SENDING, State.IN_DOUBT, 2)])
+    order = Order(Action.SETTLE_SENT, ItemKind.MESSAGE, ("7",))
+    tracer.decided(order, Decided(("7",), {}, (Effect(events=1), Effect(ended=(State.SENT,)))), 3)
+    (ended,) = queue.take(9)
+    assert (ended.name, ended.attributes["deliveryd.state"], ended.end) == ("message", "sent", 3)
+
+
 def span(number: int) -> TraceSpan:
     """Any span."""
     return TraceSpan(b"t" * 16, number.to_bytes(8), b"", f"span {number}", SpanKind.INTERNAL, 1, 2, {})
@@ -225,7 +238,7 @@ def test_what_a_collector_answers_decides_about_a_repeat(
 
     with log_lines("info") as lines:
         metrics = anyio.run(run)
-    assert (metrics._spans["accepted",], metrics._spans["lost",]) == (accepted, lost)
+    assert (metrics.spans.series["accepted",], metrics.spans.series["lost",]) == (accepted, lost)
     assert [line["event"] for line in lines()][:1] == ["otlp.unavailable"]
     assert [line["event"] for line in lines()].count("otlp.unavailable") == 1
     assert collector.headers["/v1/traces"][0]["x-api-key"] == "k"
@@ -267,7 +280,7 @@ def test_a_collector_cannot_refuse_other_spans_than_it_was_sent(
         return metrics
 
     metrics = anyio.run(run)
-    assert (metrics._spans["accepted",], metrics._spans["lost",]) == (3 - lost, lost)
+    assert (metrics.spans.series["accepted",], metrics.spans.series["lost",]) == (3 - lost, lost)
 
 
 def test_a_reason_that_is_no_unicode_is_exported_all_the_same(collector: Collector) -> None:

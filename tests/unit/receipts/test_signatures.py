@@ -20,7 +20,7 @@ from deliveryd.channels.signature_schemes import SCHEMES
 from deliveryd.model import SECOND
 from deliveryd.receipts.signatures.base import Forged
 from deliveryd.receipts.verification import open_scheme, open_verifier, read_keys, signed_content
-from deliveryd.runtime import renewal
+from deliveryd.runtime import secret_file
 from support.signed_requests import NOW, form, is_genuine, options, request
 
 # hmac
@@ -323,7 +323,7 @@ def test_a_new_secret_counts_from_the_instant_it_is_there(tmp_path: Path) -> Non
     sent = request(JEFE, x_s=RFC["hmac-sha256"])
     with pytest.raises(Forged):
         verifier.verify(sent, NOW * SECOND)
-    assert renewal.LOOK_EVERY >= 1
+    assert secret_file.LOOK_EVERY >= 1
     file.write_text("Jefe")
     assert verifier.verify(sent, NOW * SECOND) is sent
 

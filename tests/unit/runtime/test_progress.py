@@ -7,9 +7,8 @@ import sqlite3
 import pytest
 
 from deliveryd.journal.sqlite import upgrades
-from deliveryd.runtime import progress
-from deliveryd.runtime.progress import REPORT_INTERVAL, LoggedProgress
-from deliveryd.telemetry.log_events import Event
+from deliveryd.telemetry import log_events
+from deliveryd.telemetry.log_events import REPORT_INTERVAL, Event, LoggedProgress
 from support.logs import log_lines
 
 
@@ -26,7 +25,7 @@ def test_progress_is_logged_at_intervals() -> None:
 
 def test_a_long_upgrade_reports_that_it_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """From within SQLite's own work, and once more in the end."""
-    monkeypatch.setattr(progress, "REPORT_INTERVAL", 0.0)
+    monkeypatch.setattr(log_events, "REPORT_INTERVAL", 0.0)
     db = sqlite3.connect(":memory:")
     long = (
         "CREATE TABLE t AS WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 200000)"

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from deliveryd.runtime import renewal
-from deliveryd.runtime.renewal import RenewedValue
-from deliveryd.runtime.secret_file import SecretFile
+from deliveryd.runtime import secret_file
+from deliveryd.runtime.secret_file import RenewedValue, SecretFile
 from deliveryd.sandbox.faults import FaultAnswer
 from support.logs import log_text
 from support.messages import message, sms_settings
@@ -62,7 +61,7 @@ def test_a_replaced_file_is_seen_at_the_next_look(
     file: Path, log: io.StringIO, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without a restart and before anything was refused."""
-    monkeypatch.setattr(renewal, "LOOK_EVERY", 0)
+    monkeypatch.setattr(secret_file, "LOOK_EVERY", 0)
     secret = secret_in(file)
     replace(file, "two")
     assert secret.current() == "two"
@@ -87,7 +86,7 @@ def test_a_file_that_cannot_be_used_keeps_the_old_secret_and_is_told_once(
     file: Path, log: io.StringIO, monkeypatch: pytest.MonkeyPatch, spoiled: str | None
 ) -> None:
     """Such as one that is just being written. When it is whole, it is used."""
-    monkeypatch.setattr(renewal, "LOOK_EVERY", 0)
+    monkeypatch.setattr(secret_file, "LOOK_EVERY", 0)
     secret = secret_in(file)
     if spoiled is None:
         file.unlink()

@@ -19,7 +19,7 @@ from deliveryd import __version__
 from deliveryd.errors import ServiceUnavailable, ServiceUnreadable
 from deliveryd.http.client import HttpClient, build_client
 from deliveryd.http.httpx_wire import HttpxWire
-from deliveryd.runtime import renewal
+from deliveryd.runtime import secret_file
 from deliveryd.service.auth import AuthOptions
 from deliveryd.service.client import ServiceClient
 from deliveryd.service.wire import LARGEST_SETTINGS
@@ -327,7 +327,7 @@ async def test_a_replaced_secret_is_used_before_the_old_one_is_refused(
     service: respx.MockRouter, token: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both are valid for a while when one is rotated: whoever changes in time is never refused."""
-    monkeypatch.setattr(renewal, "LOOK_EVERY", 0)
+    monkeypatch.setattr(secret_file, "LOOK_EVERY", 0)
     service.route().respond(200, content=b"[]")
     client = client_of(service, AuthOptions(token_file=token))
     await client.take(1)

@@ -18,8 +18,8 @@ import pytest
 import structlog
 
 from deliveryd.telemetry import log_writing
-from deliveryd.telemetry.journald import JournalSocket
 from deliveryd.telemetry.log_events import Event, log
+from deliveryd.telemetry.log_writing import JournalSocket
 from support.patience import PATIENCE
 
 KEPT = (Path("/var/log/journal"), Path("/run/log/journal"))

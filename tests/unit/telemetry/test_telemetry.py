@@ -21,8 +21,8 @@ import structlog
 from deliveryd.errors import ConfigError, ServiceUnavailable
 from deliveryd.states import State
 from deliveryd.telemetry import log_events, log_writing
-from deliveryd.telemetry.layout_choice import choose_layout
 from deliveryd.telemetry.log_events import Event, log
+from deliveryd.telemetry.log_writing import choose_layout
 
 CANARY = "Canary-Greta+491701234567"
 

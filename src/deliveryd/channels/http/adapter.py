@@ -49,7 +49,7 @@ from deliveryd.http.reachability import connect_problem, endpoint_of
 from deliveryd.http.tls import TlsFiles
 from deliveryd.http.wire import Wire, WireResponse
 from deliveryd.model import Customer
-from deliveryd.runtime.renewal import RenewedValue
+from deliveryd.runtime.secret_file import RenewedValue
 from deliveryd.runtime.threads import LARGE, Aside
 
 if TYPE_CHECKING:

@@ -38,8 +38,8 @@ from deliveryd.model import Customer
 from deliveryd.network.deadline import within
 from deliveryd.network.reasons import connect_reason
 from deliveryd.network.resolver import Resolver
-from deliveryd.runtime.file_limit import is_out_of_files
-from deliveryd.runtime.renewal import RenewedValue
+from deliveryd.runtime.process import is_out_of_files
+from deliveryd.runtime.secret_file import RenewedValue
 from deliveryd.runtime.threads import Aside
 
 PROBE_SECONDS = 5.0

@@ -49,7 +49,7 @@ from deliveryd.http.reachability import connect_problem, endpoint_of
 from deliveryd.http.target import target_of
 from deliveryd.http.wire import WireResponse
 from deliveryd.options.proxy import ENVIRONMENT, ProxyOptions
-from deliveryd.worker.customers import open_directory
+from deliveryd.worker.outside import open_directory
 from deliveryd.worker.wiring import open_provider, open_service
 
 ConfigurationCheck = Callable[[Config], Awaitable[list[Finding]]]

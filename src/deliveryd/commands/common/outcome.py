@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from deliveryd.commands.common.conventions import CONFIGURATION, FAILED, USAGE
 from deliveryd.commands.common.output import print_errors
-from deliveryd.errors import ConfigError, DeliverydError, JournalUnusable, UsageError
-from deliveryd.telemetry.description import describe
+from deliveryd.errors import ConfigError, DeliverydError, JournalUnusable, UsageError, describe
 from deliveryd.telemetry.log_events import Event, log
 
 

@@ -15,7 +15,7 @@ from deliveryd.model import Customer, Entry, Settings
 from deliveryd.service import number_text
 from deliveryd.service.client import ServiceClient
 from deliveryd.worker.caches import open_cache
-from deliveryd.worker.customers import open_directory
+from deliveryd.worker.outside import open_directory
 from deliveryd.worker.wiring import open_service
 
 _NUMBER = re.compile(r"-?[0-9]+")

@@ -22,7 +22,7 @@ from deliveryd.commands.run.shutdown import announce_shutdown
 from deliveryd.config import Config, examine_to_run
 from deliveryd.errors import ConfigError
 from deliveryd.journal.base import Account
-from deliveryd.runtime.file_limit import raise_file_limit
+from deliveryd.runtime.process import raise_file_limit
 from deliveryd.states import State
 from deliveryd.telemetry import log_writing
 from deliveryd.telemetry.output import Output, unblocked

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from deliveryd.journal.sql.db import Db
 from deliveryd.journal.sql.outbox import WATERMARK, Outbox
 from deliveryd.journal.sql.tombstones import Tombstone, read_tombstone
-from deliveryd.runtime.backoff import backoff
+from deliveryd.runtime.breaker import backoff
 
 MINUTE = 60_000_000
 LONGEST_REPEAT_PAUSE = 60

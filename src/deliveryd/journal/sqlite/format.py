@@ -13,7 +13,7 @@ from pathlib import Path
 from deliveryd.errors import JournalError
 from deliveryd.journal.sql.schema import KEEP_VALUE, MOVED_BY, MOVED_TO, TABLES, was_moved
 from deliveryd.journal.sqlite.upgrades import FILE_UPGRADES, FIRST_FORMAT, latest_format, upgrade
-from deliveryd.runtime.own_files import open_own
+from deliveryd.runtime.rights import open_own
 
 APPLICATION_ID = 0x64_6C_76_64  # "dlvd"
 

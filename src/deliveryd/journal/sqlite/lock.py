@@ -17,7 +17,7 @@ import anyio
 from deliveryd.errors import JournalError, JournalLocked, JournalUnusable
 from deliveryd.journal.sqlite.damage import unusable
 from deliveryd.journal.sqlite.files import LOCK, WORKER_LOCK, check_writable, make_folder
-from deliveryd.runtime.own_files import NotOwn, open_own
+from deliveryd.runtime.rights import NotOwn, open_own
 from deliveryd.telemetry.log_events import Event, log
 
 LOCK_PAUSE = 0.02

@@ -9,8 +9,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Sequence
 
-from deliveryd.runtime.progress import LoggedProgress
-from deliveryd.telemetry.log_events import Event, log
+from deliveryd.telemetry.log_events import Event, LoggedProgress, log
 
 FIRST_FORMAT = 1
 

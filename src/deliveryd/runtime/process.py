@@ -1,12 +1,12 @@
-"""The limit on open files of this process: raised as far as it may be, and how it is shared out."""
+"""What this process sets for itself: its limit on open files, and that its memory stays out of files."""
 
 from __future__ import annotations
 
 import errno
+import os
 import resource
 import sys
 from contextlib import suppress
-from typing import NamedTuple
 
 _EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE})
 
@@ -42,22 +42,21 @@ def is_out_of_files(error: BaseException | None) -> bool:
     return False
 
 
-class OpenFiles(NamedTuple):
-    """What a configuration may open at once: for attempts, for all else, and how much there may be."""
+_KEY_LOG = "SSLKEYLOGFILE"
+_PR_SET_DUMPABLE = 4
 
-    attempts: int
-    others: int
-    limit: int
 
-    @property
-    def is_enough(self) -> bool:
-        """Whether everything may be open at once."""
-        return self.attempts + self.others <= self.limit
+def protect_memory() -> None:
+    """Disable core dumps, access to the memory by other processes of this user, and logging of TLS keys.
 
-    def lowered(self, concurrency: int) -> int:
-        """Return how many attempts of one provider fit. All give up the same part; half is for attempts."""
-        room = max(self.limit - self.others, self.limit // 2)
-        return concurrency if room >= self.attempts else max(concurrency * room // self.attempts, 1)
+    SSLKEYLOGFILE is removed from the environment, since `ssl.create_default_context` and database drivers
+    obey it. A resource limit doesn't stop core dumps that the kernel pipes to a handler (systemd-coredump),
+    so the process is also marked as not dumpable.
+    """
+    os.environ.pop(_KEY_LOG, None)
+    with suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    with suppress(OSError, ImportError, AttributeError, MemoryError):  # not Linux, or Python without ctypes
+        import ctypes  # noqa: PLC0415  # optional: without it only the limit applies
 
-    def __str__(self) -> str:
-        return f"{self.attempts + self.others} files may be open at once, and the limit is {self.limit}"
+        ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)

@@ -11,7 +11,7 @@ from deliveryd.journal.rows import spent_of
 from deliveryd.journal.sql.db import Db
 from deliveryd.journal.sql.outbox import ACCEPTED_AT, HAPPENED, WAITS
 from deliveryd.journal.sql.pauses import pauses
-from deliveryd.journal.sql.tombstones import Tombstone, read_tombstone
+from deliveryd.journal.sql.tombstones import Tombstone, read_tombstones
 from deliveryd.model import Spent, message_key
 from deliveryd.runtime.json_numbers import loads_variables
 from deliveryd.states import State
@@ -196,7 +196,7 @@ def life_of(db: Db, message_id: int, worker: str | None = None) -> Life:
         receipts=tuple(ReceiptRecord(*row)._replace(delivered=bool(row[2])) for row in receipts),
         malformed=tuple(MalformedRecord(*row) for row in malformed),
         decisions=tuple(DecisionRecord(*row) for row in decisions),
-        tombstone=read_tombstone(db, message_id),
+        tombstone=read_tombstones(db, [message_id]).get(message_id),
     )
 
 

@@ -7,7 +7,7 @@ import json
 from deliveryd.journal.sql.beginnings import MAY_HAVE_ARRIVED, begun
 from deliveryd.journal.sql.db import Db
 from deliveryd.journal.sql.outbox import WAITS
-from deliveryd.journal.sql.tombstones import read_tombstone
+from deliveryd.journal.sql.tombstones import read_tombstones
 from deliveryd.states import State
 
 NOT_IN_THE_JOURNAL = "it isn't in the journal"
@@ -69,7 +69,7 @@ def _arrival(db: Db, id_: int) -> tuple[bool, bool] | str:
         if not has_ended:
             return f"it hasn't ended: it is {State(state).name.lower().replace('_', ' ')}"
         return state in (State.SENT, State.DELIVERED), bool(may_have_arrived)
-    tombstone = read_tombstone(db, id_)
+    tombstone = read_tombstones(db, [id_]).get(id_)
     if tombstone is None:
         return NOT_IN_THE_JOURNAL
     status = "" if tombstone.latest is None else json.loads(tombstone.latest)["status"]

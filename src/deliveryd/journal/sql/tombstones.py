@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from deliveryd.journal.rows import to_json
+from deliveryd.journal.rows import IDS, to_json
 from deliveryd.journal.sql.db import Db
 from deliveryd.model import format_instant, parse_instant
 
@@ -23,6 +23,7 @@ SELECT (SELECT body FROM event WHERE message_id = ?1 AND status = 'dequeued' LIM
     (SELECT body FROM event WHERE message_id = ?1 AND refused IS NULL ORDER BY seq DESC LIMIT 1)
 """
 _ADD = "INSERT INTO tombstone (id, dequeued_at, at, status, rest) VALUES (?, ?, ?, ?, ?)"
+_READ = f"SELECT id, dequeued_at, at, status, rest FROM tombstone WHERE id IN {IDS}"  # noqa: S608  # a constant
 _KEPT_ALWAYS = frozenset({"channel", "reportedAt", "messageId"})
 
 
@@ -58,14 +59,10 @@ def without_details(rest: str | None) -> str | None:
     return to_json(kept) if kept else None
 
 
-def read_tombstone(db: Db, message_id: int) -> Tombstone | None:
-    """Read a message's tombstone; None if it has none."""
-    row = db.execute(
-        "SELECT dequeued_at, at, status, rest FROM tombstone WHERE id = ?", (message_id,)
-    ).fetchone()
-    if row is None:
-        return None
-    return tombstone_of(message_id, *row)
+def read_tombstones(db: Db, ids: Collection[int]) -> Mapping[int, Tombstone]:
+    """Read the tombstones of those of these messages that have one."""
+    rows = db.execute(_READ, (to_json(list(ids)),))
+    return {id_: tombstone_of(id_, *columns) for id_, *columns in rows}
 
 
 def tombstone_of(

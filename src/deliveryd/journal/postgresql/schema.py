@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import secrets
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import psycopg
 
@@ -27,9 +27,6 @@ FORMAT = 1
 
 WRITTEN_SINCE = 1
 """The format of the oldest program that may still write while this format is in use."""
-
-UPGRADES: Sequence[str] = ()
-"""SQL from each format to the next: the first entry turns format 1 into format 2. Only ever additive."""
 
 OF_LOG = ("message", "unaccepted", "tombstone", "provider")
 """The tables whose rows name their log; events and posts have it in their numbers."""
@@ -189,24 +186,19 @@ def _statements() -> Iterator[str]:
 
 
 def prepare_schema(db: Connected) -> None:
-    """Create the tables in an empty database, or upgrade an earlier format. Raises JournalUnusable."""
+    """Create the tables in an empty database. Raises JournalUnusable."""
     with db.transaction():
         lock_schema(db)
-        _prepare(db, writable_format(db))
+        if writable_format(db) is None:
+            _create(db)
 
 
 def prepare_target(db: Connected) -> None:
     """Like `prepare_schema`, also where a move into this database broke off."""
     with db.transaction():
         lock_schema(db)
-        _prepare(db, _format(db))
-
-
-def _prepare(db: Connected, form: int | None) -> None:
-    if form is None:
-        _create(db)
-    elif form < FORMAT:
-        _upgrade(db, form)
+        if _format(db) is None:
+            _create(db)
 
 
 def writable_format(db: Connected) -> int | None:
@@ -279,13 +271,6 @@ def _create(db: Connected) -> None:
         db.execute("INSERT INTO main.meta VALUES (%s, %s)", (key, str(value)))
 
 
-def _upgrade(db: Connected, form: int) -> None:
-    """Bring the tables to this format; programs of earlier ones that still run aren't disturbed."""
-    for statements in UPGRADES[form - 1 :]:
-        db.execute(statements.encode(), prepare=False)
-    db.execute("UPDATE main.meta SET value = %s WHERE key = 'format'", (str(FORMAT),))
-
-
 def first_filled(db: Connected) -> str | None:
     """The name of a table in which a journal has left something; None: nothing was ever recorded."""
     for table in _RECORDED:
@@ -316,11 +301,5 @@ def check_movable(db: Connected) -> None:
 
 def check_readable(db: Connected, place: str) -> None:
     """Raise JournalAbsent when the database holds no journal, JournalUnusable for one of another format."""
-    form = writable_format(db)
-    if form is None:
+    if writable_format(db) is None:
         raise JournalAbsent(f"there is no journal in {place}: deliveryd hasn't run with it yet")
-    if form < FORMAT:
-        raise JournalUnusable(
-            f"the journal has format {form}, and this deliveryd reads format {FORMAT}: start it, which"
-            " upgrades the journal, or use the commands of the release that runs"
-        )

@@ -1,4 +1,4 @@
-"""The format of a journal's file: its tables are made or upgraded, and foreign files are refused."""
+"""The format of a journal's file: its tables are made, and foreign files are refused."""
 
 from __future__ import annotations
 
@@ -6,16 +6,17 @@ import os
 import secrets
 import sqlite3
 import uuid
-from collections.abc import Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 
 from deliveryd.errors import JournalError
 from deliveryd.journal.sql.schema import KEEP_VALUE, MOVED_BY, MOVED_TO, TABLES, was_moved
-from deliveryd.journal.sqlite.upgrades import FILE_UPGRADES, FIRST_FORMAT, latest_format, upgrade
 from deliveryd.runtime.own_files import open_own
 
 APPLICATION_ID = 0x64_6C_76_64  # "dlvd"
+
+FORMAT = 1
+"""The format of a file that this program writes and reads."""
 
 MOVED = 1_000_000
 """What is added to the format of a file whose journal was moved: any program refuses to work on it."""
@@ -24,24 +25,20 @@ _HEADER = 100
 """Bytes of a database's header, which holds its application id and format."""
 
 
-def prepare_file(db: sqlite3.Connection, upgrades: Sequence[str] = FILE_UPGRADES) -> None:
-    """Create the tables in an empty file, or upgrade a journal of an earlier format to the latest.
-
-    Raises JournalError when the file isn't a journal, or has a format that is unknown here.
-    """
+def prepare_file(db: sqlite3.Connection) -> None:
+    """Create the tables in an empty file. Raises JournalError when it is no journal of this format."""
     (version,) = db.execute("PRAGMA user_version").fetchone()
     (objects,) = db.execute("SELECT count(*) FROM sqlite_master").fetchone()
     if objects == 0 and version == 0:
-        _create(db, latest_format(upgrades))
-        return
-    check_supported(db, upgrades)
-    upgrade(db, version, upgrades)
+        _create(db)
+    else:
+        check_format(db)
 
 
-def _create(db: sqlite3.Connection, version: int) -> None:
+def _create(db: sqlite3.Connection) -> None:
     db.execute("PRAGMA auto_vacuum = INCREMENTAL")  # has no effect once there is a table
     db.executescript(
-        f"BEGIN; {TABLES} PRAGMA user_version = {version}; PRAGMA application_id = {APPLICATION_ID};"
+        f"BEGIN; {TABLES} PRAGMA user_version = {FORMAT}; PRAGMA application_id = {APPLICATION_ID};"
     )
     db.executemany(
         KEEP_VALUE,
@@ -80,38 +77,26 @@ def _of_move(db: sqlite3.Connection, key: str) -> str | None:
 
 
 def unmark_file_moved(path: Path) -> bool:
-    """Let a file's journal be used again; return whether it was marked. Raises like `check_supported`."""
+    """Let a file's journal be used again; return whether it was marked. Raises like `check_format`."""
     with closing(sqlite3.connect(path, isolation_level=None)) as db:
         application, version = _marks(db)
         if version <= MOVED:
-            _check_format(application, version, FILE_UPGRADES)
+            _check_format(application, version)
             return False
-        _check_format(application, version - MOVED, FILE_UPGRADES)
+        _check_format(application, version - MOVED)
         db.execute(f"PRAGMA user_version = {version - MOVED}")
         return True
 
 
-def check_supported(db: sqlite3.Connection, upgrades: Sequence[str] = FILE_UPGRADES) -> None:
-    """Raise JournalError when the file isn't a journal, or has a format that can't be upgraded."""
-    _check_format(*_marks(db), upgrades, _of_move(db, MOVED_TO))
+def check_format(db: sqlite3.Connection) -> None:
+    """Raise JournalError when the file isn't a journal of this format."""
+    _check_format(*_marks(db), _of_move(db, MOVED_TO))
 
 
-def check_latest(db: sqlite3.Connection, upgrades: Sequence[str] = FILE_UPGRADES) -> None:
-    """Raise JournalError when the file isn't a journal of the latest format; readers don't upgrade."""
-    application, version = _marks(db)
-    _check_format(application, version, upgrades, _of_move(db, MOVED_TO))
-    if version != latest_format(upgrades):
-        raise JournalError(
-            f"the journal has format {version}, and this deliveryd reads format {latest_format(upgrades)}:"
-            " start the worker, which upgrades it"
-        )
-
-
-def check_header(path: Path, upgrades: Sequence[str] = FILE_UPGRADES) -> None:
+def check_header(path: Path) -> None:
     """Check the first bytes of a file without opening it in SQLite, which would replay even a foreign log.
 
-    An absent or empty file passes. Raises JournalError when the file isn't a journal, or has a format that is
-    unknown here; OSError.
+    An absent or empty file passes. Raises JournalError when the file isn't a journal of this format; OSError.
     """
     try:
         with os.fdopen(open_own(path, os.O_RDONLY), "rb") as file:
@@ -131,7 +116,7 @@ def check_header(path: Path, upgrades: Sequence[str] = FILE_UPGRADES) -> None:
     if application == APPLICATION_ID and version > MOVED:
         with suppress(sqlite3.Error):
             where = moved_to(path)
-    _check_format(application, version, upgrades, where)
+    _check_format(application, version, where)
 
 
 def _marks(db: sqlite3.Connection) -> tuple[int, int]:
@@ -141,14 +126,13 @@ def _marks(db: sqlite3.Connection) -> tuple[int, int]:
     return application, version
 
 
-def _check_format(application: int, version: int, upgrades: Sequence[str], where: str | None = None) -> None:
+def _check_format(application: int, version: int, where: str | None = None) -> None:
     if application != APPLICATION_ID:
         raise JournalError("the file is a database, but no journal of deliveryd; name another in journal.url")
     if version > MOVED:
         raise JournalError(was_moved(where))
-    if not FIRST_FORMAT <= version <= latest_format(upgrades):
+    if version != FORMAT:
         raise JournalError(
-            f"the journal has format {version}, and this deliveryd supports formats up to"
-            f" {latest_format(upgrades)}: run the version that wrote it, restore a backup from before that"
-            " version, or name another file in journal.url"
+            f"the journal has format {version}, and this deliveryd supports format {FORMAT}: run the version"
+            " that wrote it, restore a backup from before that version, or name another file in journal.url"
         )

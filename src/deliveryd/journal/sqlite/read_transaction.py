@@ -15,7 +15,7 @@ from deliveryd.journal.sql.db import Db
 from deliveryd.journal.sqlite.connection import FileConnection, connect_file
 from deliveryd.journal.sqlite.damage import advice, unusable
 from deliveryd.journal.sqlite.files import refuse_foreign, refuse_leftovers, verify_log
-from deliveryd.journal.sqlite.format import check_latest, check_supported
+from deliveryd.journal.sqlite.format import check_format
 
 _T = TypeVar("_T")
 
@@ -24,14 +24,9 @@ class JournalAbsent(JournalError):
     """There is no journal yet; the first run creates it."""
 
 
-def read_any_format(path: Path, query: Callable[[Db], _T]) -> _T:
-    """Run a query as `read` does, also on a journal of an earlier format, which the worker upgrades."""
-    return _open(path, partial(_verified, path, check_supported, query))
-
-
 def read(path: Path, query: Callable[[Db], _T]) -> _T:
     """Run a query in one read transaction. Raises JournalError, or JournalAbsent if there is no file."""
-    return _open(path, partial(_verified, path, check_latest, query))
+    return _open(path, partial(_verified, path, query))
 
 
 def check_pages(path: Path, db: Db) -> None:
@@ -44,14 +39,9 @@ def check_pages(path: Path, db: Db) -> None:
         )
 
 
-def _verified(
-    path: Path,
-    check: Callable[[sqlite3.Connection], None],
-    query: Callable[[Db], _T],
-    db: FileConnection,
-) -> _T:
+def _verified(path: Path, query: Callable[[Db], _T], db: FileConnection) -> _T:
     try:
-        check(db)
+        check_format(db)
     except JournalError as error:
         raise JournalUnusable(f"{path} can't be read as a journal: {error}") from None
     return query(db)

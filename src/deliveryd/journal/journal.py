@@ -35,12 +35,12 @@ from deliveryd.journal.pauses import Pause
 from deliveryd.journal.sql import (
     account,
     deadlines,
+    deletion,
     overdue,
     own_values,
     pauses,
     recovery,
     removed_providers,
-    retention,
 )
 from deliveryd.journal.sql.db import Db
 from deliveryd.journal.sql.open_work import open_work
@@ -584,7 +584,7 @@ class Journal(GroupCommit[Db]):
         return await self._commit(
             lambda db: (
                 sum(log.retention.step(db, before, limit) for log in self._each(db))
-                + retention.delete_others(db, before, limit)
+                + deletion.delete_others(db, before, limit)
             )
         )
 

@@ -20,15 +20,11 @@ from deliveryd.journal.reconciliation import Audit
 from deliveryd.journal.rows import IDS, to_json
 from deliveryd.journal.selection import FoundMessage, Page, Selection, found_of_row, of_reason
 from deliveryd.journal.sql.audit import audit_journal
-from deliveryd.journal.sql.beginnings import MAY_HAVE_ARRIVED
 from deliveryd.journal.sql.db import Db, InReadTransaction
 from deliveryd.journal.sql.dead_letters import read_dead_letter, read_dead_letters, read_in_doubt
+from deliveryd.journal.sql.deletion import MAY_HAVE_ARRIVED
 from deliveryd.journal.sql.history import Life, life_of
-from deliveryd.journal.sql.obstacles import (
-    obstacle_to_beginning_anew,
-    obstacle_to_erasure,
-    obstacle_to_forgetting,
-)
+from deliveryd.journal.sql.obstacles import OBSTACLES
 from deliveryd.journal.sql.open_work import of_removed_providers
 from deliveryd.journal.sql.overdue import read_overdue
 from deliveryd.journal.sql.pauses import known_ids, paused_messages
@@ -52,13 +48,6 @@ iif(state = {State.FAILED:d}, (SELECT body FROM event WHERE message_id = message
     ORDER BY seq DESC LIMIT 1), NULL)
 """  # noqa: S608  # constants
 _LOWEST = -(2**63)
-_OBSTACLES: Mapping[Action, Callable[[Db, int], str | None]] = {
-    Action.BEGIN_ANEW: partial(obstacle_to_beginning_anew, accepted=False),
-    Action.BEGIN_ANEW_ANYWAY: partial(obstacle_to_beginning_anew, accepted=True),
-    Action.FORGET: partial(obstacle_to_forgetting, accepted=False),
-    Action.FORGET_ANYWAY: partial(obstacle_to_forgetting, accepted=True),
-    Action.ERASE: obstacle_to_erasure,
-}
 _FAILED_AT = "instr(spent, ?) > 0"
 """SQL for whether a provider failed; `spent` begins each of its providers with a bracket."""
 
@@ -171,7 +160,7 @@ class Reader:
 
         The verb is to begin anew, to forget or to erase.
         """
-        obstacle = _OBSTACLES[verb]
+        obstacle = OBSTACLES[verb]
         return self._read(lambda db: {id_: why for id_ in ids if (why := obstacle(db, id_)) is not None})
 
     def lives(self, ids: Collection[int]) -> Sequence[Life]:

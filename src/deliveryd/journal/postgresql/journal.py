@@ -56,11 +56,11 @@ from deliveryd.journal.postgresql.routing import (
     unmatched_by_ids,
     unmatched_lately,
 )
-from deliveryd.journal.sql import account, deadlines, own_values, recovery, retention
+from deliveryd.journal.sql import account, deadlines, deletion, own_values, recovery
 from deliveryd.journal.sql.db import Db
+from deliveryd.journal.sql.deletion import RetentionSweep
 from deliveryd.journal.sql.pauses import pauses
 from deliveryd.journal.sql.repeats import report_again
-from deliveryd.journal.sql.retention import RetentionSweep
 from deliveryd.journal.sql.stopped import in_force, stops_reported
 from deliveryd.model import (
     SECOND,
@@ -628,7 +628,7 @@ class PostgresqlJournal(LeasedCommits):
             if self._lease.clock() - self._answered_at >= ANSWERS_KEPT:
                 self._answered = inbox.forget_answers(self._db, self._answered)
                 self._answered_at = self._lease.clock()
-            return deleted + retention.delete_others(db, by, limit)
+            return deleted + deletion.delete_others(db, by, limit)
 
         return await self._commit(prune)
 

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 from deliveryd.journal.pauses import Pause
 from deliveryd.journal.rows import spent_of
 from deliveryd.journal.sql.db import Db
+from deliveryd.journal.sql.deletion import Tombstone, read_tombstones
 from deliveryd.journal.sql.outbox import ACCEPTED_AT, HAPPENED, WAITS
 from deliveryd.journal.sql.pauses import pauses
-from deliveryd.journal.sql.tombstones import Tombstone, read_tombstones
 from deliveryd.model import Spent, message_key
 from deliveryd.runtime.json_numbers import loads_variables
 from deliveryd.states import State

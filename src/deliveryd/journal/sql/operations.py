@@ -26,8 +26,8 @@ from deliveryd.journal.rows import (
 )
 from deliveryd.journal.sql import removed_providers, statements
 from deliveryd.journal.sql.account import add_taken
-from deliveryd.journal.sql.beginnings import beginnings_of
 from deliveryd.journal.sql.db import Db
+from deliveryd.journal.sql.deletion import beginnings_of
 from deliveryd.journal.sql.outbox import Outbox, note_posted, note_settled, settle_events
 from deliveryd.journal.sql.receipt_match import Matching
 from deliveryd.journal.sql.repeats import report_again

@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from deliveryd.journal.rows import IDS, to_json
 from deliveryd.journal.sql.db import Db
+from deliveryd.journal.sql.deletion import Tombstone, read_tombstones
 from deliveryd.journal.sql.outbox import WATERMARK, Outbox
-from deliveryd.journal.sql.tombstones import Tombstone, read_tombstones
 from deliveryd.runtime.backoff import backoff
 
 MINUTE = 60_000_000

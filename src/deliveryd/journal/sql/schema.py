@@ -160,7 +160,7 @@ CREATE TABLE tombstone (                  -- pruned and erased messages
     at INTEGER, status TEXT, rest TEXT    -- the latest event; rest: its other fields as JSON, if any
 );
 
-CREATE TABLE beginning (                  -- of deleted messages (see beginnings.py); never deleted
+CREATE TABLE beginning (                  -- of deleted messages (see deletion.py); never deleted
     id INTEGER PRIMARY KEY,
     count INTEGER NOT NULL,               -- how often it began
     doubt INTEGER NOT NULL DEFAULT 0      -- 1: it failed, and may have arrived

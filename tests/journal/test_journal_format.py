@@ -10,8 +10,8 @@ import pytest
 
 from deliveryd.errors import JournalError
 from deliveryd.journal.reader import file_reader
-from deliveryd.journal.sqlite.format import FORMAT, check_header, prepare_file
 from deliveryd.journal.sqlite.journal import open_journal_file
+from deliveryd.journal.sqlite.opening import FILE_FORMAT, check_header, prepare_file
 from deliveryd.model import QueuedMessage
 
 pytestmark = pytest.mark.anyio
@@ -41,11 +41,11 @@ async def test_the_first_release_has_format_1(path: Path) -> None:
     assert query(path, "PRAGMA user_version") == [(1,)]
 
 
-@pytest.mark.parametrize("version", [0, FORMAT + 1, 99], ids=["none", "next", "later"])
+@pytest.mark.parametrize("version", [0, FILE_FORMAT + 1, 99], ids=["none", "next", "later"])
 async def test_an_unknown_format_is_refused_and_left_untouched(path: Path, version: int) -> None:
     query(path, f"PRAGMA user_version = {version}")
     before = read(path)
-    expected = f"has format {version}, and this deliveryd supports format {FORMAT}: run the version"
+    expected = f"has format {version}, and this deliveryd supports format {FILE_FORMAT}: run the version"
     with pytest.raises(JournalError, match=expected):
         async with open_journal_file(path):
             pass
@@ -54,7 +54,7 @@ async def test_an_unknown_format_is_refused_and_left_untouched(path: Path, versi
     assert read(path) == before
 
 
-@pytest.mark.parametrize("version", [FORMAT, FORMAT + 1])
+@pytest.mark.parametrize("version", [FILE_FORMAT, FILE_FORMAT + 1])
 async def test_a_foreign_database_is_refused_whatever_its_version(tmp_path: Path, version: int) -> None:
     """Its version is its own."""
     path = tmp_path / "journal.db"

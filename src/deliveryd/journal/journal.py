@@ -32,20 +32,11 @@ from deliveryd.journal.group_commit import GroupCommit
 from deliveryd.journal.log import Log, LogTerms, log_of
 from deliveryd.journal.orders import Decided, Order
 from deliveryd.journal.pauses import Pause
-from deliveryd.journal.sql import (
-    account,
-    deadlines,
-    deletion,
-    overdue,
-    own_values,
-    pauses,
-    recovery,
-    removed_providers,
-)
+from deliveryd.journal.sql import account, deadlines, deletion, own_values, pauses, recovery
+from deliveryd.journal.sql.account import open_work
 from deliveryd.journal.sql.db import Db
-from deliveryd.journal.sql.open_work import open_work
+from deliveryd.journal.sql.own_values import SignedToken, use_token
 from deliveryd.journal.sql.stopped import in_force, stops_reported
-from deliveryd.journal.sql.used_tokens import SignedToken, use_token
 from deliveryd.model import Clock, Entry, Malformed, QueuedMessage, Reported, StopChange, Transition
 from deliveryd.runtime.threads import Blocking
 
@@ -450,7 +441,7 @@ class Journal(GroupCommit[Db]):
 
         `since` None: from where an earlier run ended.
         """
-        query = partial(overdue.count_overdue, provider, since, until)
+        query = partial(account.count_overdue, provider, since, until)
         count = await self._read_own(query)
         if count:
             await self._commit(lambda db: self._keep_counted(db, provider, until))
@@ -458,7 +449,7 @@ class Journal(GroupCommit[Db]):
 
     def _keep_counted(self, db: Db, provider: str, until: int) -> None:
         for _ in self._each(db):
-            overdue.keep_counted(db, provider, until)
+            account.keep_counted(db, provider, until)
 
     async def _read_own(self, query: Callable[[Db], int]) -> int:
         """Run a query on each log that this worker has, beside the writer; return the sum."""
@@ -498,7 +489,7 @@ class Journal(GroupCommit[Db]):
         Those in doubt are held; the others are due at `at`, bound to none.
         """
         return await self._commit(
-            lambda db: _sum_left([removed_providers.leave(db, providers, at, limit) for _ in self._each(db)])
+            lambda db: _sum_left([recovery.leave(db, providers, at, limit) for _ in self._each(db)])
         )
 
     async def held(self, providers: Collection[str], after: int, limit: int) -> list[Doubtful]:
@@ -516,7 +507,7 @@ class Journal(GroupCommit[Db]):
 
     async def orphans(self, provider: str, sent_since: int) -> Orphans:
         """Count what the removal of a provider would leave; of what it accepted, since that instant."""
-        return await self._read(partial(removed_providers.count_orphans, provider, sent_since))
+        return await self._read(partial(recovery.count_orphans, provider, sent_since))
 
     async def note_down(self, since: Mapping[str, int]) -> None:
         """Keep since when these providers are down."""

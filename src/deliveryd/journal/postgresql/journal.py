@@ -31,23 +31,22 @@ from deliveryd.journal.log import Log, LogTerms
 from deliveryd.journal.orders import FORGETTING, PAUSING, Decided, Effect, ItemKind, Order
 from deliveryd.journal.pauses import Pause
 from deliveryd.journal.postgresql import inbox, logs
-from deliveryd.journal.postgresql.blockers import blocked_by
 from deliveryd.journal.postgresql.commits import (
     ChangedMeanwhile,
     LeasedCommits,
     Look,
     Pending,
     Work,
+    blocked_by,
     translated,
 )
 from deliveryd.journal.postgresql.connection import Connected
 from deliveryd.journal.postgresql.database import Database
 from deliveryd.journal.postgresql.following import Counting, changed_stops, read_versions
-from deliveryd.journal.postgresql.inbox import HandedOrder, InboxKind, InboxRow
-from deliveryd.journal.postgresql.lease import Fenced, live_providers
-from deliveryd.journal.postgresql.logs import LogSeen
-from deliveryd.journal.postgresql.pacing import Pacing
-from deliveryd.journal.postgresql.routing import (
+from deliveryd.journal.postgresql.inbox import (
+    HandedOrder,
+    InboxKind,
+    InboxRow,
     hold_messages,
     kept_messages,
     logs_of_keys,
@@ -56,6 +55,9 @@ from deliveryd.journal.postgresql.routing import (
     unmatched_by_ids,
     unmatched_lately,
 )
+from deliveryd.journal.postgresql.lease import Fenced, live_providers
+from deliveryd.journal.postgresql.logs import LogSeen
+from deliveryd.journal.postgresql.pacing import Pacing
 from deliveryd.journal.sql import account, deadlines, deletion, own_values, recovery
 from deliveryd.journal.sql.db import Db
 from deliveryd.journal.sql.deletion import RetentionSweep

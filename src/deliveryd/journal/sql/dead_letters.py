@@ -97,7 +97,7 @@ DELETE FROM unread WHERE digest IN (
 """
 
 
-class _Kept(NamedTuple):
+class _KeptIn(NamedTuple):
     """Where things of a kind are kept.
 
     The column of their keys, which are numbers or digests; SQL for what is true of all of them, and for the
@@ -115,15 +115,15 @@ class _Kept(NamedTuple):
         return f"FROM {self.table} WHERE {name} AND {self.rule}"
 
 
-_KEPT: Mapping[ItemKind, _Kept] = {
-    ItemKind.EVENT: _Kept("event", "seq", "refused IS NOT NULL", "message_id"),
-    ItemKind.RECEIPT: _Kept("receipt", "seq", "message_id IS NULL", "NULL"),
-    ItemKind.MALFORMED: _Kept("malformed", "digest", "TRUE", "message_id"),
-    ItemKind.REPORT: _Kept("unread", "digest", "TRUE", "NULL"),
+_KEPT: Mapping[ItemKind, _KeptIn] = {
+    ItemKind.EVENT: _KeptIn("event", "seq", "refused IS NOT NULL", "message_id"),
+    ItemKind.RECEIPT: _KeptIn("receipt", "seq", "message_id IS NULL", "NULL"),
+    ItemKind.MALFORMED: _KeptIn("malformed", "digest", "TRUE", "message_id"),
+    ItemKind.REPORT: _KeptIn("unread", "digest", "TRUE", "NULL"),
 }
 
 
-class Named(NamedTuple):
+class SetAside(NamedTuple):
     """Something that was set aside: its own key, and the message that it concerns."""
 
     key: int | str
@@ -180,20 +180,20 @@ def read_dead_letter(db: Db, kind: ItemKind, key: str) -> Mapping[str, object] |
 # what orders need
 
 
-def named(db: Db, kind: ItemKind, key: int | str) -> Sequence[Named]:
+def set_aside_named(db: Db, kind: ItemKind, key: int | str) -> Sequence[SetAside]:
     """What isn't dropped of a kind, and has this number, or a digest that begins so."""
     kept = _KEPT[kind]
     query = f"SELECT {kept.key}, {kept.message} {kept.named()} AND {_OPEN}"  # constants
-    return [Named(*row) for row in db.execute(query, (key,))]
+    return [SetAside(*row) for row in db.execute(query, (key,))]
 
 
-def drop(db: Db, kind: ItemKind, key: int | str, at: int) -> None:
+def drop_set_aside(db: Db, kind: ItemKind, key: int | str, at: int) -> None:
     """Mark something as dropped; what is given up stays recorded, and is listed no more."""
     kept = _KEPT[kind]
     db.execute(f"UPDATE {kept.table} SET dropped_at = ? WHERE {kept.key} = ?", (at, key))  # noqa: S608
 
 
-def erase(db: Db, kind: ItemKind, key: int | str) -> bool:
+def erase_set_aside(db: Db, kind: ItemKind, key: int | str) -> bool:
     """Erase something that belongs to no message; return whether it was there."""
     return db.execute(f"DELETE {_KEPT[kind].named()}", (key,)).rowcount > 0
 

@@ -24,7 +24,7 @@ from deliveryd.journal.rows import (
     to_text,
     variables_json,
 )
-from deliveryd.journal.sql import removed_providers, statements
+from deliveryd.journal.sql import recovery, statements
 from deliveryd.journal.sql.account import add_taken
 from deliveryd.journal.sql.db import Db
 from deliveryd.journal.sql.deletion import beginnings_of
@@ -175,7 +175,7 @@ class Operations:
 
     def release(self, db: Db, provider: str, at: int, limit: int) -> int:
         """Let messages be due at any provider that wait for this one."""
-        return removed_providers.release(db, provider, at, limit)
+        return recovery.release(db, provider, at, limit)
 
     # reporting
 

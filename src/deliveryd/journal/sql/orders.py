@@ -253,13 +253,13 @@ def _drop_event(case: _Case) -> _Done:
 
 def _drop(case: _Case) -> _Done:
     found = _only_one(case)
-    dead_letters.drop(case.db, case.order.kind, found.key, case.at)
+    dead_letters.drop_set_aside(case.db, case.order.kind, found.key, case.at)
     return _Done(found.message_id)
 
 
 def _erase(case: _Case) -> _Done:
     """The decision names no message, as when one is erased."""
-    if not dead_letters.erase(case.db, case.order.kind, case.own_key):
+    if not dead_letters.erase_set_aside(case.db, case.order.kind, case.own_key):
         raise _Skip(_NOT_ERASED.get(case.order.kind, "it isn't there any more"))
     return _Done(None)
 
@@ -329,9 +329,9 @@ def _in_state(case: _Case, state: State, otherwise: str) -> Entry:
     return entry_of(row)
 
 
-def _only_one(case: _Case) -> dead_letters.Named:
+def _only_one(case: _Case) -> dead_letters.SetAside:
     """The one thing of the order's kind that isn't dropped and has this key."""
-    found = dead_letters.named(case.db, case.order.kind, case.own_key)
+    found = dead_letters.set_aside_named(case.db, case.order.kind, case.own_key)
     if not found:
         raise _Skip(_NOT_THERE[case.order.kind])
     if len(found) > 1:

@@ -166,7 +166,7 @@ CREATE TABLE beginning (                  -- of deleted messages (see deletion.p
     doubt INTEGER NOT NULL DEFAULT 0      -- 1: it failed, and may have arrived
 );
 
-CREATE TABLE provider (                   -- of those with receipts: see deadlines.py and overdue.py
+CREATE TABLE provider (                   -- of those with receipts: see deadlines.py
     name TEXT PRIMARY KEY,
     reported_at INTEGER NOT NULL DEFAULT 0,  -- when a receipt of a message of ours was recorded last
     passed INTEGER NOT NULL DEFAULT 0,    -- deadlines that passed since without a report

@@ -12,10 +12,9 @@ from typing import TypeVar
 
 from deliveryd.errors import JournalError, JournalUnusable
 from deliveryd.journal.sql.db import Db
-from deliveryd.journal.sqlite.connection import FileConnection, connect_file
-from deliveryd.journal.sqlite.damage import advice, unusable
+from deliveryd.journal.sqlite.connection import FileConnection, advice, connect_file, unusable
 from deliveryd.journal.sqlite.files import refuse_foreign, refuse_leftovers, verify_log
-from deliveryd.journal.sqlite.format import check_format
+from deliveryd.journal.sqlite.opening import check_format
 
 _T = TypeVar("_T")
 

@@ -107,13 +107,22 @@ class Journal(GroupCommit[Db]):
             if items:
                 yield self._in_own(db), items
             return
-        groups: defaultdict[int, list[T]] = defaultdict(list)
-        for item in items:
-            groups[number_of(item)].append(item)
-        for number, group in groups.items():
-            if (log := self._logs.get(number)) is not None:
-                db.enter(number)
+        for _, log, group in self._grouped(db, self._logs, ((number_of(item), item) for item in items)):
+            if log is not None:
                 yield log, group
+
+    def _grouped(
+        self, db: Db, logs: Mapping[int, Log], items: Iterable[tuple[int, T]]
+    ) -> Iterator[tuple[int, Log | None, Sequence[T]]]:
+        """Yield the items of each log, while it is worked on if it is one of these logs; else it is None."""
+        groups: defaultdict[int, list[T]] = defaultdict(list)
+        for number, item in items:
+            groups[number].append(item)
+        for number, group in groups.items():
+            log = logs.get(number)
+            if log is not None:
+                db.enter(number)
+            yield number, log, group
 
     @property
     def is_shared(self) -> bool:
@@ -123,10 +132,11 @@ class Journal(GroupCommit[Db]):
     def _log_of_message(self, message_id: int) -> int:
         return self._away.get(message_id, self._own.number)
 
-    def _have(self, log: Log, entries: Iterable[Entry]) -> None:
-        """These messages, which the line has from now on, are in this log."""
+    def _have(self, log: Log, entries: Sequence[Entry]) -> Sequence[Entry]:
+        """These messages, which the line has from now on, are in this log; return them."""
         if log is not self._own:
             self._away.update((entry.id, log.number) for entry in entries)
+        return entries
 
     # Intake
 
@@ -215,28 +225,25 @@ class Journal(GroupCommit[Db]):
         Those that are paused have when they expired.
         """
 
+        return await self._make_ready(limit, lambda log, db, left: log.operations.overdue(db, now, left))
+
+    async def resume(self, waits_for: Sequence[str], limit: int) -> list[Entry]:
+        """Make messages READY that wait for one of these: the first named first, then the first due."""
+        due = await self._make_ready(
+            limit, lambda log, db, left: Due(log.operations.resume(db, waits_for, left), None)
+        )
+        return due.entries
+
+    async def _make_ready(self, limit: int, due: Callable[[Log, Db, int], Due]) -> Due:
+        """Make messages of all logs READY, `limit` at most."""
+
         def fetch(db: Db) -> Due:
             left = limit
             found = []
             for log in self._each(db):
-                due = log.operations.overdue(db, now, left)
-                self._have(log, due.entries)
-                left -= len(due.entries)
-                found.append(due)
+                found.append(due(log, db, left))
+                left -= len(self._have(log, found[-1].entries))
             return _all_due(found)
-
-        return await self._commit(fetch)
-
-    async def resume(self, waits_for: Sequence[str], limit: int) -> list[Entry]:
-        """Make messages READY that wait for one of these: the first named first, then the first due."""
-
-        def fetch(db: Db) -> list[Entry]:
-            entries: list[Entry] = []
-            for log in self._each(db):
-                found = log.operations.resume(db, waits_for, limit - len(entries))
-                self._have(log, found)
-                entries += found
-            return entries
 
         return await self._commit(fetch)
 
@@ -249,7 +256,7 @@ class Journal(GroupCommit[Db]):
 
         Those in doubt stay, and those that are paused. Returns how many were released, `limit` at most.
         """
-        return await self._up_to(limit, lambda log, db, left: log.operations.release(db, provider, at, left))
+        return await self._up_to(limit, lambda _log, db, left: recovery.release(db, provider, at, left))
 
     async def park(self, waits_for: str, instead_of: Collection[str], limit: int) -> int:
         """Let messages that wait for one of these wait for the end of a pause; return how many.
@@ -333,14 +340,13 @@ class Journal(GroupCommit[Db]):
         self, rows: Sequence[OutboxRow], change: Callable[[Log, Db, Sequence[OutboxRow]], list[Entry]]
     ) -> list[Entry]:
         def do(db: Db) -> list[Entry]:
-            entries: list[Entry] = []
-            for log, mine in self._by_log(db, rows, lambda row: log_of(row.seq)):
-                found = change(log, db, mine)
-                self._have(log, found)
-                entries += found
-            return entries
+            found = [self._have(log, change(log, db, mine)) for log, mine in self._of_events(db, rows)]
+            return [entry for entries in found for entry in entries]
 
         return await self._commit(do)
+
+    def _of_events(self, db: Db, rows: Sequence[OutboxRow]) -> Iterator[tuple[Log, Sequence[OutboxRow]]]:
+        return self._by_log(db, rows, lambda row: log_of(row.seq))
 
     async def put_last(self, rows: Sequence[OutboxRow]) -> None:
         """Have events wait behind all others, each with the later ones of its message.
@@ -349,7 +355,7 @@ class Journal(GroupCommit[Db]):
         """
 
         def put(db: Db) -> None:
-            for log, mine in self._by_log(db, rows, lambda row: log_of(row.seq)):
+            for log, mine in self._of_events(db, rows):
                 log.operations.put_last(db, mine)
 
         await self._commit(put)
@@ -362,10 +368,7 @@ class Journal(GroupCommit[Db]):
         """
 
         def refuse(db: Db) -> int:
-            return sum(
-                log.operations.refuse(db, row, reason, at)
-                for log, _ in self._by_log(db, [row], lambda row: log_of(row.seq))
-            )
+            return sum(log.operations.refuse(db, row, reason, at) for log, _ in self._of_events(db, [row]))
 
         return await self._commit(refuse)
 

@@ -19,7 +19,7 @@ from deliveryd.errors import JournalError, JournalFull, JournalUnreachable, Jour
 from deliveryd.journal.group_commit import PendingOperation
 from deliveryd.journal.journal import Journal
 from deliveryd.journal.log import Log, LogTerms
-from deliveryd.journal.postgresql.connection import STANDBY, Connected, is_lost
+from deliveryd.journal.postgresql.connection import STANDBY, Connected, first_line, is_lost
 from deliveryd.journal.postgresql.database import Database
 from deliveryd.journal.postgresql.lease import CommitsLost, Lease, Neighbours, halt, release_lease
 from deliveryd.journal.sql.db import Db
@@ -337,8 +337,8 @@ def _is_beyond_limits(error: Exception) -> bool:
 
 
 def translated(error: psycopg.Error) -> JournalError:
-    """Its first line alone: what follows may quote a row, and so a message."""
-    said = _first_line(error)
+    """The error as a journal's, while it works."""
+    said = first_line(error)
     if isinstance(error, psycopg.errors.ReadOnlySqlTransaction):
         said += f"; {STANDBY}"
     if is_lost(error):
@@ -353,15 +353,11 @@ def translated_at_opening(error: psycopg.Error) -> JournalError:
     failure = translated(error)
     if not isinstance(failure, JournalUnusable):
         return failure
-    said = _first_line(error)
+    said = first_line(error)
     text = f"the journal's database can't be used: {said}"
     if isinstance(error, psycopg.errors.InsufficientPrivilege):
         text += _GRANT_CREATE if " database " in said else _GRANT_OWNER
     return JournalUnusable(text)
-
-
-def _first_line(error: psycopg.Error) -> str:
-    return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 
 # Nothing of another user's session is visible but its number and user, unless the role may read statistics.

@@ -182,7 +182,7 @@ def _connect(source: JournalDatabase, settings: dict[str, str]) -> Connected:
     try:
         db: Connected = psycopg.connect(conninfo(source), autocommit=True, prepare_threshold=0)
     except psycopg.OperationalError as error:
-        reason = _first_line(error).removeprefix("connection failed: ")
+        reason = first_line(error).removeprefix("connection failed: ")
         remedy = next((todo for said, todo in _REFUSALS.items() if said in reason), _REACHING)
         raise JournalUnreachable(f"the journal's database can't be reached: {reason}; {remedy}") from None
     try:
@@ -191,7 +191,7 @@ def _connect(source: JournalDatabase, settings: dict[str, str]) -> Connected:
     except psycopg.Error as error:
         db.close()
         kind = JournalUnreachable if is_lost(error) else JournalUnusable
-        raise kind(f"the journal's database can't be used: {_first_line(error)}") from error
+        raise kind(f"the journal's database can't be used: {first_line(error)}") from error
     except BaseException:
         db.close()
         raise
@@ -217,7 +217,8 @@ def _check_server(db: Connected) -> None:
         raise JournalUnusable("the journal's database isn't encoded in UTF8: create it with ENCODING 'UTF8'")
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
+    """What an error says, without what may follow: that may quote a row, and so a message."""
     return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 

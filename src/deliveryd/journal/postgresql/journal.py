@@ -224,12 +224,8 @@ class PostgresqlJournal(LeasedCommits):
         there = kept_messages(self._db, ids)
         if there.keys() < set(ids):
             raise ChangedMeanwhile("a message that the queue handed out again was forgotten meanwhile")
-        groups: defaultdict[int, list[int]] = defaultdict(list)
-        for id_, number in there.items():
-            groups[number].append(id_)
-        for number, group in groups.items():
-            if (log := self._logs.get(number)) is not None:
-                db.enter(number)
+        for number, log, group in self._grouped(db, self._logs, ((log, id_) for id_, log in there.items())):
+            if log is not None:
                 report_again(db, log.outbox, group, at)
             else:
                 inbox.put_in(self._db, number, InboxKind.REPEATS, group)
@@ -280,14 +276,11 @@ class PostgresqlJournal(LeasedCommits):
             of: Sequence[int | None] = [self._own.number] * len(reports)
         else:
             of = logs_of_reports(self._db, reports, self.namespace)
-        groups: defaultdict[int, list[int]] = defaultdict(list)  # by log, the places of reports
-        for place, number in enumerate(of):
-            groups[self._own.number if number is None else number].append(place)
+        placed = ((self._own.number if number is None else number, at) for at, number in enumerate(of))
         matched: dict[int, MatchedReceipt] = {}
-        for number, places in groups.items():
+        for number, log, places in self._grouped(db, self._logs, placed):
             mine = [reports[place] for place in places]
-            if (log := self._logs.get(number)) is not None:
-                db.enter(number)
+            if log is not None:
                 found = log.matching.receive(db, mine)
             else:
                 found = _forwarded(mine)
@@ -508,14 +501,10 @@ class PostgresqlJournal(LeasedCommits):
             self._swept_at = self._lease.clock()
             self._swept_to = max(lately) if len(lately) == SWEPT_AT_ONCE else 0
         of = logs_of_reports(self._db, list(found.values()), self.namespace)
-        groups: defaultdict[int, list[int]] = defaultdict(list)
-        for seq, number in zip(found, of, strict=True):
-            if number is not None:
-                groups[number].append(seq)
+        fitting = ((number, seq) for seq, number in zip(found, of, strict=True) if number is not None)
         effects: list[Effect] = []
-        for number, seqs in groups.items():
-            if (log := there.get(number)) is not None:
-                db.enter(number)
+        for number, log, seqs in self._grouped(db, there, fitting):
+            if log is not None:
                 effects += self._match_again(db, log, seqs, now)
             else:
                 inbox.put_in(self._db, number, InboxKind.UNMATCHED, seqs)

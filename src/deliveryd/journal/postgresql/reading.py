@@ -11,7 +11,7 @@ import psycopg
 
 from deliveryd.errors import JournalError, JournalUnreachable, JournalUnusable
 from deliveryd.journal.place import JournalDatabase
-from deliveryd.journal.postgresql.connection import Connected, connect_to_read, is_lost
+from deliveryd.journal.postgresql.connection import Connected, connect_to_read, first_line, is_lost
 from deliveryd.journal.postgresql.database import Database
 from deliveryd.journal.postgresql.schema import check_readable
 from deliveryd.journal.reader import Reader
@@ -114,8 +114,7 @@ def _close_all(connections: list[Connected]) -> None:
 
 
 def _translated(error: psycopg.Error) -> JournalError:
-    said = next(iter(str(error).strip().splitlines()), type(error).__name__)
-    text = f"the journal's database can't be read: {said}"
+    text = f"the journal's database can't be read: {first_line(error)}"
     if isinstance(error, psycopg.errors.InsufficientPrivilege):
         return JournalUnusable(f"{text}; {_GRANT}")
     return JournalUnreachable(text) if is_lost(error) else JournalError(text)

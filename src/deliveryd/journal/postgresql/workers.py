@@ -25,6 +25,7 @@ from deliveryd.journal.postgresql.lease import (
     losses,
 )
 from deliveryd.journal.postgresql.schema import check_readable, is_there, lock_schema, writable_format
+from deliveryd.journal.sql.orders import RECORD
 from deliveryd.journal.sql.own_values import keep_service, kept_service
 from deliveryd.model import SECOND
 from deliveryd.states import State
@@ -62,10 +63,6 @@ SELECT ended FROM (
     UNION ALL SELECT '{ORDERED}', 0 FROM main.decision
     WHERE verb = '{Action.FENCE}' AND kind = '{ItemKind.WORKER}' AND key = %(name)s) AS ended
 ORDER BY id DESC LIMIT 1
-"""
-_RECORD = """
-INSERT INTO main.decision (at, verb, kind, key, message_id, "user", caller, reason)
-VALUES (%s, %s, %s, %s, NULL, %s, %s, %s)
 """
 
 
@@ -149,7 +146,7 @@ class Workers:
         def fence(db: Connected) -> bool:
             if not db.execute(_FENCE, (worker.id,)).rowcount:
                 return False
-            db.execute(_RECORD, (at, Action.FENCE, ItemKind.WORKER, plain(worker.name), *map(plain, by)))
+            _note(db, at, (Action.FENCE, ItemKind.WORKER, worker.name), by)
             return True
 
         return self._run(_connect, fence)
@@ -164,8 +161,7 @@ class Workers:
         def accept(db: Connected) -> int:
             lock_schema(db)
             for each in losses(db):
-                name = plain(each.name)
-                db.execute(_RECORD, (at, Action.ACCEPT_LOSS, ItemKind.WORKER, name, *map(plain, by)))
+                _note(db, at, (Action.ACCEPT_LOSS, ItemKind.WORKER, each.name), by)
             return accept_losses(db, at)
 
         return self._run(_connect, accept)
@@ -184,8 +180,8 @@ class Workers:
                 )
             before = kept_service(Database(db))
             keep_service(Database(db), service)
-            by = order.user, order.caller, order.reason
-            db.execute(_RECORD, (at, order.verb, order.kind, plain(service), *map(plain, by)))
+            by = By(order.user, order.caller, order.reason)
+            _note(db, at, (order.verb, order.kind, service), by)
             return before
 
         return self._run(_connect, adopt)
@@ -201,6 +197,10 @@ class Workers:
 
 def _connect(source: JournalDatabase) -> Connected:
     return connect_to_write(source, _SESSION_LIMIT)
+
+
+def _note(db: Connected, at: int, what: tuple[Action, ItemKind, str], by: By) -> None:
+    Database(db).execute(RECORD, (at, *what, None, *by))
 
 
 def _listed(db: Connected) -> Sequence[WorkerRecord]:

@@ -21,6 +21,7 @@ _SUMS = """
 SELECT coalesce(CAST(sum(taken) AS BIGINT), 0), coalesce(CAST(sum(pruned) AS BIGINT), 0),
     coalesce(CAST(sum(forgotten) AS BIGINT), 0) FROM log
 """
+_COUNT_MORE = "UPDATE log SET taken = taken + ?, pruned = pruned + ?, forgotten = forgotten + ?"
 _LOST = "SELECT coalesce(CAST(sum(lost) AS BIGINT), 0), max(lost_at) FROM log"
 _LOSE = "UPDATE log SET lost = lost + ?, lost_at = ?"
 _ENDS = sorted(ENDED)
@@ -34,19 +35,9 @@ UNION ALL SELECT min(waits_for), '', count(*) FROM message
 """  # noqa: S608  # a constant
 
 
-def add_taken(db: Db, number: int) -> None:
-    """Add to the number of messages taken."""
-    db.execute("UPDATE log SET taken = taken + ?", (number,))
-
-
-def add_pruned(db: Db, number: int) -> None:
-    """Add to the number of messages of which only a tombstone is left."""
-    db.execute("UPDATE log SET pruned = pruned + ?", (number,))
-
-
-def add_forgotten(db: Db, number: int) -> None:
-    """Add to the number of messages that were forgotten on an operator's order."""
-    db.execute("UPDATE log SET forgotten = forgotten + ?", (number,))
+def count_more(db: Db, *, taken: int = 0, pruned: int = 0, forgotten: int = 0) -> None:
+    """Add to the numbers of messages: taken, of which only a tombstone is left, and forgotten by order."""
+    db.execute(_COUNT_MORE, (taken, pruned, forgotten))
 
 
 def add_lost(db: Db, batches: int, at: int) -> None:

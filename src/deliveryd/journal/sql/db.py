@@ -88,3 +88,14 @@ class BulkInsert:
         if start < len(left):
             done += db.executemany(self._one, left[start:]).rowcount
         return done
+
+
+def each_of(db: Db, next_one: str) -> set[str]:
+    """The different words in an index, by a query for the first one behind another: one look for each."""
+    found: set[str] = set()
+    word: str | None = ""
+    while True:
+        (word,) = db.execute(next_one, (word,)).fetchone()
+        if word is None:
+            return found
+        found.add(word)

@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from deliveryd.journal.rows import IDS, to_json
-from deliveryd.journal.sql.account import add_forgotten, add_pruned
+from deliveryd.journal.sql.account import count_more
 from deliveryd.journal.sql.db import Db
 from deliveryd.journal.sql.outbox import WATERMARK
 from deliveryd.model import format_instant, parse_instant
@@ -227,7 +227,7 @@ def _delete(db: Db, ids: Sequence[tuple[int]]) -> None:
     _keep_beginnings(db, ids)
     for statement in _DELETE_MESSAGE:
         db.executemany(statement, ids)
-    add_pruned(db, len(ids))
+    count_more(db, pruned=len(ids))
 
 
 def erase_message(db: Db, id_: int) -> None:
@@ -249,6 +249,6 @@ def forget_message(db: Db, id_: int) -> None:
     db.execute(_KEEP_DECISIONS, (id_,))
     for statement in (*_DELETE_MESSAGE, _DELETE_MALFORMED):
         db.execute(statement, (id_,))
-    add_pruned(db, -db.execute("DELETE FROM tombstone WHERE id = ?", (id_,)).rowcount)
+    was_pruned = db.execute("DELETE FROM tombstone WHERE id = ?", (id_,)).rowcount
     db.execute(_KEEP_FORGOTTEN, (id_,))
-    add_forgotten(db, 1)
+    count_more(db, pruned=-was_pruned, forgotten=1)

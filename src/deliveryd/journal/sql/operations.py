@@ -24,8 +24,8 @@ from deliveryd.journal.rows import (
     to_text,
     variables_json,
 )
-from deliveryd.journal.sql import recovery, statements
-from deliveryd.journal.sql.account import add_taken
+from deliveryd.journal.sql import statements
+from deliveryd.journal.sql.account import count_more
 from deliveryd.journal.sql.db import Db
 from deliveryd.journal.sql.deletion import beginnings_of
 from deliveryd.journal.sql.outbox import Outbox, note_posted, note_settled, settle_events
@@ -86,7 +86,7 @@ class Operations:
             new = {id_: new[id_] for id_ in new if id_ in mine}
         self._outbox.put(db, transitions.dequeued(new, at))
         failed = self._set_aside(db, malformed, known | new.keys(), at)
-        add_taken(db, len(new) + failed)
+        count_more(db, taken=len(new) + failed)
         mine = _of_this_log(db, known) if known else known
         report_again(db, self._outbox, mine, at)
         again = beginnings_of(db, new)
@@ -172,10 +172,6 @@ class Operations:
     def wake(self, db: Db, waits_for: Collection[str], at: int, limit: int) -> int:
         """Let messages be due that wait for one of these."""
         return db.execute(statements.WAKE, (at, to_json(list(waits_for)), limit)).rowcount
-
-    def release(self, db: Db, provider: str, at: int, limit: int) -> int:
-        """Let messages be due at any provider that wait for this one."""
-        return recovery.release(db, provider, at, limit)
 
     # reporting
 

@@ -10,7 +10,7 @@ from deliveryd.journal.base import Doubtful, Left, Orphans, Recovery
 from deliveryd.journal.rows import ENTRY, entry_of, progress_of, to_json
 from deliveryd.journal.sql import statements
 from deliveryd.journal.sql.account import open_states
-from deliveryd.journal.sql.db import Db
+from deliveryd.journal.sql.db import Db, each_of
 from deliveryd.journal.sql.outbox import WATERMARK
 from deliveryd.journal.sql.pauses import IS_PAUSED, count_paused, paused_in_doubt_elsewhere
 from deliveryd.journal.sql.receipt_match import Matching
@@ -33,6 +33,7 @@ _DUE_NOW = (  # messages that wait for an answer: nobody has asked for it since 
     "UPDATE message SET due_at = ?, waits_for = NULL WHERE waits_for IS NOT NULL AND due_at IS NOT NULL"  # noqa: S608
     f" AND waits_for NOT IN (SELECT value FROM json_each(?)) AND NOT ({IS_PAUSED})"
 )
+_NEXT_WAITED_AT = "SELECT min(waits_at) FROM message WHERE waits_at > ?"
 _HOLD_PAUSED = f"""
 UPDATE message SET state = {transitions.CHANNEL_REMOVED.after:d}, due_at = NULL, waits_for = NULL WHERE id = ?
 """  # noqa: S608  # a constant
@@ -48,7 +49,7 @@ def recover(db: Db, now: int, providers: Collection[str], matching: Matching) ->
     db.execute(_INTERRUPTED, (now,))
     effects = matching.match_at_rest(db, tried, now)
     db.execute(_DUE_NOW, (now, to_json(keys_of(providers, WAITING_KEYS))))
-    leave_all(db, _providers_of_waiting(db) - set(providers), now)
+    leave_all(db, each_of(db, _NEXT_WAITED_AT) - set(providers), now)
     db.executemany(_HOLD_PAUSED, [(id_,) for id_ in paused_in_doubt_elsewhere(db, providers)])
     taken = [entry_of(row) for row in db.execute(_OPEN, (State.TAKEN,))]
     doubtful = [
@@ -112,19 +113,6 @@ def id_in_doubt(db: Db, message_id: int, key: int) -> str | None:
         (message_id, key),
     ).fetchone()
     return None if row is None else row[0]
-
-
-def _providers_of_waiting(db: Db) -> set[str]:
-    """Return the providers with waiting messages: one index seek for each, however many messages wait."""
-    providers: set[str] = set()
-    provider = ""
-    while True:
-        (provider,) = db.execute(
-            "SELECT min(waits_at) FROM message WHERE waits_at > ?", (provider,)
-        ).fetchone()
-        if provider is None:
-            return providers
-        providers.add(provider)
 
 
 _IN_DOUBT = f"""

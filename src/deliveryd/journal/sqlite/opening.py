@@ -139,7 +139,8 @@ def _check_format(application: int, version: int, where: str | None = None) -> N
     if version != FILE_FORMAT:
         raise JournalError(
             f"the journal has format {version}, and this deliveryd supports format {FILE_FORMAT}: run the"
-            " version that wrote it, restore a backup from before that version, or name another file in journal.url"
+            " version that wrote it, restore a backup from before that version, or name another file in"
+            " journal.url"
         )
 
 
@@ -161,15 +162,19 @@ T = TypeVar("T")
 
 def open_database(path: Path) -> FileConnection:
     """Open the file, or make it; one that is no journal stays exactly as it is."""
-    checked(path, partial(refuse_foreign, path))
-    checked(path, partial(check_header, path))
-    checked(path, partial(make_file, path, _make))
-    checked(path, partial(keep_private, path))
-    checked(path, partial(verify_log, path))
-    checked(path, partial(renew_log, path))
-    db = checked(path, partial(connect_file, path))
+    return checked(path, partial(_opened, path))
+
+
+def _opened(path: Path) -> FileConnection:
+    refuse_foreign(path)
+    check_header(path)
+    make_file(path, _make)
+    keep_private(path)
+    verify_log(path)
+    renew_log(path)
+    db = connect_file(path)
     try:
-        checked(path, partial(_configure, db))
+        _configure(db)
     except BaseException:
         db.close()
         raise

@@ -10,7 +10,7 @@ from deliveryd.journal.orders import Action, ItemKind, Order
 from deliveryd.journal.pauses import KnownIds
 from deliveryd.journal.reader import NamesSeen
 from deliveryd.journal.sql.stopped import digest_of_address
-from deliveryd.journal.sqlite.read_transaction import JournalAbsent
+from deliveryd.journal.sqlite.opening import JournalAbsent
 from deliveryd.model import Malformed, StopChange, UnreadReport
 from deliveryd.states import State
 from journal.protocol import OpenJournal, OpenReader

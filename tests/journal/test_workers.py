@@ -17,7 +17,7 @@ from deliveryd.journal.postgresql.workers import By, Workers
 from deliveryd.journal.reader import DecisionSelection
 from deliveryd.journal.sql import stopped
 from deliveryd.journal.sql.db import Db
-from deliveryd.journal.sqlite.read_transaction import JournalAbsent
+from deliveryd.journal.sqlite.opening import JournalAbsent
 from deliveryd.model import Transition, WallClock
 from deliveryd.runtime import waits
 from deliveryd.states import State

@@ -32,7 +32,8 @@ from deliveryd.journal.group_commit import GroupCommit
 from deliveryd.journal.log import Log, LogTerms, log_of
 from deliveryd.journal.orders import Decided, Order
 from deliveryd.journal.pauses import Pause
-from deliveryd.journal.sql import account, deadlines, deletion, own_values, pauses, recovery
+from deliveryd.journal.rows import to_json
+from deliveryd.journal.sql import account, deadlines, deletion, own_values, pauses, recovery, statements
 from deliveryd.journal.sql.account import open_work
 from deliveryd.journal.sql.db import Db
 from deliveryd.journal.sql.own_values import SignedToken, use_token
@@ -249,7 +250,10 @@ class Journal(GroupCommit[Db]):
 
     async def wake(self, waits_for: Collection[str], at: int, limit: int) -> int:
         """Let messages that wait for one of these be due at `at`; return how many, `limit` at most."""
-        return await self._up_to(limit, lambda log, db, left: log.operations.wake(db, waits_for, at, left))
+        keys = to_json(list(waits_for))
+        return await self._up_to(
+            limit, lambda _log, db, left: db.execute(statements.WAKE, (at, keys, left)).rowcount
+        )
 
     async def release(self, provider: str, at: int, limit: int) -> int:
         """Let messages that are bound to a provider and wait be due at `at`, bound to none.
@@ -533,8 +537,8 @@ class Journal(GroupCommit[Db]):
         """Let waiting messages, by their ids, be due at these instants, if they aren't earlier."""
 
         def hasten(db: Db) -> None:
-            for log, mine in self._by_log(db, due.items(), lambda each: self._log_of_message(each[0])):
-                log.operations.hasten(db, dict(mine))
+            for _, mine in self._by_log(db, due.items(), lambda each: self._log_of_message(each[0])):
+                db.executemany(statements.HASTEN, [(at, id_) for id_, at in mine])
 
         await self._commit(hasten)
 

@@ -26,7 +26,7 @@ from deliveryd.journal.sql.obstacles import OBSTACLES
 from deliveryd.journal.sql.pauses import known_ids, paused_messages
 from deliveryd.journal.sql.personal_data import PersonalData, find_personal_data
 from deliveryd.journal.sql.stopped import StopList, StoppedRecipient, stop_list, stopped_recipients
-from deliveryd.journal.sqlite.read_transaction import check_pages, read
+from deliveryd.journal.sqlite.opening import check_pages, read
 
 LOOKED_THROUGH = 20_000
 """Messages that are looked through, the highest ids first."""

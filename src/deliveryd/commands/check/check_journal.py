@@ -18,7 +18,7 @@ from deliveryd.journal.service_adoption import read_service
 from deliveryd.journal.sql.own_values import difference
 from deliveryd.journal.sqlite.files import check_writable
 from deliveryd.journal.sqlite.lock import lock_owner
-from deliveryd.journal.sqlite.read_transaction import JournalAbsent
+from deliveryd.journal.sqlite.opening import JournalAbsent
 from deliveryd.model import format_duration
 
 MOST_APART = 5.0

@@ -6,8 +6,7 @@ What only reads needs no commit if the lease was renewed a short while ago: it a
 from __future__ import annotations
 
 import time
-from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -16,6 +15,7 @@ import anyio
 import psycopg
 
 from deliveryd.errors import JournalError, JournalFull, JournalUnreachable, JournalUnusable
+from deliveryd.journal.base import Recorded
 from deliveryd.journal.group_commit import PendingOperation
 from deliveryd.journal.journal import Journal
 from deliveryd.journal.log import Log, LogTerms
@@ -23,6 +23,7 @@ from deliveryd.journal.postgresql.connection import STANDBY, Connected, first_li
 from deliveryd.journal.postgresql.database import Database
 from deliveryd.journal.postgresql.lease import CommitsLost, Lease, Neighbours, halt, release_lease
 from deliveryd.journal.sql.db import Db
+from deliveryd.model import Transition
 from deliveryd.runtime.threads import Blocking
 from deliveryd.telemetry.log_events import Event, log
 
@@ -61,6 +62,19 @@ class Look(Generic[T]):
 
     def __call__(self, db: Db) -> T:
         return self._operation(db)
+
+
+class StepsOfCaller:
+    """Steps to record for one caller: those of several are recorded at once."""
+
+    def __init__(
+        self, change: Callable[[Db, Sequence[Transition]], Recorded], steps: Sequence[Transition]
+    ) -> None:
+        self.change = change
+        self.steps = steps
+
+    def __call__(self, db: Db) -> Recorded:
+        return self.change(db, self.steps)
 
 
 class ChangedMeanwhile(JournalError):
@@ -262,9 +276,16 @@ class LeasedCommits(Journal):
             return self._judged(error) if is_final else error
         return self._committed(db)
 
-    @abstractmethod
     def _run(self, batch: Sequence[Pending]) -> None:
         """Run operations in the transaction that is open; looks may be in none."""
+        for group in _grouped(batch):
+            first = group[0].operation
+            if isinstance(first, StepsOfCaller):
+                changes = [each.operation for each in group if isinstance(each.operation, StepsOfCaller)]
+                for request, result in zip(group, _recorded(self._database, changes), strict=True):
+                    request.result = result
+            else:
+                group[0].result = first(self._database)
 
     def _committed(self, db: Connected) -> Exception | None:
         """Commit. A COMMIT that was cancelled while it waited for a standby succeeds with a warning."""
@@ -317,6 +338,34 @@ class LeasedCommits(Journal):
         if isinstance(failure, JournalError) and not isinstance(failure, JournalFull):
             self._broken = failure
         return failure
+
+
+def _grouped(batch: Sequence[Pending]) -> Iterator[Sequence[Pending]]:
+    """Operations one by one, but steps that follow one another together, each message at most once."""
+    group: list[Pending] = []
+    ids: set[int] = set()
+    for request in batch:
+        steps = request.operation.steps if isinstance(request.operation, StepsOfCaller) else ()
+        mine = {step.entry.id for step in steps}
+        if group and (not isinstance(request.operation, StepsOfCaller) or not ids.isdisjoint(mine)):
+            yield group
+            group, ids = [], set()
+        if isinstance(request.operation, StepsOfCaller):
+            group.append(request)
+            ids |= mine
+        else:
+            yield [request]
+    if group:
+        yield group
+
+
+def _recorded(db: Db, changes: Sequence[StepsOfCaller]) -> list[Recorded]:
+    """Record the steps of several callers; each is told which of its messages are settled."""
+    done = changes[0].change(db, [step for change in changes for step in change.steps])
+    settled = set(done.settled)
+    found = [Recorded(settled.intersection(step.entry.id for step in each.steps)) for each in changes]
+    found[0] = found[0]._replace(effects=done.effects)
+    return found
 
 
 def _only_looks(batch: Sequence[Pending]) -> bool:

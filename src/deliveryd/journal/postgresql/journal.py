@@ -8,7 +8,7 @@ outcome with a provider's id and a receipt with the same, neither may see the ot
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from functools import partial
 from itertools import groupby
@@ -36,6 +36,7 @@ from deliveryd.journal.postgresql.commits import (
     LeasedCommits,
     Look,
     Pending,
+    StepsOfCaller,
     Work,
     blocked_by,
     translated,
@@ -114,19 +115,6 @@ _HEAR = "SELECT 1 FROM main.version WHERE kind = 'stops' FOR UPDATE"
 _NOTE = "UPDATE main.worker SET providers = %s, pauses = %s WHERE id = %s"
 
 T = TypeVar("T")
-
-
-class _Change:
-    """Steps to record: those of several callers are recorded at once."""
-
-    def __init__(
-        self, change: Callable[[Db, Sequence[Transition]], Recorded], steps: Sequence[Transition]
-    ) -> None:
-        self.change = change
-        self.steps = steps
-
-    def __call__(self, db: Db) -> Recorded:
-        return self.change(db, self.steps)
 
 
 class _News(NamedTuple):
@@ -234,7 +222,7 @@ class PostgresqlJournal(LeasedCommits):
 
     async def change(self, transitions: Sequence[Transition]) -> Recorded:
         """Record steps of messages, and apply the receipts that were kept for them."""
-        return await self._commit(_Change(self._change, transitions))
+        return await self._commit(StepsOfCaller(self._change, transitions))
 
     def _change(self, db: Db, transitions: Sequence[Transition]) -> Recorded:
         if self._others:
@@ -248,14 +236,7 @@ class PostgresqlJournal(LeasedCommits):
     def _run(self, batch: Sequence[Pending]) -> None:
         self._to_look |= self._named  # what brought these is committed, or was rolled back
         self._named.clear()
-        for group in _grouped(batch):
-            first = group[0].operation
-            if isinstance(first, _Change):
-                changes = [each.operation for each in group if isinstance(each.operation, _Change)]
-                for request, result in zip(group, _recorded(self._database, changes), strict=True):
-                    request.result = result
-            else:
-                group[0].result = first(self._database)
+        super()._run(batch)
 
     # Reporting
 
@@ -736,31 +717,3 @@ def _received(db: Db, log: Log, rows: Sequence[InboxRow]) -> Sequence[MatchedRec
 def _forwarded(reports: Sequence[Reported]) -> list[MatchedReceipt]:
     """What reports did that go to another worker; one of a recipient needs nothing but that it is ours."""
     return [MatchedReceipt("noted" if isinstance(each, RecipientReport) else FORWARDED) for each in reports]
-
-
-def _grouped(batch: Sequence[Pending]) -> Iterator[Sequence[Pending]]:
-    """Operations one by one, but steps that follow one another together, each message at most once."""
-    group: list[Pending] = []
-    ids: set[int] = set()
-    for request in batch:
-        steps = request.operation.steps if isinstance(request.operation, _Change) else ()
-        mine = {step.entry.id for step in steps}
-        if group and (not isinstance(request.operation, _Change) or not ids.isdisjoint(mine)):
-            yield group
-            group, ids = [], set()
-        if isinstance(request.operation, _Change):
-            group.append(request)
-            ids |= mine
-        else:
-            yield [request]
-    if group:
-        yield group
-
-
-def _recorded(db: Db, changes: Sequence[_Change]) -> list[Recorded]:
-    """Record the steps of several callers; each is told which of its messages are settled."""
-    done = changes[0].change(db, [step for change in changes for step in change.steps])
-    settled = set(done.settled)
-    found = [Recorded(settled.intersection(step.entry.id for step in each.steps)) for each in changes]
-    found[0] = found[0]._replace(effects=done.effects)
-    return found

@@ -19,7 +19,7 @@ from deliveryd.journal.log import LOG_BITS
 from deliveryd.journal.postgresql.connection import Connected
 from deliveryd.journal.sql import schema
 from deliveryd.journal.sql.schema import MOVED_BY, MOVED_TO, was_moved
-from deliveryd.journal.sqlite.read_transaction import JournalAbsent
+from deliveryd.journal.sqlite.opening import JournalAbsent
 
 _KEEP = """
 INSERT INTO main.meta VALUES (%s, %s) ON CONFLICT (key) DO UPDATE SET value = excluded.value

@@ -136,10 +136,6 @@ class Operations:
             self._outbox.note_step(db)
         db.execute(statements.RETIME, (back, latest))
 
-    def hasten(self, db: Db, due: Mapping[int, int]) -> None:
-        """Let waiting messages be due at these instants, if they aren't earlier."""
-        db.executemany(statements.HASTEN, [(at, id_) for id_, at in due.items()])
-
     def due(self, db: Db, now: int, room: Mapping[str, int]) -> Due:
         """Make waiting messages READY whose time has come."""
         entries: list[Entry] = []
@@ -168,10 +164,6 @@ class Operations:
         for each in waits_for:
             entries += _make_ready(db, db.execute(statements.WAITING_FOR, (each, limit - len(entries))))
         return entries
-
-    def wake(self, db: Db, waits_for: Collection[str], at: int, limit: int) -> int:
-        """Let messages be due that wait for one of these."""
-        return db.execute(statements.WAKE, (at, to_json(list(waits_for)), limit)).rowcount
 
     # reporting
 

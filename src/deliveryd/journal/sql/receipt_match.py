@@ -1,6 +1,6 @@
 """Providers' receipts: finding the message and the key that one is about, and taking the steps that follow.
 
-What follows is decided in `receipt_decisions`.
+What follows is decided in `rules.receipts`.
 """
 
 from __future__ import annotations

@@ -29,8 +29,7 @@ from deliveryd.journal.sql.statements import EMPTIED
 from deliveryd.journal.sqlite.connection import BUSY_TIMEOUT, FileConnection, abandon, advice, unusable
 from deliveryd.journal.sqlite.files import check_writable, give_back_pages, make_folder, sync_names
 from deliveryd.journal.sqlite.lock import Presence, holding, lock_of
-from deliveryd.journal.sqlite.opening import checked, checkpoint_pages, open_database
-from deliveryd.journal.sqlite.read_transaction import read
+from deliveryd.journal.sqlite.opening import checked, checkpoint_pages, open_database, read
 from deliveryd.model import Clock
 from deliveryd.runtime.threads import Blocking, in_thread, own_thread
 

@@ -8,15 +8,20 @@ parameter: row by row it costs twenty times as much.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+import weakref
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from itertools import count
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import orjson
+import psycopg
 
 from deliveryd.journal.postgresql.connection import Connected
 from deliveryd.journal.rows import to_text
+
+T = TypeVar("T")
 
 _MARK = r"\?(\d*)"
 _TEXT = "'(?:[^']|'')*'"
@@ -242,3 +247,43 @@ def plain(value: Any) -> Any:
 def _elements(array: str) -> list[str]:
     """The elements of a JSON array, as text."""
     return [plain(str(each)) for each in orjson.loads(array)]
+
+
+class Snapshots:
+    """Reads of a database, each on one snapshot, which holds up nobody who writes.
+
+    A connection is kept for the next read; several threads have several.
+    """
+
+    def __init__(self, connect: Callable[[], Connected]) -> None:
+        self._connect = connect
+        self._kept: list[Connected] = []
+        weakref.finalize(self, _close_all, self._kept)
+
+    def __call__(self, query: Callable[[Database], T]) -> T:
+        """Run a query on all logs. Raises psycopg.Error, and what connecting raises."""
+        with suppress(IndexError, psycopg.OperationalError):  # none is kept, or the server went away
+            return self._read_on(self._kept.pop(), query)
+        return self._read_on(self._connect(), query)
+
+    def _read_on(self, db: Connected, query: Callable[[Database], T]) -> T:
+        try:
+            db.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+            with db.transaction():
+                database = Database(db)
+                result = query(database)
+                database.look_at_all()
+        except BaseException:
+            db.close()
+            raise
+        self._kept.append(db)
+        return result
+
+    def close(self) -> None:
+        """Close the connections that are kept."""
+        _close_all(self._kept)
+
+
+def _close_all(connections: list[Connected]) -> None:
+    while connections:
+        connections.pop().close()

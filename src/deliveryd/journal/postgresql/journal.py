@@ -42,7 +42,7 @@ from deliveryd.journal.postgresql.commits import (
     translated,
 )
 from deliveryd.journal.postgresql.connection import Connected
-from deliveryd.journal.postgresql.database import Database
+from deliveryd.journal.postgresql.database import Database, Snapshots
 from deliveryd.journal.postgresql.following import Counting, changed_stops, read_versions
 from deliveryd.journal.postgresql.inbox import (
     HandedOrder,
@@ -150,12 +150,12 @@ class PostgresqlJournal(LeasedCommits):
         self.limits = self
         self._clock = work.lease.database_clock
         self.common_clock: Clock | None = work.lease.followed_clock
-        self._reading = reading
+        self._snapshots = Snapshots(reading)
         self._read_in = read
         self.last_at = self._own.last_at
         self.kept_clock = ""
         self.stop_key = own_values.stop_key_of(self._database)
-        self._counting = Counting(reading, work.lease.clock)
+        self._counting = Counting(self._snapshots, work.lease.clock)
         self._providers: frozenset[str] = frozenset()
         self._others: frozenset[int] = frozenset()  # the logs that this worker hasn't
         self._seen: dict[str, int] = {}  # versions
@@ -664,26 +664,16 @@ class PostgresqlJournal(LeasedCommits):
         except JournalFull as error:
             return await self._again(partial(self._try_to_read, query), error)
 
-    async def _try_to_read(self, query: Callable[[Db], T]) -> T:
-        return await self._look_beside(lambda connection: query(Database(connection)))
-
-    async def _look_beside(self, query: Callable[[Connected], T]) -> T:
-        """Run a query on one snapshot, in a connection of its own."""
-
-        def run() -> T:
-            with self._reading() as connection:
-                connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
-                return query(connection)
-
+    async def _try_to_read(self, query: Callable[[Database], T]) -> T:
         try:
-            return await self._read_in(run)
+            return await self._read_in(partial(self._snapshots, query))
         except psycopg.Error as error:
             raise translated(error) from error
 
     async def _why_stalled(self) -> str:
         pid = self._db.info.backend_pid
         try:
-            found = await self._look_beside(lambda connection: blocked_by(connection, pid))
+            found = await self._try_to_read(lambda db: blocked_by(db.connection, pid))
         except JournalError:
             found = None
         return found or "nobody's lock; the server waits for its standby, or hangs"
@@ -698,7 +688,7 @@ class PostgresqlJournal(LeasedCommits):
 
     def close(self) -> None:
         """Close the connections."""
-        self._counting.close()
+        self._snapshots.close()
         self._db.close()
 
 

@@ -27,7 +27,7 @@ from deliveryd.journal.journal import Journal
 from deliveryd.journal.reader import Reader, read_found
 from deliveryd.journal.selection import Page, Selection
 from deliveryd.journal.sqlite.journal import open_journal_file
-from deliveryd.journal.sqlite.read_transaction import read
+from deliveryd.journal.sqlite.opening import read
 from deliveryd.model import Entry, Outcome, QueuedMessage, StatusEvent, Transition
 from deliveryd.states import State
 from ended_rows import NOW, STRIDE, with_ended

@@ -66,7 +66,6 @@ NEVER_PASSED: Mapping[str, str] = {
     "Matching.match_after": "no receipt of the scenario comes before its outcome is recorded",
     "Matching.match_before": "no receipt of the scenario comes before its outcome is recorded",
     "Matching.match_again": "an operator's order like any other: see COMMIT.decide",
-    "Operations.hasten": "the scenario's clock isn't put back",
     "Outbox.note_step": "the scenario's clock isn't put back",
     "Outbox.put_last": "an operator's order like any other: see COMMIT.decide",
     **dict.fromkeys(

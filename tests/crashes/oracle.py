@@ -27,8 +27,8 @@ from crashes.ledger import (
 )
 from crashes.scenario import DUE, FAILED, Due, Fate, Scenario
 from crashes.stage import KILLED, Stage
+from deliveryd.journal.attention import Audit
 from deliveryd.journal.reader import file_reader
-from deliveryd.journal.reconciliation import Audit
 from deliveryd.states import State
 
 WITHOUT_KEYS = frozenset({"email"})

@@ -8,9 +8,9 @@ from deliveryd import transitions
 from deliveryd.errors import JournalError
 from deliveryd.journal.orders import Action, ItemKind, Order
 from deliveryd.journal.pauses import KnownIds
+from deliveryd.journal.reader import NamesSeen
 from deliveryd.journal.sql.stopped import digest_of_address
-from deliveryd.journal.sqlite.read_transaction import JournalAbsent
-from deliveryd.journal.variables_seen import NamesSeen
+from deliveryd.journal.sqlite.opening import JournalAbsent
 from deliveryd.model import Malformed, StopChange, UnreadReport
 from deliveryd.states import State
 from journal.protocol import OpenJournal, OpenReader

@@ -8,7 +8,7 @@ import pytest
 
 from deliveryd.journal.base import Counts
 from deliveryd.journal.journal import Journal
-from deliveryd.journal.sql.used_tokens import SignedToken
+from deliveryd.journal.sql.own_values import SignedToken
 from deliveryd.model import Outcome, ProgressReport, Receipt, Reported, Transition
 from deliveryd.states import State
 from journal.protocol import OpenJournal

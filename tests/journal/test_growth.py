@@ -13,8 +13,8 @@ import pytest
 from deliveryd.journal.base import OutboxRow
 from deliveryd.journal.journal import Journal
 from deliveryd.journal.reader import file_reader
-from deliveryd.journal.sql import account, open_work, outbox
-from deliveryd.journal.sql.open_work import of_removed_providers
+from deliveryd.journal.sql import account, outbox
+from deliveryd.journal.sql.account import of_removed_providers
 from deliveryd.journal.sqlite import opening as sqlite_file
 from deliveryd.journal.sqlite.files import SLACK
 from deliveryd.journal.sqlite.journal import SqliteJournal, open_journal_file
@@ -156,7 +156,7 @@ async def test_waiting_messages_are_counted_and_found_by_index_alone(path: Path)
         parts = [part for each in statements for part in each.split("UNION ALL")]
         counting = [part for part in parts if "count(*) FROM message WHERE waits_at IS NOT NULL" in part]
         assert counting
-        assert not any(reads_rows(journal._db, each) for each in (*counting, open_work._TIMED))
+        assert not any(reads_rows(journal._db, each) for each in (*counting, account._TIMED))
     assert not any("TEMP B-TREE" in step for step, statement in steps if "due_at <=" in statement)
     assert {
         step

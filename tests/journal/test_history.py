@@ -16,8 +16,8 @@ from deliveryd.journal.reader import file_reader
 from deliveryd.journal.service_adoption import read_service
 from deliveryd.journal.sql.history import without_values
 from deliveryd.journal.sqlite.journal import SqliteJournal, open_journal_file
-from deliveryd.journal.sqlite.lock_owner import lock_owner
-from deliveryd.journal.sqlite.read_transaction import JournalAbsent
+from deliveryd.journal.sqlite.lock import lock_owner
+from deliveryd.journal.sqlite.opening import JournalAbsent
 from deliveryd.model import (
     Entry,
     Malformed,

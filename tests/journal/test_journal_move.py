@@ -26,13 +26,12 @@ from deliveryd.journal.moving.move import move_journal, reopen_journal
 from deliveryd.journal.opening import JournalTerms, open_journal, open_reader
 from deliveryd.journal.orders import Action, ItemKind, Order
 from deliveryd.journal.place import JournalDatabase, JournalFile, JournalPlace
-from deliveryd.journal.postgresql import move_marks, schema
-from deliveryd.journal.postgresql.connection import connect_to_write
-from deliveryd.journal.postgresql.database_clock import DatabaseClock
+from deliveryd.journal.postgresql import schema
+from deliveryd.journal.postgresql.connection import DatabaseClock, connect_to_write
 from deliveryd.journal.postgresql.lease import begin_work, boot_time
 from deliveryd.journal.reader import DecisionSelection
 from deliveryd.journal.selection import Selection
-from deliveryd.journal.sql.used_tokens import SignedToken
+from deliveryd.journal.sql.own_values import SignedToken
 from deliveryd.model import (
     Confirmation,
     Malformed,
@@ -623,7 +622,7 @@ async def test_a_move_that_breaks_off_leaves_the_journal_in_use(
             )
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("deliveryd.journal.moving.progress.ROWS_BETWEEN_REPORTS", 1)
+        patch.setattr("deliveryd.journal.moving.copies.ROWS_BETWEEN_REPORTS", 1)
         with pytest.raises(JournalError, match="database"):
             await anyio.to_thread.run_sync(move_journal, file, database, NOW, cut)
     async with opened(file) as journal:
@@ -650,7 +649,7 @@ from deliveryd.journal.place import JournalDatabase, JournalFile
 
 file, url, way, step = sys.argv[1:]
 places = [JournalFile(Path(file)), JournalDatabase(url)]
-module = move if hasattr(move, step) else move.move_marks
+module = move if hasattr(move, step) else move.tables
 
 def kill(*_):
     os.kill(os.getpid(), signal.SIGKILL)
@@ -724,7 +723,7 @@ async def test_what_an_older_move_left_half_done_is_not_finished_with_what_is_ol
     async with opened(file) as journal:
         await make_ready(journal, 1)
     with psycopg.connect(database.url) as admin:
-        move_marks.begin_move(admin, "older")
+        schema.begin_move(admin, "older")
     elsewhere = new_database()
     assert elsewhere is not None
     await anyio.to_thread.run_sync(move, file, JournalDatabase(elsewhere))

@@ -33,8 +33,8 @@ from deliveryd.journal.place import JournalDatabase
 from deliveryd.journal.postgresql import commits
 from deliveryd.journal.postgresql.connection import connect_to_read, connect_to_write, conninfo
 from deliveryd.journal.postgresql.database import Database
-from deliveryd.journal.postgresql.halt import CommitsLost
 from deliveryd.journal.postgresql.lease import (
+    CommitsLost,
     Fenced,
     LeaseWatch,
     LiveWorker,

@@ -16,8 +16,7 @@ import deliveryd.journal
 import deliveryd.journal.sql
 from deliveryd.journal.place import JournalDatabase
 from deliveryd.journal.postgresql.connection import connect_to_write
-from deliveryd.journal.postgresql.database import Database
-from deliveryd.journal.postgresql.dialect import prepared
+from deliveryd.journal.postgresql.database import Database, prepared
 from deliveryd.journal.postgresql.opening import open_shared_journal
 from deliveryd.journal.postgresql.schema import OF_LOG
 from journal.samples import (

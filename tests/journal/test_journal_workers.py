@@ -27,10 +27,10 @@ from deliveryd.journal.journal import Journal
 from deliveryd.journal.orders import Action, ItemKind, Order
 from deliveryd.journal.place import JournalDatabase
 from deliveryd.journal.postgresql.connection import connect_to_read
+from deliveryd.journal.postgresql.database import Snapshots
 from deliveryd.journal.postgresql.following import Counting
-from deliveryd.journal.postgresql.halt import own_name
 from deliveryd.journal.postgresql.journal import PostgresqlJournal
-from deliveryd.journal.postgresql.lease import Fenced, boot_time
+from deliveryd.journal.postgresql.lease import Fenced, boot_time, own_name
 from deliveryd.journal.postgresql.opening import open_shared_journal
 from deliveryd.journal.postgresql.reading import database_reader
 from deliveryd.journal.postgresql.workers import By, Workers
@@ -687,12 +687,11 @@ async def test_a_process_that_stood_still_while_it_counted_counts_again_in_five_
         await bring_to_wait(journal, 1, NOW)
     stood_still = 3600.0
     times = iter([0.0, stood_still, stood_still + 299.0, stood_still + 300.0])
-    counting = Counting(lambda: connect_to_read(source), times.__next__)
+    counting = Counting(Snapshots(lambda: connect_to_read(source)), times.__next__)
     counts = counting.count()
     assert counts is not None
     assert counts.waiting == 1
     assert [counting.is_due, counting.is_due] == [False, True]
-    counting.close()
 
 
 async def test_a_clock_that_is_put_back_at_one_of_two_workers_moves_no_due_times(

@@ -12,7 +12,7 @@ import pytest
 from deliveryd.journal.attention import DEAD_KINDS
 from deliveryd.journal.orders import Action, ItemKind, Order
 from deliveryd.journal.reader import file_reader
-from deliveryd.journal.sql import unread_reports
+from deliveryd.journal.sql import dead_letters
 from deliveryd.journal.sqlite.journal import SqliteJournal, open_journal_file
 from deliveryd.model import ProgressReport, Receipt, Reported, UnreadReport, message_key
 from journal.samples import (
@@ -133,7 +133,7 @@ async def test_only_the_latest_of_what_cant_be_read_are_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However many come; and no longer than the retention."""
-    monkeypatch.setattr(unread_reports, "MOST_UNREAD", 3)
+    monkeypatch.setattr(dead_letters, "MOST_UNREAD", 3)
     path = tmp_path / "journal.db"
     async with open_journal_file(path) as journal:
         await received(journal, *(unread(str(number), NOW + number) for number in range(10)))

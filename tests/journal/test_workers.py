@@ -10,15 +10,14 @@ from deliveryd.journal.base import EndedWorker
 from deliveryd.journal.place import JournalDatabase
 from deliveryd.journal.postgresql import journal
 from deliveryd.journal.postgresql.connection import connect_to_write
-from deliveryd.journal.postgresql.halt import CommitsLost, halt
-from deliveryd.journal.postgresql.lease import Fenced, fence, live_workers
+from deliveryd.journal.postgresql.lease import CommitsLost, Fenced, fence, halt, live_workers
 from deliveryd.journal.postgresql.opening import open_shared_journal
 from deliveryd.journal.postgresql.reading import database_reader
 from deliveryd.journal.postgresql.workers import By, Workers
 from deliveryd.journal.reader import DecisionSelection
 from deliveryd.journal.sql import stopped
 from deliveryd.journal.sql.db import Db
-from deliveryd.journal.sqlite.read_transaction import JournalAbsent
+from deliveryd.journal.sqlite.opening import JournalAbsent
 from deliveryd.model import Transition, WallClock
 from deliveryd.runtime import waits
 from deliveryd.states import State

@@ -13,7 +13,7 @@ from deliveryd.journal.moving.move import move_journal
 from deliveryd.journal.opening import JournalTerms, open_journal, open_reader
 from deliveryd.journal.orders import Action, ItemKind, Order
 from deliveryd.journal.place import JournalDatabase, JournalFile
-from deliveryd.journal.postgresql.examination import examine_database
+from deliveryd.journal.postgresql.workers import examine_database
 from deliveryd.journal.reader import DecisionSelection
 from deliveryd.journal.service_adoption import adopt_service
 from deliveryd.journal.sqlite.lock import exclusive_worker

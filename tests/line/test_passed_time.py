@@ -13,7 +13,7 @@ import trio
 
 from deliveryd.delivery import passed_time
 from deliveryd.delivery.passed_time import PassedTime
-from deliveryd.journal.sql.used_tokens import SignedToken
+from deliveryd.journal.sql.own_values import SignedToken
 from deliveryd.model import SECOND, Receipt
 from support.messages import message
 from support.virtual import START, VirtualClock, VirtualSupervisor, VirtualWorld, live

@@ -19,7 +19,7 @@ import anyio
 from deliveryd.errors import DeliverydError
 from deliveryd.journal.reader import file_reader
 from deliveryd.journal.sqlite.journal import open_journal_file
-from deliveryd.journal.sqlite.read_transaction import JournalAbsent
+from deliveryd.journal.sqlite.opening import JournalAbsent
 from power.claims import Claim, broken, facts_of
 from power.disk import VARIANTS, Disk, Image
 from power.recording import Recording

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from deliveryd.journal.attention import SHOWN
 from deliveryd.journal.reader import file_reader
-from deliveryd.journal.reconciliation import SHOWN
 from deliveryd.journal.sql.audit import CHECKS
 from deliveryd.sandbox.faults import ApplyThenHangUp, FaultAnswer
 from support.messages import message, sms_settings

@@ -271,22 +271,15 @@ def test_a_database_that_cannot_be_reached_is_one_line_that_says_what_to_check(t
     assert "journal.url" in line
 
 
-@pytest.mark.parametrize(
-    ("form", "since", "advice"), [(0, 0, "start it, which upgrades the journal"), (9, 9, "run a newer one")]
-)
-def test_a_journal_of_another_format_is_said_to_be_one(
-    tmp_path: Path, form: int, since: int, advice: str
-) -> None:
-    """One that is to be upgraded, and one that is too new for this program."""
+def test_a_journal_of_a_newer_format_is_said_to_be_one(tmp_path: Path) -> None:
     url = new_url()
     anyio.run(fill, JournalDatabase(url))
     with psycopg.connect(url, autocommit=True) as db:
-        db.execute("UPDATE main.meta SET value = %s WHERE key = 'format'", (str(form),))
-        db.execute("UPDATE main.meta SET value = %s WHERE key = 'written_since'", (str(since),))
+        db.execute("UPDATE main.meta SET value = '9' WHERE key IN ('format', 'written_since')")
     answered = command("find", "--config", write_config(tmp_path, url))
     assert answered.status == 78
-    assert f"the journal has format {form}" in answered.err
-    assert advice in answered.err
+    assert "the journal has format 9" in answered.err
+    assert "run a newer one" in answered.err
 
 
 def test_a_user_who_may_not_read_the_tables_is_told_what_to_grant(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from deliveryd.journal.place import JournalDatabase
 from deliveryd.journal.postgresql.connection import connect_to_write
-from deliveryd.journal.postgresql.halt import CommitsLost, JournalHalted
+from deliveryd.journal.postgresql.lease import CommitsLost, JournalHalted
 from deliveryd.journal.postgresql.opening import open_shared_journal
 from deliveryd.journal.postgresql.reading import database_reader
 from deliveryd.journal.postgresql.workers import By, Workers

@@ -7,8 +7,10 @@ from collections.abc import Collection, Mapping
 import pytest
 
 from deliveryd import transitions
-from deliveryd.journal.sql import obstacles, operations, orders
+from deliveryd.journal.orders import Action
+from deliveryd.journal.sql import operations, orders
 from deliveryd.journal.sql.db import Db
+from deliveryd.journal.sql.obstacles import OBSTACLES
 from deliveryd.model import Entry, Transition
 
 Patch = pytest.MonkeyPatch
@@ -27,18 +29,11 @@ def old_key_of_a_new_beginning(patch: Patch) -> None:
 
 def doubt_that_nobody_accepted(patch: Patch) -> None:
     """What may have arrived begins anew, or is forgotten, as if duplicates were accepted."""
-    begins, forgets = obstacles.obstacle_to_beginning_anew, obstacles.obstacle_to_forgetting
-
-    def begin_all(db: Db, id_: int, *, accepted: bool) -> str | None:
-        del accepted
-        return begins(db, id_, accepted=True)
-
-    def forget_all(db: Db, id_: int, *, accepted: bool) -> str | None:
-        del accepted
-        return forgets(db, id_, accepted=True)
-
-    patch.setattr(orders, "obstacle_to_beginning_anew", begin_all)
-    patch.setattr(orders, "obstacle_to_forgetting", forget_all)
+    anyway = {
+        Action.BEGIN_ANEW: OBSTACLES[Action.BEGIN_ANEW_ANYWAY],
+        Action.FORGET: OBSTACLES[Action.FORGET_ANYWAY],
+    }
+    patch.setattr(orders, "OBSTACLES", {**OBSTACLES, **anyway})
 
 
 def beginnings_lost_with_the_message(patch: Patch) -> None:

@@ -10,7 +10,7 @@ from deliveryd import model
 from deliveryd.delivery import attempts
 from deliveryd.delivery.choice import Choice, Sender
 from deliveryd.delivery.waiting import Waiting
-from deliveryd.journal.sql import removed_providers
+from deliveryd.journal.sql import recovery
 from deliveryd.model import Entry, channel_of
 
 Patch = pytest.MonkeyPatch
@@ -63,7 +63,7 @@ def busy_answer_taken_for_a_doubt(patch: Patch) -> None:
     for name in ("has_other_for", "can_move"):
         whole = getattr(Choice, name)
         patch.setattr(Choice, name, _only_what_never_arrived(whole))
-    patch.setattr(removed_providers, "FREE", ())
+    patch.setattr(recovery, "FREE", ())
 
 
 def _only_what_never_arrived(whole: Callable[..., bool]) -> Callable[..., bool]:

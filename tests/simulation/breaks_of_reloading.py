@@ -11,7 +11,7 @@ from deliveryd.delivery.dispatcher import Dispatcher
 from deliveryd.delivery.routing import Router
 from deliveryd.delivery.waiting import Waiting
 from deliveryd.journal.base import Left
-from deliveryd.journal.sql import removed_providers
+from deliveryd.journal.sql import recovery
 from deliveryd.journal.sql.db import Db
 from deliveryd.model import Entry
 from deliveryd.worker.handover import Handover
@@ -41,7 +41,7 @@ def waiting_messages_left_at_a_removed_provider(patch: Patch) -> None:
 
 def doubts_released_from_a_removed_provider(patch: Patch) -> None:
     """What is in doubt there goes to another one."""
-    at = removed_providers._at
+    at = recovery._at
 
     def nothing_in_doubt(
         db: Db, providers: Collection[str], keys: Any, doubt: int, limit: int
@@ -49,7 +49,7 @@ def doubts_released_from_a_removed_provider(patch: Patch) -> None:
         found = [] if doubt else [each for one in (0, 1) for each in at(db, providers, keys, one, limit)]
         return [entry._replace(doubt=False, content=None) for entry in found]
 
-    patch.setattr(removed_providers, "_at", nothing_in_doubt)
+    patch.setattr(recovery, "_at", nothing_in_doubt)
 
 
 def routed_as_before_the_reload(patch: Patch) -> None:

@@ -14,8 +14,8 @@ from deliveryd.journal.opening import JournalTerms, open_journal
 from deliveryd.journal.orders import ItemKind
 from deliveryd.journal.place import JournalFile
 from deliveryd.journal.reader import Reader, file_reader
-from deliveryd.journal.sqlite.format import prepare_file
 from deliveryd.journal.sqlite.journal import open_journal_file
+from deliveryd.journal.sqlite.opening import prepare_file
 from deliveryd.runtime.threads import Blocking, inline
 from simulation.disk import SMALL_PAGE, FileDisk
 from simulation.kept import Audited, Intent, Letter, Row, audited

@@ -19,7 +19,7 @@ from deliveryd.errors import JournalFull
 from deliveryd.journal.base import FromOthers, MatchedReceipt, OutboxRow, PassedDeadlines, Recovery
 from deliveryd.journal.journal import Journal
 from deliveryd.journal.orders import REMOVALS, Action, Decided, Effect, Order
-from deliveryd.journal.sql.used_tokens import SignedToken
+from deliveryd.journal.sql.own_values import SignedToken
 from deliveryd.metrics import Metrics
 from deliveryd.model import (
     SECOND,

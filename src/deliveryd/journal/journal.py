@@ -32,20 +32,12 @@ from deliveryd.journal.group_commit import GroupCommit
 from deliveryd.journal.log import Log, LogTerms, log_of
 from deliveryd.journal.orders import Decided, Order
 from deliveryd.journal.pauses import Pause
-from deliveryd.journal.sql import (
-    account,
-    deadlines,
-    overdue,
-    own_values,
-    pauses,
-    recovery,
-    removed_providers,
-    retention,
-)
+from deliveryd.journal.rows import to_json
+from deliveryd.journal.sql import account, deadlines, deletion, own_values, pauses, recovery, statements
+from deliveryd.journal.sql.account import open_work
 from deliveryd.journal.sql.db import Db
-from deliveryd.journal.sql.open_work import open_work
+from deliveryd.journal.sql.own_values import SignedToken, use_token
 from deliveryd.journal.sql.stopped import in_force, stops_reported
-from deliveryd.journal.sql.used_tokens import SignedToken, use_token
 from deliveryd.model import Clock, Entry, Malformed, QueuedMessage, Reported, StopChange, Transition
 from deliveryd.runtime.threads import Blocking
 
@@ -116,13 +108,22 @@ class Journal(GroupCommit[Db]):
             if items:
                 yield self._in_own(db), items
             return
-        groups: defaultdict[int, list[T]] = defaultdict(list)
-        for item in items:
-            groups[number_of(item)].append(item)
-        for number, group in groups.items():
-            if (log := self._logs.get(number)) is not None:
-                db.enter(number)
+        for _, log, group in self._grouped(db, self._logs, ((number_of(item), item) for item in items)):
+            if log is not None:
                 yield log, group
+
+    def _grouped(
+        self, db: Db, logs: Mapping[int, Log], items: Iterable[tuple[int, T]]
+    ) -> Iterator[tuple[int, Log | None, Sequence[T]]]:
+        """Yield the items of each log, while it is worked on if it is one of these logs; else it is None."""
+        groups: defaultdict[int, list[T]] = defaultdict(list)
+        for number, item in items:
+            groups[number].append(item)
+        for number, group in groups.items():
+            log = logs.get(number)
+            if log is not None:
+                db.enter(number)
+            yield number, log, group
 
     @property
     def is_shared(self) -> bool:
@@ -132,10 +133,11 @@ class Journal(GroupCommit[Db]):
     def _log_of_message(self, message_id: int) -> int:
         return self._away.get(message_id, self._own.number)
 
-    def _have(self, log: Log, entries: Iterable[Entry]) -> None:
-        """These messages, which the line has from now on, are in this log."""
+    def _have(self, log: Log, entries: Sequence[Entry]) -> Sequence[Entry]:
+        """These messages, which the line has from now on, are in this log; return them."""
         if log is not self._own:
             self._away.update((entry.id, log.number) for entry in entries)
+        return entries
 
     # Intake
 
@@ -224,41 +226,41 @@ class Journal(GroupCommit[Db]):
         Those that are paused have when they expired.
         """
 
+        return await self._make_ready(limit, lambda log, db, left: log.operations.overdue(db, now, left))
+
+    async def resume(self, waits_for: Sequence[str], limit: int) -> list[Entry]:
+        """Make messages READY that wait for one of these: the first named first, then the first due."""
+        due = await self._make_ready(
+            limit, lambda log, db, left: Due(log.operations.resume(db, waits_for, left), None)
+        )
+        return due.entries
+
+    async def _make_ready(self, limit: int, due: Callable[[Log, Db, int], Due]) -> Due:
+        """Make messages of all logs READY, `limit` at most."""
+
         def fetch(db: Db) -> Due:
             left = limit
             found = []
             for log in self._each(db):
-                due = log.operations.overdue(db, now, left)
-                self._have(log, due.entries)
-                left -= len(due.entries)
-                found.append(due)
+                found.append(due(log, db, left))
+                left -= len(self._have(log, found[-1].entries))
             return _all_due(found)
-
-        return await self._commit(fetch)
-
-    async def resume(self, waits_for: Sequence[str], limit: int) -> list[Entry]:
-        """Make messages READY that wait for one of these: the first named first, then the first due."""
-
-        def fetch(db: Db) -> list[Entry]:
-            entries: list[Entry] = []
-            for log in self._each(db):
-                found = log.operations.resume(db, waits_for, limit - len(entries))
-                self._have(log, found)
-                entries += found
-            return entries
 
         return await self._commit(fetch)
 
     async def wake(self, waits_for: Collection[str], at: int, limit: int) -> int:
         """Let messages that wait for one of these be due at `at`; return how many, `limit` at most."""
-        return await self._up_to(limit, lambda log, db, left: log.operations.wake(db, waits_for, at, left))
+        keys = to_json(list(waits_for))
+        return await self._up_to(
+            limit, lambda _log, db, left: db.execute(statements.WAKE, (at, keys, left)).rowcount
+        )
 
     async def release(self, provider: str, at: int, limit: int) -> int:
         """Let messages that are bound to a provider and wait be due at `at`, bound to none.
 
         Those in doubt stay, and those that are paused. Returns how many were released, `limit` at most.
         """
-        return await self._up_to(limit, lambda log, db, left: log.operations.release(db, provider, at, left))
+        return await self._up_to(limit, lambda _log, db, left: recovery.release(db, provider, at, left))
 
     async def park(self, waits_for: str, instead_of: Collection[str], limit: int) -> int:
         """Let messages that wait for one of these wait for the end of a pause; return how many.
@@ -342,14 +344,13 @@ class Journal(GroupCommit[Db]):
         self, rows: Sequence[OutboxRow], change: Callable[[Log, Db, Sequence[OutboxRow]], list[Entry]]
     ) -> list[Entry]:
         def do(db: Db) -> list[Entry]:
-            entries: list[Entry] = []
-            for log, mine in self._by_log(db, rows, lambda row: log_of(row.seq)):
-                found = change(log, db, mine)
-                self._have(log, found)
-                entries += found
-            return entries
+            found = [self._have(log, change(log, db, mine)) for log, mine in self._of_events(db, rows)]
+            return [entry for entries in found for entry in entries]
 
         return await self._commit(do)
+
+    def _of_events(self, db: Db, rows: Sequence[OutboxRow]) -> Iterator[tuple[Log, Sequence[OutboxRow]]]:
+        return self._by_log(db, rows, lambda row: log_of(row.seq))
 
     async def put_last(self, rows: Sequence[OutboxRow]) -> None:
         """Have events wait behind all others, each with the later ones of its message.
@@ -358,7 +359,7 @@ class Journal(GroupCommit[Db]):
         """
 
         def put(db: Db) -> None:
-            for log, mine in self._by_log(db, rows, lambda row: log_of(row.seq)):
+            for log, mine in self._of_events(db, rows):
                 log.operations.put_last(db, mine)
 
         await self._commit(put)
@@ -371,10 +372,7 @@ class Journal(GroupCommit[Db]):
         """
 
         def refuse(db: Db) -> int:
-            return sum(
-                log.operations.refuse(db, row, reason, at)
-                for log, _ in self._by_log(db, [row], lambda row: log_of(row.seq))
-            )
+            return sum(log.operations.refuse(db, row, reason, at) for log, _ in self._of_events(db, [row]))
 
         return await self._commit(refuse)
 
@@ -450,7 +448,7 @@ class Journal(GroupCommit[Db]):
 
         `since` None: from where an earlier run ended.
         """
-        query = partial(overdue.count_overdue, provider, since, until)
+        query = partial(account.count_overdue, provider, since, until)
         count = await self._read_own(query)
         if count:
             await self._commit(lambda db: self._keep_counted(db, provider, until))
@@ -458,7 +456,7 @@ class Journal(GroupCommit[Db]):
 
     def _keep_counted(self, db: Db, provider: str, until: int) -> None:
         for _ in self._each(db):
-            overdue.keep_counted(db, provider, until)
+            account.keep_counted(db, provider, until)
 
     async def _read_own(self, query: Callable[[Db], int]) -> int:
         """Run a query on each log that this worker has, beside the writer; return the sum."""
@@ -498,7 +496,7 @@ class Journal(GroupCommit[Db]):
         Those in doubt are held; the others are due at `at`, bound to none.
         """
         return await self._commit(
-            lambda db: _sum_left([removed_providers.leave(db, providers, at, limit) for _ in self._each(db)])
+            lambda db: _sum_left([recovery.leave(db, providers, at, limit) for _ in self._each(db)])
         )
 
     async def held(self, providers: Collection[str], after: int, limit: int) -> list[Doubtful]:
@@ -516,7 +514,7 @@ class Journal(GroupCommit[Db]):
 
     async def orphans(self, provider: str, sent_since: int) -> Orphans:
         """Count what the removal of a provider would leave; of what it accepted, since that instant."""
-        return await self._read(partial(removed_providers.count_orphans, provider, sent_since))
+        return await self._read(partial(recovery.count_orphans, provider, sent_since))
 
     async def note_down(self, since: Mapping[str, int]) -> None:
         """Keep since when these providers are down."""
@@ -539,8 +537,8 @@ class Journal(GroupCommit[Db]):
         """Let waiting messages, by their ids, be due at these instants, if they aren't earlier."""
 
         def hasten(db: Db) -> None:
-            for log, mine in self._by_log(db, due.items(), lambda each: self._log_of_message(each[0])):
-                log.operations.hasten(db, dict(mine))
+            for _, mine in self._by_log(db, due.items(), lambda each: self._log_of_message(each[0])):
+                db.executemany(statements.HASTEN, [(at, id_) for id_, at in mine])
 
         await self._commit(hasten)
 
@@ -584,7 +582,7 @@ class Journal(GroupCommit[Db]):
         return await self._commit(
             lambda db: (
                 sum(log.retention.step(db, before, limit) for log in self._each(db))
-                + retention.delete_others(db, before, limit)
+                + deletion.delete_others(db, before, limit)
             )
         )
 

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from deliveryd.journal.event_json import EventWriter
 from deliveryd.journal.sql.db import Db
+from deliveryd.journal.sql.deletion import RetentionSweep
 from deliveryd.journal.sql.operations import Operations
 from deliveryd.journal.sql.orders import Orders
-from deliveryd.journal.sql.outbox import Outbox, written
+from deliveryd.journal.sql.outbox import EventWriter, Outbox, written
 from deliveryd.journal.sql.provider_ids import ProviderIds
 from deliveryd.journal.sql.receipt_match import Matching
-from deliveryd.journal.sql.retention import RetentionSweep
 
 LOG_BITS = 40
 """Bits of an event's number within its log; those above are the number of the log."""

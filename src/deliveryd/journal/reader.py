@@ -6,84 +6,57 @@ Each call is a read transaction of its own, and short unless it is said to read 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from time import perf_counter, sleep
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from deliveryd.journal.attention import DeadLetter, InDoubtMessage, LeftBehind, OverdueMessage
+from deliveryd.journal.attention import Audit, DeadLetter, InDoubtMessage, LeftBehind, OverdueMessage
 from deliveryd.journal.orders import Action, ItemKind
 from deliveryd.journal.pauses import KnownIds, PausedMessages
-from deliveryd.journal.reconciliation import Audit
-from deliveryd.journal.rows import IDS, to_json
-from deliveryd.journal.selection import FoundMessage, Page, Selection, found_of_row, of_reason
+from deliveryd.journal.selection import FoundMessage, Page, Selection, find_page
+from deliveryd.journal.sql.account import of_removed_providers, read_overdue
 from deliveryd.journal.sql.audit import audit_journal
-from deliveryd.journal.sql.beginnings import MAY_HAVE_ARRIVED
 from deliveryd.journal.sql.db import Db, InReadTransaction
 from deliveryd.journal.sql.dead_letters import read_dead_letter, read_dead_letters, read_in_doubt
 from deliveryd.journal.sql.history import Life, life_of
-from deliveryd.journal.sql.obstacles import (
-    obstacle_to_beginning_anew,
-    obstacle_to_erasure,
-    obstacle_to_forgetting,
-)
-from deliveryd.journal.sql.open_work import of_removed_providers
-from deliveryd.journal.sql.overdue import read_overdue
+from deliveryd.journal.sql.obstacles import OBSTACLES
 from deliveryd.journal.sql.pauses import known_ids, paused_messages
 from deliveryd.journal.sql.personal_data import PersonalData, find_personal_data
 from deliveryd.journal.sql.stopped import StopList, StoppedRecipient, stop_list, stopped_recipients
-from deliveryd.journal.sqlite.read_transaction import check_pages, read
-from deliveryd.journal.variables_seen import LOOKED_THROUGH, NamesSeen, names_by_settings
-from deliveryd.states import ENDED, State
+from deliveryd.journal.sqlite.opening import check_pages, read
+
+LOOKED_THROUGH = 20_000
+"""Messages that are looked through, the highest ids first."""
+
+
+class NamesSeen(NamedTuple):
+    """The names that all of `messages` messages had, and those that any had."""
+
+    messages: int
+    always: frozenset[str]
+    ever: frozenset[str]
+
+
+def names_by_settings(
+    rows: Iterable[tuple[int, str]], settings_ids: Collection[int]
+) -> Mapping[int, NamesSeen]:
+    """Gather the names by settings ID; each row is one, and the JSON of a message's variables."""
+    seen: dict[int, NamesSeen] = {}
+    for settings_id, variables in rows:
+        if settings_id in settings_ids:
+            names = frozenset(json.loads(variables))
+            count, always, ever = seen.get(settings_id, (0, names, names))
+            seen[settings_id] = NamesSeen(count + 1, always & names, ever | names)
+    return seen
+
 
 PORTION_SECONDS = 0.01
 """Seconds that one read transaction is meant to take, so that the log can be checkpointed in between."""
 
 FIRST_PORTION, LEAST_PORTION, LARGEST_PORTION = 500, 50, 20_000
-
-MOST_FOUND = 500
-"""Messages of one page: each takes a look at its events."""
-
-_COLUMNS = f"""
-id, state, settings_id, customer_id, provider, spent, taken_at, ended_at, beginning, {MAY_HAVE_ARRIVED},
-iif(state = {State.FAILED:d}, (SELECT body FROM event WHERE message_id = message.id AND status = 'error'
-    ORDER BY seq DESC LIMIT 1), NULL)
-"""  # noqa: S608  # constants
-_LOWEST = -(2**63)
-_OBSTACLES: Mapping[Action, Callable[[Db, int], str | None]] = {
-    Action.BEGIN_ANEW: partial(obstacle_to_beginning_anew, accepted=False),
-    Action.BEGIN_ANEW_ANYWAY: partial(obstacle_to_beginning_anew, accepted=True),
-    Action.FORGET: partial(obstacle_to_forgetting, accepted=False),
-    Action.FORGET_ANYWAY: partial(obstacle_to_forgetting, accepted=True),
-    Action.ERASE: obstacle_to_erasure,
-}
-_FAILED_AT = "instr(spent, ?) > 0"
-"""SQL for whether a provider failed; `spent` begins each of its providers with a bracket."""
-
-
-def _at_provider(provider: str) -> tuple[str, Sequence[str]]:
-    return f"(provider = ? OR {_FAILED_AT})", (provider, f"[{to_json(provider)},")
-
-
-def _on_channel(channel: str) -> tuple[str, Sequence[str]]:
-    name = to_json(channel)
-    term = "? IN (provider, substr(provider, 1, instr(provider || '/', '/') - 1))"
-    return f"({term} OR {_FAILED_AT} OR {_FAILED_AT})", (channel, f"[{name},", f"[{name[:-1]}/")
-
-
-_TERMS: Mapping[str, Callable[[Any], tuple[str, Sequence[object]]]] = {
-    "customer": lambda id_: ("customer_id = ?", (id_,)),
-    "settings": lambda id_: ("settings_id = ?", (id_,)),
-    "first": lambda id_: ("id >= ?", (id_,)),
-    "last": lambda id_: ("id <= ?", (id_,)),
-    "since": lambda at: ("coalesce(ended_at, taken_at) >= ?", (at,)),
-    "until": lambda at: ("coalesce(ended_at, taken_at) <= ?", (at,)),
-    "provider": _at_provider,
-    "channel": _on_channel,
-}
-"""SQL and its values for each field of a selection that is given."""
 
 _DECISIONS = """
 SELECT seq, at, verb, kind, key, message_id, "user", caller, reason FROM decision
@@ -161,17 +134,14 @@ class Reader:
 
         None: from the beginning. The cost of a call is bounded by `limit`, however many messages there are.
         """
-        if selection.ids:
-            return self._read(partial(_by_ids, selection, after, limit))
-        is_by_end = self._is_by_end and selection.states and ENDED.issuperset(selection.states)
-        return self._read(partial(_portion, _BY_END if is_by_end else _BY_ID, selection, after, limit))
+        return self._read(partial(find_page, selection, after, limit, is_by_end=self._is_by_end))
 
     def obstacles(self, verb: Action, ids: Collection[int]) -> Mapping[int, str]:
         """Return which of these messages an order would be refused for now, and why.
 
         The verb is to begin anew, to forget or to erase.
         """
-        obstacle = _OBSTACLES[verb]
+        obstacle = OBSTACLES[verb]
         return self._read(lambda db: {id_: why for id_ in ids if (why := obstacle(db, id_)) is not None})
 
     def lives(self, ids: Collection[int]) -> Sequence[Life]:
@@ -279,92 +249,3 @@ def next_portion(limit: int, seconds: float) -> int:
     """Return how many messages the next portion examines, after one that took so long."""
     factor = min(PORTION_SECONDS / max(seconds, 1e-6), 2.0)
     return max(LEAST_PORTION, min(int(limit * factor), LARGEST_PORTION))
-
-
-class _Walk:
-    """An order in which messages are examined: the columns that it goes by, and what bounds it."""
-
-    def __init__(self, columns: str, begin: Callable[[Selection], tuple[int, ...]], bounds: str) -> None:
-        marks = ", ".join("?" * len(columns.split(", ")))
-        self.begin = begin
-        self.columns = columns
-        self.bound = (
-            f"SELECT {columns} FROM message WHERE {bounds} AND ({columns}) > ({marks})"  # noqa: S608
-            f" ORDER BY {columns} LIMIT 1 OFFSET ?"
-        )
-        self.rest = (
-            f"SELECT count(*) FROM (SELECT 1 FROM message WHERE {bounds} AND ({columns}) > ({marks})"  # noqa: S608
-            f" ORDER BY {columns} LIMIT ?)"
-        )
-        self.within = f"{bounds} AND ({columns}) > ({marks})"
-        self.up_to = f"AND ({columns}) <= ({marks})"
-
-
-def _first_id(selection: Selection) -> tuple[int, ...]:
-    first = _LOWEST if selection.first is None else selection.first
-    return (max(first - 1, _LOWEST),)
-
-
-def _first_end(selection: Selection) -> tuple[int, ...]:
-    return (selection.since or 0, -1, 0)
-
-
-_BY_ID = _Walk("id", _first_id, "TRUE")
-_BY_END = _Walk("ended_at, state, id", _first_end, "ended_at IS NOT NULL")
-
-
-def _portion(walk: _Walk, selection: Selection, after: tuple[int, ...] | None, limit: int, db: Db) -> Page:
-    """Examine one portion: find its last message, then what is selected up to there."""
-    begin = after or walk.begin(selection)
-    end = db.execute(walk.bound, (*begin, limit - 1)).fetchone()
-    terms, values = _terms(selection)
-    up_to, bounds = ("", ()) if end is None else (walk.up_to, end)
-    rows = db.execute(
-        f"SELECT {walk.columns}, {_COLUMNS} FROM message WHERE {walk.within} {up_to} {terms}"  # noqa: S608
-        f" ORDER BY {walk.columns} LIMIT ?",
-        (*begin, *bounds, *values, MOST_FOUND),
-    ).fetchall()
-    width = len(begin)
-    is_cut = len(rows) == MOST_FOUND
-    last = tuple(rows[-1][:width]) if is_cut else end
-    examined = limit if end is not None else db.execute(walk.rest, (*begin, limit)).fetchone()[0]
-    found = of_reason(selection, [found_of_row(row[width:]) for row in rows])
-    return Page(
-        found, last if not _is_behind(walk, selection, last) else None, len(rows) if is_cut else examined
-    )
-
-
-def _is_behind(walk: _Walk, selection: Selection, last: tuple[int, ...] | None) -> bool:
-    """Whether nothing that is selected can follow."""
-    if last is None:
-        return True
-    end = selection.until if walk is _BY_END else selection.last
-    return end is not None and last[0] > end
-
-
-def _by_ids(selection: Selection, after: tuple[int, ...] | None, limit: int, db: Db) -> Page:
-    """Look these ids up, a portion of them."""
-    begin = 0 if after is None else after[0]
-    end = begin + min(limit, MOST_FOUND)
-    ids = selection.ids[begin:end]
-    terms, values = _terms(selection)
-    rows = db.execute(
-        f"SELECT {_COLUMNS} FROM message WHERE id IN {IDS} {terms} ORDER BY id",  # noqa: S608
-        (json.dumps(ids), *values),
-    )
-    found = of_reason(selection, [found_of_row(row) for row in rows])
-    return Page(found, (end,) if end < len(selection.ids) else None, len(ids))
-
-
-def _terms(selection: Selection) -> tuple[str, Sequence[object]]:
-    """Return SQL for what is selected, beginning with AND, and its values."""
-    terms: list[str] = []
-    values: list[object] = []
-    for name, term_of in _TERMS.items():
-        if (wanted := getattr(selection, name)) is not None:
-            term, given = term_of(wanted)
-            terms.append(f"AND {term}")
-            values += given
-    if selection.states:
-        terms.append(f"AND state IN ({', '.join(f'{state:d}' for state in selection.states)})")
-    return " ".join(terms), values

@@ -11,8 +11,7 @@ from deliveryd.journal.place import NOT_INSTALLED, JournalFile, JournalPlace
 from deliveryd.journal.sql.orders import RECORD
 from deliveryd.journal.sql.own_values import keep_service, kept_service
 from deliveryd.journal.sqlite.lock import exclusive_journal
-from deliveryd.journal.sqlite.opening import checked, open_database
-from deliveryd.journal.sqlite.read_transaction import read_any_format
+from deliveryd.journal.sqlite.opening import checked, open_database, read
 
 
 def read_service(path: Path) -> str | None:
@@ -20,7 +19,7 @@ def read_service(path: Path) -> str | None:
 
     Raises JournalAbsent if there is no journal, JournalError.
     """
-    return read_any_format(path, kept_service)
+    return read(path, kept_service)
 
 
 def adopt_service(place: JournalPlace, order: Order, at: int) -> str | None:

@@ -13,7 +13,7 @@ from deliveryd.delivery.recorder import Recorder
 from deliveryd.errors import JournalError
 from deliveryd.http.peers import EVERYBODY, Peers
 from deliveryd.journal.base import NOT_OURS
-from deliveryd.journal.sql.used_tokens import SignedToken
+from deliveryd.journal.sql.own_values import SignedToken
 from deliveryd.metrics import Metrics, ReceiptResult
 from deliveryd.model import (
     Clock,

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from deliveryd.http.finder import Document, TextFields, read_pairs, read_texts
-from deliveryd.journal.sql.used_tokens import SignedToken
+from deliveryd.journal.sql.own_values import SignedToken
 
 _NO_FORM = re.compile(rb"""[\s\0\xef\xbb\xbf\xfe\xff]*[\[{"<]|--""")
 """How JSON, XML and multipart begin, after a byte order mark if there is one; a form begins with a name."""

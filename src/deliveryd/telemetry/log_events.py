@@ -212,8 +212,6 @@ class Event(StrEnum):
     )
     JOURNAL_EXPOSED = "journal.exposed", WARNING, "other users could read the journal or change its folder"
     JOURNAL_CLEANING = "journal.cleaning", INFO, "messages older than the retention are removed; count so far"
-    JOURNAL_UPGRADING = "journal.upgrading", INFO, "the journal is being brought to the present format"
-    JOURNAL_UPGRADED = "journal.upgraded", INFO, "the journal was brought to the present format"
     JOURNAL_CLEANED = "journal.cleaned", INFO, "messages older than the retention were removed"
 
     FILES_FEW = "files.few", WARNING, "the limit on open files is too low: providers' concurrency is lowered"

@@ -17,7 +17,7 @@ from deliveryd.journal.orders import Action, Decided, ItemKind, Order
 from deliveryd.journal.reader import file_reader
 from deliveryd.journal.sql.stopped import digest_of_address
 from deliveryd.journal.sqlite.journal import SqliteJournal, open_journal_file
-from deliveryd.journal.sqlite.read_transaction import read
+from deliveryd.journal.sqlite.opening import read
 from deliveryd.metrics import MetricCounts, Metrics
 from deliveryd.model import Customer, OptOut, StopChange, WallClock
 from deliveryd.testing.samples import opened

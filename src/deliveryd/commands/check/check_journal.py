@@ -17,8 +17,8 @@ from deliveryd.journal.place import NOT_INSTALLED, JournalDatabase, JournalFile
 from deliveryd.journal.service_adoption import read_service
 from deliveryd.journal.sql.own_values import difference
 from deliveryd.journal.sqlite.files import check_writable
-from deliveryd.journal.sqlite.lock_owner import lock_owner
-from deliveryd.journal.sqlite.read_transaction import JournalAbsent
+from deliveryd.journal.sqlite.lock import lock_owner
+from deliveryd.journal.sqlite.opening import JournalAbsent
 from deliveryd.model import format_duration
 
 MOST_APART = 5.0
@@ -98,7 +98,7 @@ async def check_database(config: Config, found: list[Finding]) -> None:
 
 def _database(place: JournalDatabase, service: str) -> list[Finding]:
     try:
-        from deliveryd.journal.postgresql.examination import examine_database  # noqa: PLC0415  # an extra
+        from deliveryd.journal.postgresql.workers import examine_database  # noqa: PLC0415  # an extra
     except ImportError:
         return [Finding(_URL, Level.ERROR, NOT_INSTALLED)]
     try:

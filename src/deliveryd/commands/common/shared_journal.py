@@ -11,7 +11,7 @@ from deliveryd.config import Config
 from deliveryd.control.client import caller
 from deliveryd.errors import JournalUnusable, UsageError
 from deliveryd.journal.place import NOT_INSTALLED, JournalFile
-from deliveryd.journal.sqlite.read_transaction import JournalAbsent
+from deliveryd.journal.sqlite.opening import JournalAbsent
 from deliveryd.model import channel_of
 from deliveryd.runtime.rights import at_this_machine, user_name
 

@@ -11,7 +11,7 @@ from deliveryd.commands.render.preview_request import read_json, read_variables
 from deliveryd.errors import DeliverydError
 from deliveryd.journal.opening import open_reader
 from deliveryd.journal.place import JournalPlace
-from deliveryd.journal.variables_seen import NamesSeen
+from deliveryd.journal.reader import NamesSeen
 
 
 class GivenMessage(NamedTuple):

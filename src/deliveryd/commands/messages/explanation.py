@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from deliveryd.commands.common.moments import length, moment
 from deliveryd.journal.orders import Action
 from deliveryd.journal.pauses import pause_data
+from deliveryd.journal.sql.deletion import Tombstone
 from deliveryd.journal.sql.history import (
     AttemptRecord,
     DecisionRecord,
@@ -19,7 +20,6 @@ from deliveryd.journal.sql.history import (
     MessageRecord,
     ReceiptRecord,
 )
-from deliveryd.journal.sql.tombstones import Tombstone
 from deliveryd.model import NEVER, SECOND, channel_of, format_instant, parse_instant
 from deliveryd.runtime.waits import awaited
 from deliveryd.states import State

@@ -19,7 +19,7 @@ from deliveryd.directory.none import NoOptions
 from deliveryd.journal.opening import open_reader
 from deliveryd.journal.orders import Action, ItemKind
 from deliveryd.journal.place import JournalFile
-from deliveryd.journal.sqlite.lock_owner import lock_owner
+from deliveryd.journal.sqlite.lock import lock_owner
 from deliveryd.model import format_duration
 
 ERASED_KINDS: Mapping[ItemKind, tuple[str, str]] = {

@@ -20,7 +20,7 @@ from deliveryd.control.protocol import LONGEST_ORDERED_PAUSE
 from deliveryd.journal.opening import open_reader
 from deliveryd.journal.orders import Action, ItemKind
 from deliveryd.journal.pauses import INTAKE, RECENT, KnownIds
-from deliveryd.journal.sqlite.read_transaction import JournalAbsent
+from deliveryd.journal.sqlite.opening import JournalAbsent
 from deliveryd.model import format_duration
 from deliveryd.options.units import parse_duration
 

@@ -11,7 +11,7 @@ from deliveryd.commands.common.output import print_json, print_lines
 from deliveryd.journal.opening import open_reader
 from deliveryd.journal.pauses import PausedMessages, PauseKind
 from deliveryd.journal.pauses import as_data as pause_data
-from deliveryd.journal.sqlite.read_transaction import JournalAbsent
+from deliveryd.journal.sqlite.opening import JournalAbsent
 from deliveryd.model import format_instant
 
 HEADINGS = ("paused", "messages", "since (UTC)", "until (UTC)", "by")

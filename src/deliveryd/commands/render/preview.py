@@ -16,7 +16,7 @@ from deliveryd.delivery.routing import Route, Routed, Undeliverable, is_expired
 from deliveryd.delivery.stopped import StoppedRecipients
 from deliveryd.errors import DeliverydError
 from deliveryd.journal.opening import open_reader
-from deliveryd.journal.sqlite.read_transaction import JournalAbsent
+from deliveryd.journal.sqlite.opening import JournalAbsent
 from deliveryd.model import Rendered, WallClock, channel_of, first_of, format_instant, message_key
 from deliveryd.rendering.content import CompiledBlock, CompiledSettings, Missing
 from deliveryd.rendering.language import candidates, matching, standard_tag

@@ -16,7 +16,7 @@ from deliveryd.commands.common.shared_journal import decided_by, present, worker
 from deliveryd.commands.storage.workers import loss_data
 
 if TYPE_CHECKING:
-    from deliveryd.journal.postgresql.halt import Loss
+    from deliveryd.journal.postgresql.lease import Loss
 
 
 def accept_loss(

@@ -10,8 +10,8 @@ from deliveryd.commands.common.configuration import load_journal_as_owner
 from deliveryd.commands.common.conventions import FAILED, USUAL_CONFIG
 from deliveryd.commands.common.options import AsData, ConfigOption
 from deliveryd.commands.common.output import print_json, print_lines
+from deliveryd.journal.attention import Audit, AuditFinding, LostBatches
 from deliveryd.journal.opening import open_reader
-from deliveryd.journal.reconciliation import Audit, AuditFinding, LostBatches
 from deliveryd.model import format_instant
 from deliveryd.states import State
 

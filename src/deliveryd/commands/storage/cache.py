@@ -18,7 +18,7 @@ from deliveryd.config import Config
 from deliveryd.control.client import NoWorker, ask
 from deliveryd.control.protocol import ForgetSettingsRequest
 from deliveryd.errors import DeliverydError
-from deliveryd.journal.sqlite.lock_owner import lock_owner
+from deliveryd.journal.sqlite.lock import lock_owner
 from deliveryd.options.units import format_size
 from deliveryd.runtime.disk_cache import DiskCache
 from deliveryd.worker.caches import open_cache, open_entities_cache

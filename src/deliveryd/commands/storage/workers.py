@@ -20,7 +20,7 @@ from deliveryd.model import format_instant
 from deliveryd.options.suggestion import suggestion
 
 if TYPE_CHECKING:
-    from deliveryd.journal.postgresql.halt import Loss
+    from deliveryd.journal.postgresql.lease import Loss
     from deliveryd.journal.postgresql.workers import WorkerRecord, Workers
 
 workers = CommandGroup(

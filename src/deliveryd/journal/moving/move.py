@@ -20,38 +20,35 @@ import psycopg
 
 from deliveryd.errors import JournalError, JournalLocked, JournalUnreachable, JournalUnusable
 from deliveryd.journal.base import Account
-from deliveryd.journal.moving.progress import Watch
-from deliveryd.journal.moving.to_postgresql import fill_database
-from deliveryd.journal.moving.to_sqlite import fill_file
+from deliveryd.journal.moving.copies import Watch, fill_database, fill_file
 from deliveryd.journal.place import JournalDatabase, JournalFile, JournalPlace
-from deliveryd.journal.postgresql import move_marks
 from deliveryd.journal.postgresql import schema as tables
 from deliveryd.journal.postgresql.commits import translated_at_opening
 from deliveryd.journal.postgresql.connection import Connected, connect_to_copy
 from deliveryd.journal.postgresql.database import Database
-from deliveryd.journal.postgresql.halt import check_not_halted
 from deliveryd.journal.postgresql.lease import (
     LeaseWatch,
     LiveWorker,
     boot_time,
+    check_not_halted,
     ended_early,
     fence,
     live_workers,
 )
 from deliveryd.journal.sql.account import account
 from deliveryd.journal.sql.schema import was_moved
-from deliveryd.journal.sqlite.connection import connect_file
-from deliveryd.journal.sqlite.damage import unusable
+from deliveryd.journal.sqlite.connection import connect_file, unusable
 from deliveryd.journal.sqlite.files import make_file, sync_file
-from deliveryd.journal.sqlite.format import (
+from deliveryd.journal.sqlite.lock import exclusive_journal
+from deliveryd.journal.sqlite.opening import (
+    checked,
     file_moved_by,
     mark_file_moved,
     moved_to,
+    open_database,
     prepare_file,
     unmark_file_moved,
 )
-from deliveryd.journal.sqlite.lock import exclusive_journal
-from deliveryd.journal.sqlite.opening import checked, open_database
 from deliveryd.model import format_instant
 
 WATCH_PAUSE = 0.25
@@ -97,7 +94,7 @@ def reopen_journal(place: JournalPlace) -> bool:
             return checked(place.path, lambda: unmark_file_moved(place.path))
     with _database(place) as db, _translated(), db.transaction():
         tables.lock_schema(db)
-        return move_marks.unmark_moved(db)
+        return tables.unmark_moved(db)
 
 
 def _to_database(source: JournalFile, target: JournalDatabase, now: int, watch: Watch) -> Account:
@@ -105,7 +102,7 @@ def _to_database(source: JournalFile, target: JournalDatabase, now: int, watch: 
     with exclusive_journal(source.path), _database(target) as db, _translated():
         db.execute("BEGIN")
         tables.lock_schema(db)
-        token = move_marks.unfinished_move(db)
+        token = tables.unfinished_move(db)
         if token is not None and checked(source.path, lambda: file_moved_by(source.path)) == token:
             checked(source.path, lambda: unmark_file_moved(source.path))
         _refuse_moved(source)
@@ -119,9 +116,9 @@ def _to_database(source: JournalFile, target: JournalDatabase, now: int, watch: 
             if token is None:
                 token = _new_token()
                 with _database(target) as beside:
-                    move_marks.begin_move(beside, token)
+                    tables.begin_move(beside, token)
             mark_file_moved(file, token, f"{target.name} at {format_instant(now)}")
-        move_marks.end_move(db)
+        tables.end_move(db)
         _commit_or(db, lambda: unmark_file_moved(source.path))
         return after
 
@@ -147,7 +144,7 @@ def _to_file(
 
             _make(target, fill)
             where = f"{target.name} of {socket.gethostname()} at {format_instant(now)}"
-            move_marks.mark_moved(db, token, where)
+            tables.mark_moved(db, token, where)
             _commit_or(db, target.path.unlink)
         checked(target.path, lambda: unmark_file_moved(target.path))
     return found[0]
@@ -157,7 +154,7 @@ def _finished(target: JournalFile, db: Connected) -> Account:
     """Finish a move that broke off when the database was marked already. Raises JournalUnusable."""
     token = checked(target.path, lambda: file_moved_by(target.path))
     with _translated():
-        if token is None or token != move_marks.moved_by(db):
+        if token is None or token != tables.moved_by(db):
             tables.writable_format(db)  # raises where the journal was moved already, perhaps into this file
             raise JournalUnusable(f"{target.path} isn't empty: name a file that doesn't exist")
     checked(target.path, lambda: unmark_file_moved(target.path))

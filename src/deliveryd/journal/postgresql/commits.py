@@ -6,8 +6,7 @@ What only reads needs no commit if the lease was renewed a short while ago: it a
 from __future__ import annotations
 
 import time
-from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -16,14 +15,15 @@ import anyio
 import psycopg
 
 from deliveryd.errors import JournalError, JournalFull, JournalUnreachable, JournalUnusable
+from deliveryd.journal.base import Recorded
 from deliveryd.journal.group_commit import PendingOperation
 from deliveryd.journal.journal import Journal
 from deliveryd.journal.log import Log, LogTerms
-from deliveryd.journal.postgresql.connection import STANDBY, Connected, is_lost
+from deliveryd.journal.postgresql.connection import STANDBY, Connected, first_line, is_lost
 from deliveryd.journal.postgresql.database import Database
-from deliveryd.journal.postgresql.halt import CommitsLost, halt
-from deliveryd.journal.postgresql.lease import Lease, Neighbours, release_lease
+from deliveryd.journal.postgresql.lease import CommitsLost, Lease, Neighbours, halt, release_lease
 from deliveryd.journal.sql.db import Db
+from deliveryd.model import Transition
 from deliveryd.runtime.threads import Blocking
 from deliveryd.telemetry.log_events import Event, log
 
@@ -62,6 +62,19 @@ class Look(Generic[T]):
 
     def __call__(self, db: Db) -> T:
         return self._operation(db)
+
+
+class StepsOfCaller:
+    """Steps to record for one caller: those of several are recorded at once."""
+
+    def __init__(
+        self, change: Callable[[Db, Sequence[Transition]], Recorded], steps: Sequence[Transition]
+    ) -> None:
+        self.change = change
+        self.steps = steps
+
+    def __call__(self, db: Db) -> Recorded:
+        return self.change(db, self.steps)
 
 
 class ChangedMeanwhile(JournalError):
@@ -263,9 +276,16 @@ class LeasedCommits(Journal):
             return self._judged(error) if is_final else error
         return self._committed(db)
 
-    @abstractmethod
     def _run(self, batch: Sequence[Pending]) -> None:
         """Run operations in the transaction that is open; looks may be in none."""
+        for group in _grouped(batch):
+            first = group[0].operation
+            if isinstance(first, StepsOfCaller):
+                changes = [each.operation for each in group if isinstance(each.operation, StepsOfCaller)]
+                for request, result in zip(group, _recorded(self._database, changes), strict=True):
+                    request.result = result
+            else:
+                group[0].result = first(self._database)
 
     def _committed(self, db: Connected) -> Exception | None:
         """Commit. A COMMIT that was cancelled while it waited for a standby succeeds with a warning."""
@@ -320,6 +340,34 @@ class LeasedCommits(Journal):
         return failure
 
 
+def _grouped(batch: Sequence[Pending]) -> Iterator[Sequence[Pending]]:
+    """Operations one by one, but steps that follow one another together, each message at most once."""
+    group: list[Pending] = []
+    ids: set[int] = set()
+    for request in batch:
+        steps = request.operation.steps if isinstance(request.operation, StepsOfCaller) else ()
+        mine = {step.entry.id for step in steps}
+        if group and (not isinstance(request.operation, StepsOfCaller) or not ids.isdisjoint(mine)):
+            yield group
+            group, ids = [], set()
+        if isinstance(request.operation, StepsOfCaller):
+            group.append(request)
+            ids |= mine
+        else:
+            yield [request]
+    if group:
+        yield group
+
+
+def _recorded(db: Db, changes: Sequence[StepsOfCaller]) -> list[Recorded]:
+    """Record the steps of several callers; each is told which of its messages are settled."""
+    done = changes[0].change(db, [step for change in changes for step in change.steps])
+    settled = set(done.settled)
+    found = [Recorded(settled.intersection(step.entry.id for step in each.steps)) for each in changes]
+    found[0] = found[0]._replace(effects=done.effects)
+    return found
+
+
 def _only_looks(batch: Sequence[Pending]) -> bool:
     """Whether nothing in a batch changes anything; one without operations renews the lease."""
     return bool(batch) and all(isinstance(each.operation, Look) for each in batch)
@@ -338,8 +386,8 @@ def _is_beyond_limits(error: Exception) -> bool:
 
 
 def translated(error: psycopg.Error) -> JournalError:
-    """Its first line alone: what follows may quote a row, and so a message."""
-    said = _first_line(error)
+    """The error as a journal's, while it works."""
+    said = first_line(error)
     if isinstance(error, psycopg.errors.ReadOnlySqlTransaction):
         said += f"; {STANDBY}"
     if is_lost(error):
@@ -354,12 +402,34 @@ def translated_at_opening(error: psycopg.Error) -> JournalError:
     failure = translated(error)
     if not isinstance(failure, JournalUnusable):
         return failure
-    said = _first_line(error)
+    said = first_line(error)
     text = f"the journal's database can't be used: {said}"
     if isinstance(error, psycopg.errors.InsufficientPrivilege):
         text += _GRANT_CREATE if " database " in said else _GRANT_OWNER
     return JournalUnusable(text)
 
 
-def _first_line(error: psycopg.Error) -> str:
-    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+# Nothing of another user's session is visible but its number and user, unless the role may read statistics.
+_BLOCKERS = """
+SELECT a.pid, a.usename, nullif(a.application_name, ''), a.state,
+    extract(epoch FROM clock_timestamp() - a.xact_start)::int,
+    (SELECT string_agg(DISTINCT c.relname, ', ' ORDER BY c.relname) FROM pg_locks l
+        JOIN pg_class c ON c.oid = l.relation AND c.relkind IN ('r', 'p')
+            AND c.relnamespace = current_schema()::regnamespace
+        WHERE l.pid = a.pid AND l.granted AND l.mode <> 'AccessShareLock')
+FROM pg_stat_activity a WHERE a.pid = ANY(pg_blocking_pids(%s::int4)) ORDER BY a.xact_start, a.pid
+"""
+
+
+def blocked_by(db: Connected, pid: int) -> str | None:
+    """Return which session holds the lock that a session waits for, and on which tables; None: none does."""
+    rows = db.execute(_BLOCKERS, (pid,)).fetchall()
+    if not rows:
+        return None
+    blocker, user, program, state, seconds, tables = rows[0]
+    known = [f"user {user}", program, state, None if seconds is None else f"transaction of {seconds} s"]
+    others = "" if len(rows) == 1 else f" and {len(rows) - 1} others"
+    return (
+        f"session {blocker} ({', '.join(each for each in known if each)}){others} holds a lock on"
+        f" {tables or 'its rows'}: end its transaction, or SELECT pg_terminate_backend({blocker})"
+    )

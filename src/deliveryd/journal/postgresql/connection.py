@@ -1,8 +1,11 @@
-"""Connections to the journal's database: verified TLS off this machine, the password from a file."""
+"""Connections to the journal's database: verified TLS off this machine, the password from a file.
+
+Workers go by its clock, where their own might differ.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +16,7 @@ from psycopg.types.numeric import Int8Dumper
 
 from deliveryd.errors import JournalUnreachable, JournalUnusable
 from deliveryd.journal.place import JournalDatabase
+from deliveryd.model import SECOND, Clock
 from deliveryd.network.plain_text import is_loopback
 from deliveryd.runtime.secret_file import SecretFile
 
@@ -178,7 +182,7 @@ def _connect(source: JournalDatabase, settings: dict[str, str]) -> Connected:
     try:
         db: Connected = psycopg.connect(conninfo(source), autocommit=True, prepare_threshold=0)
     except psycopg.OperationalError as error:
-        reason = _first_line(error).removeprefix("connection failed: ")
+        reason = first_line(error).removeprefix("connection failed: ")
         remedy = next((todo for said, todo in _REFUSALS.items() if said in reason), _REACHING)
         raise JournalUnreachable(f"the journal's database can't be reached: {reason}; {remedy}") from None
     try:
@@ -187,7 +191,7 @@ def _connect(source: JournalDatabase, settings: dict[str, str]) -> Connected:
     except psycopg.Error as error:
         db.close()
         kind = JournalUnreachable if is_lost(error) else JournalUnusable
-        raise kind(f"the journal's database can't be used: {_first_line(error)}") from error
+        raise kind(f"the journal's database can't be used: {first_line(error)}") from error
     except BaseException:
         db.close()
         raise
@@ -213,7 +217,8 @@ def _check_server(db: Connected) -> None:
         raise JournalUnusable("the journal's database isn't encoded in UTF8: create it with ENCODING 'UTF8'")
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
+    """What an error says, without what may follow: that may quote a row, and so a message."""
     return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 
@@ -223,3 +228,49 @@ def is_lost(error: psycopg.Error) -> bool:
     if not state:
         return isinstance(error, psycopg.OperationalError)
     return state[:2] in {"08", "57"} or state in _FOR_NOW
+
+
+INSTANT = "coalesce({}::int8, (extract(epoch FROM clock_timestamp()) * 1000000)::int8)"
+"""SQL for the present instant; `{}` is the parameter."""
+
+
+class DatabaseClock:
+    """`stand_in` None: the server's clock."""
+
+    def __init__(self, stand_in: Clock | None = None) -> None:
+        self._stand_in = stand_in
+
+    @property
+    def given(self) -> int | None:
+        """The parameter."""
+        return None if self._stand_in is None else self._stand_in.now()
+
+    def now(self, db: Connected) -> int:
+        """The present instant."""
+        if (given := self.given) is not None:
+            return given
+        (instant,) = db.execute(f"SELECT {INSTANT.format('NULL')}").fetchone() or (0,)
+        return int(instant)
+
+
+class FollowedClock:
+    """The database's clock as a worker knows it without asking: no step of its machine's clock moves it.
+
+    `clock`: seconds of a clock that nobody can set.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._ahead: int | None = None
+
+    def note(self, instant: int, asked_at: float) -> None:
+        """The database answered with its present instant, sometime between `asked_at` and now.
+
+        Anything between is possible, so only what isn't is corrected.
+        """
+        least, most = instant - int(self._clock() * SECOND), instant - int(asked_at * SECOND)
+        self._ahead = least if self._ahead is None else min(max(self._ahead, least), most)
+
+    def now(self) -> int:
+        """The present instant; 0 before the first answer."""
+        return 0 if self._ahead is None else int(self._clock() * SECOND) + self._ahead

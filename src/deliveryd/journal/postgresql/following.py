@@ -9,8 +9,9 @@ import psycopg
 
 from deliveryd.errors import JournalFull
 from deliveryd.journal.postgresql.connection import Connected
-from deliveryd.journal.postgresql.database import Database
+from deliveryd.journal.postgresql.database import Snapshots
 from deliveryd.journal.sql.account import open_states
+from deliveryd.journal.sql.db import Db
 from deliveryd.journal.sql.pauses import count_paused
 from deliveryd.model import StopChange
 from deliveryd.states import State
@@ -53,13 +54,12 @@ class WaitingCounts(NamedTuple):
 
 
 class Counting:
-    """Counts what waits now and then, over a connection of its own, since a count of many takes its time."""
+    """Counts what waits now and then, beside the writer, since a count of many takes its time."""
 
-    def __init__(self, connect: Callable[[], Connected], clock: Callable[[], float]) -> None:
-        self._connect = connect
+    def __init__(self, read: Snapshots, clock: Callable[[], float]) -> None:
+        self._read = read
         self._clock = clock
         self._next = float("-inf")
-        self._db: Connected | None = None
 
     @property
     def is_due(self) -> bool:
@@ -70,27 +70,16 @@ class Counting:
         """Count; None: the database can't be asked now."""
         began = self._clock()
         try:
-            counts = self._counted()
+            counts: WaitingCounts | None = self._read(_counted)
         except (JournalFull, psycopg.Error):
-            self.close()
             counts = None
         ended = self._clock()
         pause = max(COUNTED_EVERY, COUNTING_SHARE * (ended - began))
         self._next = ended + min(pause, COUNTED_AT_LEAST_EVERY)
         return counts
 
-    def _counted(self) -> WaitingCounts:
-        if self._db is None:
-            self._db = self._connect()
-        with self._db.transaction():
-            self._db.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-            db = Database(self._db)
-            paused = count_paused(db)
-            waiting = open_states(db).get(State.WAITING, 0)
-        return WaitingCounts(waiting - sum(paused.values()), paused)
 
-    def close(self) -> None:
-        """Close the connection."""
-        if self._db is not None:
-            self._db.close()
-            self._db = None
+def _counted(db: Db) -> WaitingCounts:
+    paused = count_paused(db)
+    waiting = open_states(db).get(State.WAITING, 0)
+    return WaitingCounts(waiting - sum(paused.values()), paused)

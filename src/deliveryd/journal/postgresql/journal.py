@@ -8,7 +8,7 @@ outcome with a provider's id and a receipt with the same, neither may see the ot
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from functools import partial
 from itertools import groupby
@@ -31,23 +31,23 @@ from deliveryd.journal.log import Log, LogTerms
 from deliveryd.journal.orders import FORGETTING, PAUSING, Decided, Effect, ItemKind, Order
 from deliveryd.journal.pauses import Pause
 from deliveryd.journal.postgresql import inbox, logs
-from deliveryd.journal.postgresql.blockers import blocked_by
 from deliveryd.journal.postgresql.commits import (
     ChangedMeanwhile,
     LeasedCommits,
     Look,
     Pending,
+    StepsOfCaller,
     Work,
+    blocked_by,
     translated,
 )
 from deliveryd.journal.postgresql.connection import Connected
-from deliveryd.journal.postgresql.database import Database
+from deliveryd.journal.postgresql.database import Database, Snapshots
 from deliveryd.journal.postgresql.following import Counting, changed_stops, read_versions
-from deliveryd.journal.postgresql.inbox import HandedOrder, InboxKind, InboxRow
-from deliveryd.journal.postgresql.lease import Fenced, live_providers
-from deliveryd.journal.postgresql.logs import LogSeen
-from deliveryd.journal.postgresql.pacing import Pacing
-from deliveryd.journal.postgresql.routing import (
+from deliveryd.journal.postgresql.inbox import (
+    HandedOrder,
+    InboxKind,
+    InboxRow,
     hold_messages,
     kept_messages,
     logs_of_keys,
@@ -56,11 +56,14 @@ from deliveryd.journal.postgresql.routing import (
     unmatched_by_ids,
     unmatched_lately,
 )
-from deliveryd.journal.sql import account, deadlines, own_values, recovery, retention
+from deliveryd.journal.postgresql.lease import Fenced, live_providers
+from deliveryd.journal.postgresql.logs import LogSeen
+from deliveryd.journal.postgresql.pacing import Pacing
+from deliveryd.journal.sql import account, deadlines, deletion, own_values, recovery
 from deliveryd.journal.sql.db import Db
+from deliveryd.journal.sql.deletion import RetentionSweep
 from deliveryd.journal.sql.pauses import pauses
 from deliveryd.journal.sql.repeats import report_again
-from deliveryd.journal.sql.retention import RetentionSweep
 from deliveryd.journal.sql.stopped import in_force, stops_reported
 from deliveryd.model import (
     SECOND,
@@ -114,19 +117,6 @@ _NOTE = "UPDATE main.worker SET providers = %s, pauses = %s WHERE id = %s"
 T = TypeVar("T")
 
 
-class _Change:
-    """Steps to record: those of several callers are recorded at once."""
-
-    def __init__(
-        self, change: Callable[[Db, Sequence[Transition]], Recorded], steps: Sequence[Transition]
-    ) -> None:
-        self.change = change
-        self.steps = steps
-
-    def __call__(self, db: Db) -> Recorded:
-        return self.change(db, self.steps)
-
-
 class _News(NamedTuple):
     """What one look found, and what is remembered of it when its commit took place."""
 
@@ -160,12 +150,12 @@ class PostgresqlJournal(LeasedCommits):
         self.limits = self
         self._clock = work.lease.database_clock
         self.common_clock: Clock | None = work.lease.followed_clock
-        self._reading = reading
+        self._snapshots = Snapshots(reading)
         self._read_in = read
         self.last_at = self._own.last_at
         self.kept_clock = ""
         self.stop_key = own_values.stop_key_of(self._database)
-        self._counting = Counting(reading, work.lease.clock)
+        self._counting = Counting(self._snapshots, work.lease.clock)
         self._providers: frozenset[str] = frozenset()
         self._others: frozenset[int] = frozenset()  # the logs that this worker hasn't
         self._seen: dict[str, int] = {}  # versions
@@ -222,12 +212,8 @@ class PostgresqlJournal(LeasedCommits):
         there = kept_messages(self._db, ids)
         if there.keys() < set(ids):
             raise ChangedMeanwhile("a message that the queue handed out again was forgotten meanwhile")
-        groups: defaultdict[int, list[int]] = defaultdict(list)
-        for id_, number in there.items():
-            groups[number].append(id_)
-        for number, group in groups.items():
-            if (log := self._logs.get(number)) is not None:
-                db.enter(number)
+        for number, log, group in self._grouped(db, self._logs, ((log, id_) for id_, log in there.items())):
+            if log is not None:
                 report_again(db, log.outbox, group, at)
             else:
                 inbox.put_in(self._db, number, InboxKind.REPEATS, group)
@@ -236,7 +222,7 @@ class PostgresqlJournal(LeasedCommits):
 
     async def change(self, transitions: Sequence[Transition]) -> Recorded:
         """Record steps of messages, and apply the receipts that were kept for them."""
-        return await self._commit(_Change(self._change, transitions))
+        return await self._commit(StepsOfCaller(self._change, transitions))
 
     def _change(self, db: Db, transitions: Sequence[Transition]) -> Recorded:
         if self._others:
@@ -250,14 +236,7 @@ class PostgresqlJournal(LeasedCommits):
     def _run(self, batch: Sequence[Pending]) -> None:
         self._to_look |= self._named  # what brought these is committed, or was rolled back
         self._named.clear()
-        for group in _grouped(batch):
-            first = group[0].operation
-            if isinstance(first, _Change):
-                changes = [each.operation for each in group if isinstance(each.operation, _Change)]
-                for request, result in zip(group, _recorded(self._database, changes), strict=True):
-                    request.result = result
-            else:
-                group[0].result = first(self._database)
+        super()._run(batch)
 
     # Reporting
 
@@ -278,14 +257,11 @@ class PostgresqlJournal(LeasedCommits):
             of: Sequence[int | None] = [self._own.number] * len(reports)
         else:
             of = logs_of_reports(self._db, reports, self.namespace)
-        groups: defaultdict[int, list[int]] = defaultdict(list)  # by log, the places of reports
-        for place, number in enumerate(of):
-            groups[self._own.number if number is None else number].append(place)
+        placed = ((self._own.number if number is None else number, at) for at, number in enumerate(of))
         matched: dict[int, MatchedReceipt] = {}
-        for number, places in groups.items():
+        for number, log, places in self._grouped(db, self._logs, placed):
             mine = [reports[place] for place in places]
-            if (log := self._logs.get(number)) is not None:
-                db.enter(number)
+            if log is not None:
                 found = log.matching.receive(db, mine)
             else:
                 found = _forwarded(mine)
@@ -506,14 +482,10 @@ class PostgresqlJournal(LeasedCommits):
             self._swept_at = self._lease.clock()
             self._swept_to = max(lately) if len(lately) == SWEPT_AT_ONCE else 0
         of = logs_of_reports(self._db, list(found.values()), self.namespace)
-        groups: defaultdict[int, list[int]] = defaultdict(list)
-        for seq, number in zip(found, of, strict=True):
-            if number is not None:
-                groups[number].append(seq)
+        fitting = ((number, seq) for seq, number in zip(found, of, strict=True) if number is not None)
         effects: list[Effect] = []
-        for number, seqs in groups.items():
-            if (log := there.get(number)) is not None:
-                db.enter(number)
+        for number, log, seqs in self._grouped(db, there, fitting):
+            if log is not None:
                 effects += self._match_again(db, log, seqs, now)
             else:
                 inbox.put_in(self._db, number, InboxKind.UNMATCHED, seqs)
@@ -628,7 +600,7 @@ class PostgresqlJournal(LeasedCommits):
             if self._lease.clock() - self._answered_at >= ANSWERS_KEPT:
                 self._answered = inbox.forget_answers(self._db, self._answered)
                 self._answered_at = self._lease.clock()
-            return deleted + retention.delete_others(db, by, limit)
+            return deleted + deletion.delete_others(db, by, limit)
 
         return await self._commit(prune)
 
@@ -692,26 +664,16 @@ class PostgresqlJournal(LeasedCommits):
         except JournalFull as error:
             return await self._again(partial(self._try_to_read, query), error)
 
-    async def _try_to_read(self, query: Callable[[Db], T]) -> T:
-        return await self._look_beside(lambda connection: query(Database(connection)))
-
-    async def _look_beside(self, query: Callable[[Connected], T]) -> T:
-        """Run a query on one snapshot, in a connection of its own."""
-
-        def run() -> T:
-            with self._reading() as connection:
-                connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
-                return query(connection)
-
+    async def _try_to_read(self, query: Callable[[Database], T]) -> T:
         try:
-            return await self._read_in(run)
+            return await self._read_in(partial(self._snapshots, query))
         except psycopg.Error as error:
             raise translated(error) from error
 
     async def _why_stalled(self) -> str:
         pid = self._db.info.backend_pid
         try:
-            found = await self._look_beside(lambda connection: blocked_by(connection, pid))
+            found = await self._try_to_read(lambda db: blocked_by(db.connection, pid))
         except JournalError:
             found = None
         return found or "nobody's lock; the server waits for its standby, or hangs"
@@ -726,7 +688,7 @@ class PostgresqlJournal(LeasedCommits):
 
     def close(self) -> None:
         """Close the connections."""
-        self._counting.close()
+        self._snapshots.close()
         self._db.close()
 
 
@@ -745,31 +707,3 @@ def _received(db: Db, log: Log, rows: Sequence[InboxRow]) -> Sequence[MatchedRec
 def _forwarded(reports: Sequence[Reported]) -> list[MatchedReceipt]:
     """What reports did that go to another worker; one of a recipient needs nothing but that it is ours."""
     return [MatchedReceipt("noted" if isinstance(each, RecipientReport) else FORWARDED) for each in reports]
-
-
-def _grouped(batch: Sequence[Pending]) -> Iterator[Sequence[Pending]]:
-    """Operations one by one, but steps that follow one another together, each message at most once."""
-    group: list[Pending] = []
-    ids: set[int] = set()
-    for request in batch:
-        steps = request.operation.steps if isinstance(request.operation, _Change) else ()
-        mine = {step.entry.id for step in steps}
-        if group and (not isinstance(request.operation, _Change) or not ids.isdisjoint(mine)):
-            yield group
-            group, ids = [], set()
-        if isinstance(request.operation, _Change):
-            group.append(request)
-            ids |= mine
-        else:
-            yield [request]
-    if group:
-        yield group
-
-
-def _recorded(db: Db, changes: Sequence[_Change]) -> list[Recorded]:
-    """Record the steps of several callers; each is told which of its messages are settled."""
-    done = changes[0].change(db, [step for change in changes for step in change.steps])
-    settled = set(done.settled)
-    found = [Recorded(settled.intersection(step.entry.id for step in each.steps)) for each in changes]
-    found[0] = found[0]._replace(effects=done.effects)
-    return found

@@ -10,19 +10,23 @@ from typing import TypeVar
 import anyio
 import psycopg
 
-from deliveryd.journal.event_json import EventWriter
 from deliveryd.journal.log import LogTerms
 from deliveryd.journal.place import JournalDatabase
 from deliveryd.journal.postgresql.commits import Work, translated_at_opening
-from deliveryd.journal.postgresql.connection import Connected, connect_to_read, connect_to_write, longest_idle
+from deliveryd.journal.postgresql.connection import (
+    Connected,
+    DatabaseClock,
+    connect_to_read,
+    connect_to_write,
+    longest_idle,
+)
 from deliveryd.journal.postgresql.database import Database
-from deliveryd.journal.postgresql.database_clock import DatabaseClock
-from deliveryd.journal.postgresql.halt import own_name
 from deliveryd.journal.postgresql.journal import PostgresqlJournal
-from deliveryd.journal.postgresql.lease import begin_work, boot_time, live_workers
+from deliveryd.journal.postgresql.lease import begin_work, boot_time, live_workers, own_name
 from deliveryd.journal.postgresql.logs import take_first
 from deliveryd.journal.postgresql.schema import lock_schema, prepare_schema
 from deliveryd.journal.sql import own_values
+from deliveryd.journal.sql.outbox import EventWriter
 from deliveryd.journal.sql.provider_ids import IdsInOneIndex
 from deliveryd.journal.sql.statements import EMPTIED
 from deliveryd.model import Clock, WallClock

@@ -20,9 +20,8 @@ import psycopg
 
 from deliveryd.journal.base import Allotment
 from deliveryd.journal.postgresql.commits import translated
-from deliveryd.journal.postgresql.connection import Connected
+from deliveryd.journal.postgresql.connection import INSTANT, Connected, DatabaseClock
 from deliveryd.journal.postgresql.database import plain
-from deliveryd.journal.postgresql.database_clock import INSTANT, DatabaseClock
 from deliveryd.model import SECOND, Clock
 from deliveryd.runtime.threads import Blocking
 

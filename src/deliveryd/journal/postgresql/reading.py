@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from functools import partial
 from typing import TypeVar
 
 import psycopg
 
 from deliveryd.errors import JournalError, JournalUnreachable, JournalUnusable
 from deliveryd.journal.place import JournalDatabase
-from deliveryd.journal.postgresql.connection import Connected, connect_to_read, is_lost
-from deliveryd.journal.postgresql.database import Database
+from deliveryd.journal.postgresql.connection import Connected, connect_to_read, first_line, is_lost
+from deliveryd.journal.postgresql.database import Database, Snapshots
 from deliveryd.journal.postgresql.schema import check_readable
 from deliveryd.journal.reader import Reader
 from deliveryd.journal.sql.db import Db
@@ -53,46 +52,6 @@ SHARED_CHECKS: Mapping[str, str] = {
 """What must be true of logs; see `audit.CHECKS`."""
 
 
-class _Snapshots:
-    """Reads of one database. A connection is kept for the next read; several threads have several."""
-
-    def __init__(self, source: JournalDatabase) -> None:
-        self._source = source
-        self._kept: list[Connected] = []
-        weakref.finalize(self, _close_all, self._kept)
-
-    def __call__(self, query: Callable[[Db], T]) -> T:
-        """Run a query on one snapshot. Raises JournalAbsent, JournalUnreachable, JournalUnusable."""
-        try:
-            with suppress(IndexError, psycopg.OperationalError):  # none is kept, or the server went away
-                return self._read_on(self._kept.pop(), query)
-            return self._read_on(self._connect(), query)
-        except psycopg.Error as error:
-            raise _translated(error) from error
-
-    def _connect(self) -> Connected:
-        db = connect_to_read(self._source)
-        try:
-            check_readable(db, self._source.name)
-            db.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
-        except BaseException:
-            db.close()
-            raise
-        return db
-
-    def _read_on(self, db: Connected, query: Callable[[Db], T]) -> T:
-        try:
-            with db.transaction():
-                database = Database(db)
-                result = query(database)
-                database.look_at_all()
-        except BaseException:
-            db.close()
-            raise
-        self._kept.append(db)
-        return result
-
-
 def _look_at(db: Db, message_id: int) -> str | None:
     """Work on the log of a message; return the name of the worker that has it, or had it last."""
     row = db.execute(_LOG_OF, (message_id, message_id)).fetchone()
@@ -103,19 +62,32 @@ def _look_at(db: Db, message_id: int) -> str | None:
     return None if holder is None else str(holder[0])
 
 
+def _connected(source: JournalDatabase) -> Connected:
+    """Connect. Raises JournalAbsent, JournalUnreachable, JournalUnusable."""
+    db = connect_to_read(source)
+    try:
+        check_readable(db, source.name)
+    except BaseException:
+        db.close()
+        raise
+    return db
+
+
 def database_reader(source: JournalDatabase) -> Reader:
     """Return what reads the journal in a database."""
-    return Reader(_Snapshots(source), look_at=_look_at, checks=SHARED_CHECKS, is_by_end=False)
+    snapshots = Snapshots(partial(_connected, source))
 
+    def read(query: Callable[[Db], T]) -> T:
+        try:
+            return snapshots(query)
+        except psycopg.Error as error:
+            raise _translated(error) from error
 
-def _close_all(connections: list[Connected]) -> None:
-    for db in connections:
-        db.close()
+    return Reader(read, look_at=_look_at, checks=SHARED_CHECKS, is_by_end=False)
 
 
 def _translated(error: psycopg.Error) -> JournalError:
-    said = next(iter(str(error).strip().splitlines()), type(error).__name__)
-    text = f"the journal's database can't be read: {said}"
+    text = f"the journal's database can't be read: {first_line(error)}"
     if isinstance(error, psycopg.errors.InsufficientPrivilege):
         return JournalUnusable(f"{text}; {_GRANT}")
     return JournalUnreachable(text) if is_lost(error) else JournalError(text)

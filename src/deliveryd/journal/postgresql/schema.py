@@ -10,26 +10,83 @@ from __future__ import annotations
 import re
 import secrets
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import psycopg
 
 from deliveryd.errors import JournalUnusable
 from deliveryd.journal.log import LOG_BITS
 from deliveryd.journal.postgresql.connection import Connected
-from deliveryd.journal.postgresql.move_marks import unfinished_move
 from deliveryd.journal.sql import schema
-from deliveryd.journal.sql.schema import MOVED_TO, was_moved
-from deliveryd.journal.sqlite.read_transaction import JournalAbsent
+from deliveryd.journal.sql.schema import MOVED_BY, MOVED_TO, was_moved
+from deliveryd.journal.sqlite.opening import JournalAbsent
+
+_KEEP = """
+INSERT INTO main.meta VALUES (%s, %s) ON CONFLICT (key) DO UPDATE SET value = excluded.value
+"""
+_NEVER = 1_000_000
+"""A format that no program will have."""
+
+
+def unfinished_move(db: Connected) -> str | None:
+    """The token of a move into this database that isn't committed; None: there is none."""
+    if db.execute("SELECT to_regclass('deliveryd_move.unfinished')").fetchone() == (None,):
+        return None
+    row = db.execute("SELECT token FROM deliveryd_move.unfinished").fetchone()
+    return "" if row is None else str(row[0])
+
+
+def begin_move(db: Connected, token: str) -> None:
+    """Let no worker begin here until the move with this token is committed."""
+    with db.transaction():
+        db.execute("CREATE SCHEMA deliveryd_move")
+        db.execute("CREATE TABLE deliveryd_move.unfinished (token text NOT NULL)")
+        db.execute("INSERT INTO deliveryd_move.unfinished VALUES (%s)", (token,))
+
+
+def end_move(db: Connected) -> None:
+    """The move into this database is over, with the transaction that is open."""
+    db.execute("DROP TABLE deliveryd_move.unfinished")  # first: it notices what another connection made
+    db.execute("DROP SCHEMA deliveryd_move")
+
+
+def mark_moved(db: Connected, token: str, where: str) -> None:
+    """Mark the journal as moved, in the transaction that is open: older programs refuse it for its format.
+
+    `where` is told to people.
+    """
+    for row in ((MOVED_BY, token), (MOVED_TO, where)):
+        db.execute(_KEEP, row)
+    db.execute("INSERT INTO main.meta SELECT 'moved', value FROM main.meta WHERE key = 'written_since'")
+    db.execute("UPDATE main.meta SET value = %s WHERE key = 'written_since'", (str(_NEVER),))
+
+
+def moved_by(db: Connected) -> str | None:
+    """The token of the move that marked the journal; None: it isn't marked."""
+    if db.execute("SELECT to_regclass('main.meta')").fetchone() == (None,):
+        return None
+    row = db.execute(
+        "SELECT value FROM main.meta WHERE key = %s AND EXISTS (SELECT 1 FROM main.meta WHERE key = 'moved')",
+        (MOVED_BY,),
+    ).fetchone()
+    return None if row is None else str(row[0])
+
+
+def unmark_moved(db: Connected) -> bool:
+    """Let the journal be used again, in the transaction that is open; return whether it was marked."""
+    if db.execute("SELECT to_regclass('main.meta')").fetchone() == (None,):
+        return False
+    since = db.execute("DELETE FROM main.meta WHERE key = 'moved' RETURNING value").fetchone()
+    if since is not None:
+        db.execute("UPDATE main.meta SET value = %s WHERE key = 'written_since'", since)
+    return since is not None
+
 
 FORMAT = 1
 """The format that this program writes."""
 
 WRITTEN_SINCE = 1
 """The format of the oldest program that may still write while this format is in use."""
-
-UPGRADES: Sequence[str] = ()
-"""SQL from each format to the next: the first entry turns format 1 into format 2. Only ever additive."""
 
 OF_LOG = ("message", "unaccepted", "tombstone", "provider")
 """The tables whose rows name their log; events and posts have it in their numbers."""
@@ -189,24 +246,19 @@ def _statements() -> Iterator[str]:
 
 
 def prepare_schema(db: Connected) -> None:
-    """Create the tables in an empty database, or upgrade an earlier format. Raises JournalUnusable."""
+    """Create the tables in an empty database. Raises JournalUnusable."""
     with db.transaction():
         lock_schema(db)
-        _prepare(db, writable_format(db))
+        if writable_format(db) is None:
+            _create(db)
 
 
 def prepare_target(db: Connected) -> None:
     """Like `prepare_schema`, also where a move into this database broke off."""
     with db.transaction():
         lock_schema(db)
-        _prepare(db, _format(db))
-
-
-def _prepare(db: Connected, form: int | None) -> None:
-    if form is None:
-        _create(db)
-    elif form < FORMAT:
-        _upgrade(db, form)
+        if _format(db) is None:
+            _create(db)
 
 
 def writable_format(db: Connected) -> int | None:
@@ -279,13 +331,6 @@ def _create(db: Connected) -> None:
         db.execute("INSERT INTO main.meta VALUES (%s, %s)", (key, str(value)))
 
 
-def _upgrade(db: Connected, form: int) -> None:
-    """Bring the tables to this format; programs of earlier ones that still run aren't disturbed."""
-    for statements in UPGRADES[form - 1 :]:
-        db.execute(statements.encode(), prepare=False)
-    db.execute("UPDATE main.meta SET value = %s WHERE key = 'format'", (str(FORMAT),))
-
-
 def first_filled(db: Connected) -> str | None:
     """The name of a table in which a journal has left something; None: nothing was ever recorded."""
     for table in _RECORDED:
@@ -316,11 +361,5 @@ def check_movable(db: Connected) -> None:
 
 def check_readable(db: Connected, place: str) -> None:
     """Raise JournalAbsent when the database holds no journal, JournalUnusable for one of another format."""
-    form = writable_format(db)
-    if form is None:
+    if writable_format(db) is None:
         raise JournalAbsent(f"there is no journal in {place}: deliveryd hasn't run with it yet")
-    if form < FORMAT:
-        raise JournalUnusable(
-            f"the journal has format {form}, and this deliveryd reads format {FORMAT}: start it, which"
-            " upgrades the journal, or use the commands of the release that runs"
-        )

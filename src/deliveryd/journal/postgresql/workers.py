@@ -1,8 +1,10 @@
-"""The workers of the journal, as operators see them, and the orders about them."""
+"""The journal's database and its workers, as operators see them, and the orders about workers."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from contextlib import closing
+from time import time
 from typing import NamedTuple, TypeVar
 
 import psycopg
@@ -11,12 +13,19 @@ from deliveryd.errors import JournalLocked
 from deliveryd.journal.log import LOG_BITS
 from deliveryd.journal.orders import Action, ItemKind, Order
 from deliveryd.journal.place import JournalDatabase
-from deliveryd.journal.postgresql.commits import translated
+from deliveryd.journal.postgresql.commits import translated, translated_at_opening
 from deliveryd.journal.postgresql.connection import Connected, connect_to_read, connect_to_write
 from deliveryd.journal.postgresql.database import Database, plain
-from deliveryd.journal.postgresql.halt import Loss, accept_losses, losses
-from deliveryd.journal.postgresql.lease import ORDERED, live_providers, live_workers
-from deliveryd.journal.postgresql.schema import check_readable, lock_schema
+from deliveryd.journal.postgresql.lease import (
+    ORDERED,
+    Loss,
+    accept_losses,
+    live_providers,
+    live_workers,
+    losses,
+)
+from deliveryd.journal.postgresql.schema import check_readable, is_there, lock_schema, writable_format
+from deliveryd.journal.sql.orders import RECORD
 from deliveryd.journal.sql.own_values import keep_service, kept_service
 from deliveryd.model import SECOND
 from deliveryd.states import State
@@ -54,10 +63,6 @@ SELECT ended FROM (
     UNION ALL SELECT '{ORDERED}', 0 FROM main.decision
     WHERE verb = '{Action.FENCE}' AND kind = '{ItemKind.WORKER}' AND key = %(name)s) AS ended
 ORDER BY id DESC LIMIT 1
-"""
-_RECORD = """
-INSERT INTO main.decision (at, verb, kind, key, message_id, "user", caller, reason)
-VALUES (%s, %s, %s, %s, NULL, %s, %s, %s)
 """
 
 
@@ -141,7 +146,7 @@ class Workers:
         def fence(db: Connected) -> bool:
             if not db.execute(_FENCE, (worker.id,)).rowcount:
                 return False
-            db.execute(_RECORD, (at, Action.FENCE, ItemKind.WORKER, plain(worker.name), *map(plain, by)))
+            _note(db, at, (Action.FENCE, ItemKind.WORKER, worker.name), by)
             return True
 
         return self._run(_connect, fence)
@@ -156,8 +161,7 @@ class Workers:
         def accept(db: Connected) -> int:
             lock_schema(db)
             for each in losses(db):
-                name = plain(each.name)
-                db.execute(_RECORD, (at, Action.ACCEPT_LOSS, ItemKind.WORKER, name, *map(plain, by)))
+                _note(db, at, (Action.ACCEPT_LOSS, ItemKind.WORKER, each.name), by)
             return accept_losses(db, at)
 
         return self._run(_connect, accept)
@@ -176,8 +180,8 @@ class Workers:
                 )
             before = kept_service(Database(db))
             keep_service(Database(db), service)
-            by = order.user, order.caller, order.reason
-            db.execute(_RECORD, (at, order.verb, order.kind, plain(service), *map(plain, by)))
+            by = By(order.user, order.caller, order.reason)
+            _note(db, at, (order.verb, order.kind, service), by)
             return before
 
         return self._run(_connect, adopt)
@@ -195,5 +199,83 @@ def _connect(source: JournalDatabase) -> Connected:
     return connect_to_write(source, _SESSION_LIMIT)
 
 
+def _note(db: Connected, at: int, what: tuple[Action, ItemKind, str], by: By) -> None:
+    Database(db).execute(RECORD, (at, *what, None, *by))
+
+
 def _listed(db: Connected) -> Sequence[WorkerRecord]:
     return [WorkerRecord._make((*row[:-1], tuple(row[-1]))) for row in db.execute(_WORKERS)]
+
+
+class ExaminedDatabase(NamedTuple):
+    """A database that a journal can be kept in.
+
+    `server` names its version, `where` the database and its host. `exists`: whether it holds a journal.
+    `missing` says what this user may not do that a worker has to. `synchronous` and `fsync` are settings as
+    the server has them for this user. `ahead`: seconds by which its clock is ahead of this machine's.
+    `workers` are those whose leases aren't over. `halted`: the worker that noticed a loss of
+    commits, which no operator has accepted yet. `service`: the address that it
+    belongs to; None: to none yet.
+    """
+
+    server: str
+    where: str
+    exists: bool
+    missing: str | None
+    synchronous: str
+    fsync: str
+    ahead: float
+    workers: Sequence[str]
+    halted: str | None
+    service: str | None
+
+
+_SETTINGS = """
+SELECT (SELECT reset_val FROM pg_settings WHERE name = 'synchronous_commit'),
+    (SELECT setting FROM pg_settings WHERE name = 'fsync')
+"""
+_MAY_CREATE = "SELECT coalesce(has_database_privilege(current_database(), 'CREATE'), false)"
+_FOREIGN = """
+SELECT c.relname, pg_get_userbyid(c.relowner) FROM pg_class c
+WHERE c.oid = to_regclass('main.message') AND NOT pg_has_role(c.relowner, 'USAGE')
+"""
+
+
+def examine_database(source: JournalDatabase) -> ExaminedDatabase:
+    """Connect as a worker does, and look. Raises JournalUnusable, or JournalUnreachable."""
+    try:
+        with closing(connect_to_read(source)) as db:
+            exists = writable_format(db) is not None
+            synchronous, fsync = db.execute(_SETTINGS).fetchone() or ("", "")
+            return ExaminedDatabase(
+                f"PostgreSQL {db.info.server_version // 10_000}",
+                f"{db.info.dbname} at {db.info.host}",
+                exists,
+                _missing(db),
+                synchronous,
+                fsync,
+                _ahead(db),
+                [each.name for each in live_workers(db)] if exists else [],
+                next((each.name for each in losses(db)), None) if exists else None,
+                kept_service(Database(db)) if exists else None,
+            )
+    except psycopg.Error as error:
+        raise translated_at_opening(error) from error
+
+
+def _missing(db: Connected) -> str | None:
+    """What a worker has to do that this user may not, and what to do about it."""
+    user = db.info.user
+    if (foreign := db.execute(_FOREIGN).fetchone()) is not None:
+        owner = foreign[1]
+        return f"its tables belong to {owner}: GRANT {owner} TO {user}"
+    if not is_there(db, "main.meta") and db.execute(_MAY_CREATE).fetchone() != (True,):
+        return f"{user} may not create schemas: let {user} own the database, or GRANT CREATE ON DATABASE"
+    return None
+
+
+def _ahead(db: Connected) -> float:
+    """Seconds by which the database's clock is ahead, to half of the time that an answer takes."""
+    before = time()
+    (theirs,) = db.execute("SELECT extract(epoch FROM clock_timestamp())::float8").fetchone() or (before,)
+    return float(theirs) - (before + time()) / 2

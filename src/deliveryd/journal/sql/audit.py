@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from deliveryd.journal.attention import SHOWN, Audit, AuditFinding
 from deliveryd.journal.orders import Action
-from deliveryd.journal.reconciliation import SHOWN, Audit, AuditFinding
 from deliveryd.journal.sql.account import account, lost_batches
 from deliveryd.journal.sql.db import Db
 from deliveryd.journal.sql.outbox import ACCEPTED_AT, HAPPENED, WAITS

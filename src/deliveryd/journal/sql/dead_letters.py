@@ -1,14 +1,22 @@
-"""Reads messages in doubt and dead letters, beside a worker or without one."""
+"""Messages in doubt, and dead letters: what was set aside for an operator.
+
+These are events that the service refused, with their messages, and what nobody could read or match. They are
+kept, read beside a worker or without one, and dropped or erased in the transaction of an order.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from deliveryd.journal.attention import DeadLetter, InDoubtMessage
 from deliveryd.journal.orders import ItemKind
+from deliveryd.journal.rows import to_text
 from deliveryd.journal.sql.db import Db
-from deliveryd.model import INT64, message_key
+from deliveryd.journal.sql.outbox import AT, HAPPENED, WATERMARK
+from deliveryd.model import INT64, UnreadReport, message_key
 from deliveryd.states import State
 
 _IN_DOUBT = f"""
@@ -54,30 +62,80 @@ FROM unread WHERE dropped_at IS NULL
 
 _CHANNEL = "substr(provider, 1, instr(provider || '/', '/') - 1)"
 _NUMBER = re.compile(r"-?[0-9]{1,19}")
-_DEAD_LETTER: Mapping[ItemKind, str] = {
-    ItemKind.EVENT: """
-SELECT message_id, status, body, refused_at, refused AS reason FROM event
-WHERE seq = ? AND refused IS NOT NULL AND dropped_at IS NULL
-""",
-    ItemKind.MESSAGE: f"""
+_SHOWN: Mapping[ItemKind, str] = {
+    ItemKind.EVENT: "message_id, status, body, refused_at, refused AS reason",
+    ItemKind.MALFORMED: "message_id, raw, reason, first_at, last_at, times",
+    ItemKind.REPORT: "provider, raw, reason, first_at, last_at, times",
+    ItemKind.RECEIPT: (
+        f"{_CHANNEL} AS channel, provider, provider_id, reference, status, reported_at, received_at"
+    ),
+}
+"""What is shown of one dead letter."""
+
+_MESSAGE = f"""
 SELECT m.id AS message_id, m.settings_id, m.customer_id, m.taken_at, e.body, e.refused_at, e.refused AS reason
 FROM message m JOIN event e ON e.message_id = m.id
 WHERE m.id = ? AND m.state = {State.SET_ASIDE:d} AND e.refused IS NOT NULL AND e.dropped_at IS NULL
 ORDER BY e.seq DESC
-""",  # noqa: S608  # a constant
-    ItemKind.MALFORMED: """
-SELECT message_id, raw, reason, first_at, last_at, times FROM malformed
-WHERE digest >= ?1 AND digest < ?1 || 'g' AND dropped_at IS NULL
-""",
-    ItemKind.REPORT: """
-SELECT provider, raw, reason, first_at, last_at, times FROM unread
-WHERE digest >= ?1 AND digest < ?1 || 'g' AND dropped_at IS NULL
-""",
-    ItemKind.RECEIPT: f"""
-SELECT {_CHANNEL} AS channel, provider, provider_id, reference, status, reported_at, received_at FROM receipt
-WHERE seq = ? AND message_id IS NULL AND dropped_at IS NULL
-""",  # noqa: S608  # a constant
+"""  # noqa: S608  # a constant
+_SET_ASIDE_EVENTS = (  # refused, or reported once more since the queue handed the message out again
+    f"status = 'dequeued' AND dropped_at IS NULL AND (refused IS NOT NULL OR seq > {WATERMARK})"
+)
+_OPEN = "dropped_at IS NULL"
+
+MOST_UNREAD = 1000
+"""How many unreadable reports are kept; the one that came last the longest ago makes room."""
+
+_KEEP_UNREAD = """
+INSERT INTO unread (digest, provider, raw, reason, first_at, last_at) VALUES (?1, ?2, ?3, ?4, ?5, ?5)
+ON CONFLICT (digest) DO UPDATE SET times = unread.times + 1, last_at = ?5, reason = ?4, dropped_at = NULL
+"""
+_MAKE_ROOM = """
+DELETE FROM unread WHERE digest IN (
+    SELECT digest FROM unread ORDER BY last_at LIMIT max(0, (SELECT count(*) FROM unread) - ?)
+)
+"""
+
+
+class _KeptIn(NamedTuple):
+    """Where things of a kind are kept.
+
+    The column of their keys, which are numbers or digests; SQL for what is true of all of them, and for the
+    message that one concerns.
+    """
+
+    table: str
+    key: str
+    rule: str
+    message: str
+
+    def named(self) -> str:
+        """SQL for those that the first parameter names: a number, or the start of a digest."""
+        name = "seq = ?1" if self.key == "seq" else "digest >= ?1 AND digest < ?1 || 'g'"
+        return f"FROM {self.table} WHERE {name} AND {self.rule}"
+
+
+_KEPT: Mapping[ItemKind, _KeptIn] = {
+    ItemKind.EVENT: _KeptIn("event", "seq", "refused IS NOT NULL", "message_id"),
+    ItemKind.RECEIPT: _KeptIn("receipt", "seq", "message_id IS NULL", "NULL"),
+    ItemKind.MALFORMED: _KeptIn("malformed", "digest", "TRUE", "message_id"),
+    ItemKind.REPORT: _KeptIn("unread", "digest", "TRUE", "NULL"),
 }
+
+
+class SetAside(NamedTuple):
+    """Something that was set aside: its own key, and the message that it concerns."""
+
+    key: int | str
+    message_id: int | None
+
+
+class LatestEvent(NamedTuple):
+    """The event that happened last of those that weren't refused, and whether it still waits."""
+
+    status: str
+    body: str
+    waits: bool
 
 
 def read_in_doubt(db: Db, channel: str | None, until: int | None) -> list[InDoubtMessage]:
@@ -111,6 +169,83 @@ def read_dead_letter(db: Db, kind: ItemKind, key: str) -> Mapping[str, object] |
     is_number = kind not in (ItemKind.MALFORMED, ItemKind.REPORT)
     if is_number and (_NUMBER.fullmatch(key) is None or int(key) not in INT64):
         return None
-    rows = db.execute(_DEAD_LETTER[kind], (int(key) if is_number else key,))
+    query = _MESSAGE
+    if kind is not ItemKind.MESSAGE:
+        query = f"SELECT {_SHOWN[kind]} {_KEPT[kind].named()} AND {_OPEN}"  # constants
+    rows = db.execute(query, (int(key) if is_number else key,))
     row = rows.fetchone()
     return None if row is None else dict(zip((each[0] for each in rows.description), row, strict=True))
+
+
+# what orders need
+
+
+def set_aside_named(db: Db, kind: ItemKind, key: int | str) -> Sequence[SetAside]:
+    """What isn't dropped of a kind, and has this number, or a digest that begins so."""
+    kept = _KEPT[kind]
+    query = f"SELECT {kept.key}, {kept.message} {kept.named()} AND {_OPEN}"  # constants
+    return [SetAside(*row) for row in db.execute(query, (key,))]
+
+
+def drop_set_aside(db: Db, kind: ItemKind, key: int | str, at: int) -> None:
+    """Mark something as dropped; what is given up stays recorded, and is listed no more."""
+    kept = _KEPT[kind]
+    db.execute(f"UPDATE {kept.table} SET dropped_at = ? WHERE {kept.key} = ?", (at, key))  # noqa: S608
+
+
+def erase_set_aside(db: Db, kind: ItemKind, key: int | str) -> bool:
+    """Erase something that belongs to no message; return whether it was there."""
+    return db.execute(f"DELETE {_KEPT[kind].named()}", (key,)).rowcount > 0
+
+
+def set_aside_events(db: Db, id_: int) -> Sequence[int]:
+    """The numbers of a message's `dequeued` that was refused, and of its repeat that waits."""
+    query = f"SELECT seq FROM event WHERE message_id = ? AND {_SET_ASIDE_EVENTS} ORDER BY seq"  # noqa: S608
+    return [seq for (seq,) in db.execute(query, (id_,))]
+
+
+def drop_events_set_aside(db: Db, id_: int, at: int) -> bool:
+    """Mark the `dequeued` of a message as dropped; return whether there was one."""
+    query = f"UPDATE event SET dropped_at = ? WHERE message_id = ? AND {_SET_ASIDE_EVENTS}"  # noqa: S608
+    return db.execute(query, (at, id_)).rowcount > 0
+
+
+def is_aside_with_message(db: Db, seq: int) -> bool:
+    """Whether an event is the `dequeued` of a message that is set aside with it."""
+    query = (
+        "SELECT 1 FROM event JOIN message ON message.id = event.message_id"  # noqa: S608  # a constant
+        f" WHERE seq = ? AND status = 'dequeued' AND state = {State.SET_ASIDE:d}"
+    )
+    return db.execute(query, (seq,)).fetchone() is not None
+
+
+def with_waiting(db: Db, seq: int, id_: int) -> Sequence[int]:
+    """The numbers of a refused event and of those of its message that wait, as they happened."""
+    query = (
+        f"SELECT seq FROM event WHERE message_id = ? AND (seq = ? OR seq > {WATERMARK})"  # noqa: S608
+        f" ORDER BY {AT}, {HAPPENED}"
+    )
+    return [number for (number,) in db.execute(query, (id_, seq))]
+
+
+def latest_event(db: Db, id_: int) -> LatestEvent:
+    """A message's latest event, in the order in which things happened."""
+    status, body, waits = db.execute(
+        f"SELECT status, body, max(seq) > {WATERMARK} FROM event"  # noqa: S608  # constants
+        " WHERE message_id = ? GROUP BY status, body HAVING count(refused) < count(*)"
+        f" ORDER BY min({HAPPENED}) DESC LIMIT 1",
+        (id_,),
+    ).fetchone()
+    return LatestEvent(status, body, bool(waits))
+
+
+def keep_unread(db: Db, reports: Sequence[UnreadReport]) -> None:
+    """Keep reports that can't be read: the latest, once each however often they come."""
+    if not reports:
+        return
+    rows = []
+    for provider, raw, reason, at in reports:
+        digest = hashlib.sha256(f"{provider} {raw}".encode("utf-8", "surrogatepass")).hexdigest()
+        rows.append((digest, provider, to_text(raw), to_text(reason), at))
+    db.executemany(_KEEP_UNREAD, rows)
+    db.execute(_MAKE_ROOM, (MOST_UNREAD,))

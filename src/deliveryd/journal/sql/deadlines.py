@@ -16,7 +16,7 @@ from deliveryd import transitions
 from deliveryd.errors import IllegalTransition
 from deliveryd.journal.base import NOT_OURS, MatchedReceipt, PassedDeadlines
 from deliveryd.journal.rows import ENTRY, entry_of, to_json, to_text
-from deliveryd.journal.sql.db import Db
+from deliveryd.journal.sql.db import Db, each_of
 from deliveryd.journal.sql.schema import KNOW_PROVIDER
 from deliveryd.journal.sql.statements import empty_words
 from deliveryd.model import SECOND, Receipt, Reported, Transition
@@ -133,7 +133,7 @@ def pass_deadlines(
     row = db.execute(_ADD_LISTENED, (listened,)) if listened else db.execute(_LISTENED)
     (now,) = row.fetchone()
     done = {name: _pass_of(db, name, now, at, limit) for name in providers}
-    dropped = {name: _drop(db, name, limit, emptied) for name in _awaited(db) - {*providers}}
+    dropped = {name: _drop(db, name, limit, emptied) for name in each_of(db, _NEXT_PROVIDER) - {*providers}}
     return PassedDeadlines(
         now,
         {name: each.passed for name, each in done.items() if each.passed},
@@ -169,17 +169,6 @@ def _drop(db: Db, name: str, limit: int, emptied: str) -> int:
     ids = [id_ for (id_,) in db.execute(_DROP.format(emptied=emptied), (name, limit))]
     empty_words(db, ids)
     return len(ids)
-
-
-def _awaited(db: Db) -> set[str]:
-    """Return the providers with deadlines: one index seek for each, however many messages have one."""
-    providers: set[str] = set()
-    name = ""
-    while True:
-        (name,) = db.execute(_NEXT_PROVIDER, (name,)).fetchone()
-        if name is None:
-            return providers
-        providers.add(name)
 
 
 def _pass_of(db: Db, name: str, now: int, at: int, limit: int) -> Passed:

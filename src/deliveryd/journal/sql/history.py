@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from deliveryd.journal.pauses import Pause
 from deliveryd.journal.rows import spent_of
 from deliveryd.journal.sql.db import Db
+from deliveryd.journal.sql.deletion import Tombstone, read_tombstones
 from deliveryd.journal.sql.outbox import ACCEPTED_AT, HAPPENED, WAITS
 from deliveryd.journal.sql.pauses import pauses
-from deliveryd.journal.sql.tombstones import Tombstone, read_tombstone
 from deliveryd.model import Spent, message_key
 from deliveryd.runtime.json_numbers import loads_variables
 from deliveryd.states import State
@@ -184,34 +184,27 @@ def life_of(db: Db, message_id: int, worker: str | None = None) -> Life:
         "SELECT raw, reason, first_at, last_at, times FROM malformed WHERE message_id = ? ORDER BY first_at"
     )
     decisions = rows(_DECISIONS)
-    waits_for = messages[0][12] if messages else None
-    pause = next((each for each in pauses(db) if each.waits_for == waits_for), None)
+    message = None
+    if messages:
+        [row] = messages
+        message = MessageRecord(*row)
+        message = message._replace(
+            worker=worker,
+            pause=next((each for each in pauses(db) if each.waits_for == message.waits_for), None),
+            key=attempts[-1].key if attempts else None,
+            doubt=bool(message.doubt),
+            variables=None if message.variables is None else loads_variables(row[2]),
+            state=State(message.state),
+            lane=message.lane or None,
+            spent=spent_of(row[9]),
+        )
     return Life(
         id=message_id,
-        message=message_record(messages[0], attempts[-1].key if attempts else None, pause, worker)
-        if messages
-        else None,
+        message=message,
         attempts=tuple(attempts),
         events=tuple(EventRecord(*row)._replace(worker=worker) for row in events),
         receipts=tuple(ReceiptRecord(*row)._replace(delivered=bool(row[2])) for row in receipts),
         malformed=tuple(MalformedRecord(*row) for row in malformed),
         decisions=tuple(DecisionRecord(*row) for row in decisions),
-        tombstone=read_tombstone(db, message_id),
-    )
-
-
-def message_record(
-    row: Sequence[Any], latest_key: str | None, pause: Pause | None, worker: str | None
-) -> MessageRecord:
-    """Build a message's record from the columns of its row."""
-    record = MessageRecord(*row)
-    return record._replace(
-        worker=worker,
-        pause=pause,
-        key=latest_key,
-        doubt=bool(record.doubt),
-        variables=None if row[2] is None else loads_variables(row[2]),
-        state=State(record.state),
-        lane=record.lane or None,
-        spent=spent_of(row[9]),
+        tombstone=read_tombstones(db, [message_id]).get(message_id),
     )

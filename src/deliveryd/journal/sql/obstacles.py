@@ -1,13 +1,15 @@
-"""What stands against an operator's order about a message. This module only reads."""
+"""What stands against an operator's order about a message, so that it isn't carried out now."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Mapping
+from functools import partial
 
-from deliveryd.journal.sql.beginnings import MAY_HAVE_ARRIVED, begun
+from deliveryd.journal.orders import Action
 from deliveryd.journal.sql.db import Db
+from deliveryd.journal.sql.deletion import MAY_HAVE_ARRIVED, read_tombstones, was_in_doubt
 from deliveryd.journal.sql.outbox import WAITS
-from deliveryd.journal.sql.tombstones import read_tombstone
 from deliveryd.states import State
 
 NOT_IN_THE_JOURNAL = "it isn't in the journal"
@@ -30,8 +32,8 @@ _REPORTING = f"SELECT 1 FROM event WHERE message_id = ? AND {WAITS} LIMIT 1"  # 
 _TO_ERASURE = f"SELECT state, ended_at IS NOT NULL, {_IS_REPORTING} FROM message WHERE id = ?"  # noqa: S608
 
 
-def obstacle_to_beginning_anew(db: Db, id_: int, *, accepted: bool) -> str | None:
-    """Return why a message can't begin anew now, or None if it can; `accepted`: duplicates are."""
+def _to_beginning_anew(accepted: bool, db: Db, id_: int) -> str | None:
+    """Why a message can't begin anew now; `accepted`: duplicates are."""
     row = db.execute(_TO_BEGINNING_ANEW, (id_,)).fetchone()
     if row is None:
         is_kept = db.execute("SELECT 1 FROM tombstone WHERE id = ?", (id_,)).fetchone() is not None
@@ -48,8 +50,8 @@ def obstacle_to_beginning_anew(db: Db, id_: int, *, accepted: bool) -> str | Non
     return MAY_ARRIVE_TWICE if may_have_arrived and not accepted else None
 
 
-def obstacle_to_forgetting(db: Db, id_: int, *, accepted: bool) -> str | None:
-    """Return why a message can't be forgotten now, or None if it can; `accepted`: duplicates are."""
+def _to_forgetting(accepted: bool, db: Db, id_: int) -> str | None:
+    """Why a message can't be forgotten now; `accepted`: duplicates are."""
     found = _arrival(db, id_)
     if isinstance(found, str):
         return found
@@ -69,15 +71,15 @@ def _arrival(db: Db, id_: int) -> tuple[bool, bool] | str:
         if not has_ended:
             return f"it hasn't ended: it is {State(state).name.lower().replace('_', ' ')}"
         return state in (State.SENT, State.DELIVERED), bool(may_have_arrived)
-    tombstone = read_tombstone(db, id_)
+    tombstone = read_tombstones(db, [id_]).get(id_)
     if tombstone is None:
         return NOT_IN_THE_JOURNAL
     status = "" if tombstone.latest is None else json.loads(tombstone.latest)["status"]
-    return status in ("sent", "delivered"), begun(db, id_).doubt
+    return status in ("sent", "delivered"), was_in_doubt(db, id_)
 
 
-def obstacle_to_erasure(db: Db, id_: int) -> str | None:
-    """Return why a message can't be erased now, or None if it can."""
+def _to_erasure(db: Db, id_: int) -> str | None:
+    """Why a message can't be erased now."""
     row = db.execute(_TO_ERASURE, (id_,)).fetchone()
     if row is None:
         return "it isn't there any more"
@@ -85,3 +87,13 @@ def obstacle_to_erasure(db: Db, id_: int) -> str | None:
     if not has_ended:
         return f"it hasn't ended: it is {State(state).name.lower()}"
     return "the service hasn't accepted all of its events yet" if is_reporting else None
+
+
+OBSTACLES: Mapping[Action, Callable[[Db, int], str | None]] = {
+    Action.BEGIN_ANEW: partial(_to_beginning_anew, False),
+    Action.BEGIN_ANEW_ANYWAY: partial(_to_beginning_anew, True),
+    Action.FORGET: partial(_to_forgetting, False),
+    Action.FORGET_ANYWAY: partial(_to_forgetting, True),
+    Action.ERASE: _to_erasure,
+}
+"""By the order, why it can't be carried out for a message now, or None if it can."""

@@ -24,10 +24,10 @@ from deliveryd.journal.rows import (
     to_text,
     variables_json,
 )
-from deliveryd.journal.sql import removed_providers, statements
-from deliveryd.journal.sql.account import add_taken
-from deliveryd.journal.sql.beginnings import beginnings_of
+from deliveryd.journal.sql import statements
+from deliveryd.journal.sql.account import count_more
 from deliveryd.journal.sql.db import Db
+from deliveryd.journal.sql.deletion import beginnings_of
 from deliveryd.journal.sql.outbox import Outbox, note_posted, note_settled, settle_events
 from deliveryd.journal.sql.receipt_match import Matching
 from deliveryd.journal.sql.repeats import report_again
@@ -86,7 +86,7 @@ class Operations:
             new = {id_: new[id_] for id_ in new if id_ in mine}
         self._outbox.put(db, transitions.dequeued(new, at))
         failed = self._set_aside(db, malformed, known | new.keys(), at)
-        add_taken(db, len(new) + failed)
+        count_more(db, taken=len(new) + failed)
         mine = _of_this_log(db, known) if known else known
         report_again(db, self._outbox, mine, at)
         again = beginnings_of(db, new)
@@ -136,10 +136,6 @@ class Operations:
             self._outbox.note_step(db)
         db.execute(statements.RETIME, (back, latest))
 
-    def hasten(self, db: Db, due: Mapping[int, int]) -> None:
-        """Let waiting messages be due at these instants, if they aren't earlier."""
-        db.executemany(statements.HASTEN, [(at, id_) for id_, at in due.items()])
-
     def due(self, db: Db, now: int, room: Mapping[str, int]) -> Due:
         """Make waiting messages READY whose time has come."""
         entries: list[Entry] = []
@@ -168,14 +164,6 @@ class Operations:
         for each in waits_for:
             entries += _make_ready(db, db.execute(statements.WAITING_FOR, (each, limit - len(entries))))
         return entries
-
-    def wake(self, db: Db, waits_for: Collection[str], at: int, limit: int) -> int:
-        """Let messages be due that wait for one of these."""
-        return db.execute(statements.WAKE, (at, to_json(list(waits_for)), limit)).rowcount
-
-    def release(self, db: Db, provider: str, at: int, limit: int) -> int:
-        """Let messages be due at any provider that wait for this one."""
-        return removed_providers.release(db, provider, at, limit)
 
     # reporting
 

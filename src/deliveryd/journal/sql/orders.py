@@ -11,17 +11,15 @@ from deliveryd import transitions
 from deliveryd.journal.orders import NOT_RETRIED, PAUSING, Action, Decided, Effect, ItemKind, Order
 from deliveryd.journal.pauses import INTAKE, Pause, PauseKind
 from deliveryd.journal.rows import ENTRY, entry_of
-from deliveryd.journal.sql import pauses, set_aside
-from deliveryd.journal.sql.beginnings import LATEST
+from deliveryd.journal.sql import dead_letters, pauses
 from deliveryd.journal.sql.db import Db
-from deliveryd.journal.sql.erasure import erase_malformed, erase_message, erase_receipt, forget_message
-from deliveryd.journal.sql.obstacles import obstacle_to_beginning_anew, obstacle_to_forgetting
+from deliveryd.journal.sql.deletion import LATEST, erase_message, forget_message
+from deliveryd.journal.sql.obstacles import OBSTACLES
 from deliveryd.journal.sql.operations import Operations
 from deliveryd.journal.sql.outbox import Outbox
 from deliveryd.journal.sql.own_values import stop_key_of
 from deliveryd.journal.sql.receipt_match import Matching
 from deliveryd.journal.sql.stopped import DIGEST_PREFIX, digest_named, record_stops
-from deliveryd.journal.sql.unread_reports import erase_unread
 from deliveryd.model import SECOND, Entry, StopChange, Transition, channel_of
 from deliveryd.states import State
 
@@ -99,8 +97,14 @@ class _Case(NamedTuple):
 
     @property
     def number(self) -> int:
-        """The key of everything but malformed elements."""
+        """The key of everything that has a number."""
         return _number(_NUMBER, self.key)
+
+    @property
+    def own_key(self) -> int | str:
+        """The key of what was set aside: a number, or the start of a digest."""
+        is_digest = self.order.kind in (ItemKind.MALFORMED, ItemKind.REPORT)
+        return self.key if is_digest else self.number
 
 
 class _Done(NamedTuple):
@@ -132,46 +136,26 @@ def _note(db: Db, order: Order, key: str, message_id: int | None, at: int) -> No
 
 
 def _resend(case: _Case) -> _Done:
-    entry = _in_state(case, State.IN_DOUBT, "it isn't held in doubt")
+    entry = _in_doubt(case)
     if entry.provider not in case.providers:
         raise _Skip(f"its provider {entry.provider} isn't configured")
     return _move(case, transitions.ordered_resend(entry, case.at))
 
 
 def _resend_anew(case: _Case) -> _Done:
-    entry = _in_state(case, State.IN_DOUBT, "it isn't held in doubt").anew()
-    return _move(case, transitions.ordered_resend(entry, case.at))
+    return _move(case, transitions.ordered_resend(_in_doubt(case).anew(), case.at))
 
 
 def _settle_as_sent(case: _Case) -> _Done:
-    entry = _in_state(case, State.IN_DOUBT, "it isn't held in doubt")
-    return _move(case, transitions.ordered_sent(entry, case.at))
+    return _move(case, transitions.ordered_sent(_in_doubt(case), case.at))
 
 
 def _settle_as_failed(case: _Case) -> _Done:
-    entry = _in_state(case, State.IN_DOUBT, "it isn't held in doubt")
-    return _move(case, transitions.ordered_failed(entry, case.at))
+    return _move(case, transitions.ordered_failed(_in_doubt(case), case.at))
 
 
-# messages that failed
-
-
-def _begin_anew(case: _Case, *, accepted: bool) -> _Done:
-    hindrance = obstacle_to_beginning_anew(case.db, case.number, accepted=accepted)
-    if hindrance is not None:
-        raise _Skip(hindrance)
-    return _move(case, _step_anew(case.db, case.number, case.at))
-
-
-def _step_anew(db: Db, id_: int, at: int) -> Transition:
-    """Write what the step of a failed message leaves behind, and return the step.
-
-    A try that was accepted, and failed by a receipt, is kept: a later receipt may still prove it.
-    """
-    (count, *row) = db.execute(f"SELECT {LATEST}, {ENTRY} FROM message WHERE id = ?", (id_,)).fetchone()  # noqa: S608
-    db.execute(_LEAVE_ACCEPTED, (id_,))
-    db.execute(_LEAVE, (id_,))
-    return transitions.ordered_anew(entry_of(tuple(row))._replace(beginning=count), at)
+def _in_doubt(case: _Case) -> Entry:
+    return _in_state(case, State.IN_DOUBT, "it isn't held in doubt")
 
 
 def _move(case: _Case, transition: Transition) -> _Done:
@@ -182,12 +166,45 @@ def _move(case: _Case, transition: Transition) -> _Done:
     return _Done(transition.entry.id, ended)
 
 
+# messages that ended
+
+
+def _begin_anew(case: _Case) -> _Done:
+    """A try that was accepted, and failed by a receipt, is kept: a later receipt may still prove it."""
+    _check_obstacles(case)
+    query = f"SELECT {LATEST}, {ENTRY} FROM message WHERE id = ?"  # noqa: S608  # constants
+    (count, *row) = case.db.execute(query, (case.number,)).fetchone()
+    case.db.execute(_LEAVE_ACCEPTED, (case.number,))
+    case.db.execute(_LEAVE, (case.number,))
+    return _move(case, transitions.ordered_anew(entry_of(row)._replace(beginning=count), case.at))
+
+
+def _forget_message(case: _Case) -> _Done:
+    """The decision is kept, and names the message by its key alone."""
+    _check_obstacles(case)
+    forget_message(case.db, case.number)
+    return _Done(None)
+
+
+def _erase_message(case: _Case) -> _Done:
+    """The decision names no message: it is kept when all else of the message is erased."""
+    _check_obstacles(case)
+    erase_message(case.db, case.number)
+    return _Done(None)
+
+
+def _check_obstacles(case: _Case) -> None:
+    hindrance = OBSTACLES[case.order.verb](case.db, case.number)
+    if hindrance is not None:
+        raise _Skip(hindrance)
+
+
 # messages, events and receipts that were set aside
 
 
 def _retry_message(case: _Case) -> _Done:
     entry = _in_state(case, State.SET_ASIDE, "it isn't set aside")
-    again = set_aside.set_aside_events(case.db, entry.id)
+    again = dead_letters.set_aside_events(case.db, entry.id)
     if not again:
         raise _Skip("it was dropped")
     case.log.outbox.put_last(case.db, again)
@@ -196,24 +213,18 @@ def _retry_message(case: _Case) -> _Done:
 
 
 def _retry_event(case: _Case) -> _Done:
-    event = _refused_event(case)
-    if event.status == "dequeued" and event.is_message_aside:
-        raise _Skip(f"its message is set aside with it: message:{event.message_id} is what to retry")
-    case.log.outbox.put_last(case.db, set_aside.with_waiting(case.db, case.number, event.message_id))
-    return _Done(event.message_id, Effect(events=1 + _report_latest_again(case, event.message_id)))
-
-
-def _report_latest_again(case: _Case, message_id: int) -> int:
-    """Report the latest event last, whatever was reported since; return how many events that takes."""
-    latest = set_aside.latest_event(case.db, message_id)
+    """The latest event of its message is reported last, whatever was reported since."""
+    message_id = _refused_event(case)
+    case.log.outbox.put_last(case.db, dead_letters.with_waiting(case.db, case.number, message_id))
+    latest = dead_letters.latest_event(case.db, message_id)
     if latest.waits:  # behind the others that wait
-        return 0
+        return _Done(message_id, Effect(events=1))
     case.log.outbox.put_again(case.db, [(message_id, latest.status, latest.body)])
-    return 1
+    return _Done(message_id, Effect(events=2))
 
 
 def _retry_receipt(case: _Case) -> _Done:
-    _unmatched(case)
+    _only_one(case)
     effect = case.log.matching.match_again(case.db, case.number, case.at)
     if effect is None:
         raise _Skip("it still fits no attempt")
@@ -230,58 +241,30 @@ def _refuse(case: _Case) -> _Done:
 
 def _drop_message(case: _Case) -> _Done:
     entry = _in_state(case, State.SET_ASIDE, "it isn't set aside")
-    _dropped(set_aside.drop_events_set_aside(case.db, entry.id, case.at))
+    if not dead_letters.drop_events_set_aside(case.db, entry.id, case.at):
+        raise _Skip("it was dropped already")
     return _Done(entry.id)
 
 
 def _drop_event(case: _Case) -> _Done:
-    event = _refused_event(case)
-    if event.status == "dequeued" and event.is_message_aside:
-        raise _Skip(f"its message is set aside with it: message:{event.message_id} is what to drop")
-    _dropped(set_aside.drop_event(case.db, case.number, case.at))
-    return _Done(event.message_id)
+    _refused_event(case)
+    return _drop(case)
 
 
-def _drop_receipt(case: _Case) -> _Done:
-    _unmatched(case)
-    _dropped(set_aside.drop_receipt(case.db, case.number, case.at))
+def _drop(case: _Case) -> _Done:
+    found = _only_one(case)
+    dead_letters.drop_set_aside(case.db, case.order.kind, found.key, case.at)
+    return _Done(found.message_id)
+
+
+def _erase(case: _Case) -> _Done:
+    """The decision names no message, as when one is erased."""
+    if not dead_letters.erase_set_aside(case.db, case.order.kind, case.own_key):
+        raise _Skip(_NOT_ERASED.get(case.order.kind, "it isn't there any more"))
     return _Done(None)
 
 
-def _drop_malformed(case: _Case) -> _Done:
-    found = set_aside.malformed_named(case.db, case.key)
-    if len(found) != 1:
-        raise _Skip("it isn't there, or was dropped" if not found else "more than one element has such a key")
-    [(digest, message_id)] = found
-    _dropped(set_aside.drop_malformed(case.db, digest, case.at))
-    return _Done(message_id)
-
-
-def _drop_report(case: _Case) -> _Done:
-    digests = set_aside.reports_named(case.db, case.key)
-    if len(digests) != 1:
-        raise _Skip(
-            "it isn't there, or was dropped" if not digests else "more than one report has such a key"
-        )
-    _dropped(set_aside.drop_report(case.db, digests[0], case.at))
-    return _Done(None)
-
-
-def _dropped(was_marked: bool) -> None:
-    """What is given up stays recorded, and is listed no more."""
-    if not was_marked:
-        raise _Skip("it was dropped already")
-
-
-def _stop(case: _Case) -> _Done:
-    return _change_recipient(case, stopped=True, otherwise="is stopped already")
-
-
-def _lift(case: _Case) -> _Done:
-    return _change_recipient(case, stopped=False, otherwise="isn't stopped")
-
-
-def _change_recipient(case: _Case, *, stopped: bool, otherwise: str) -> _Done:
+def _change_recipient(case: _Case, *, stopped: bool) -> _Done:
     channel, _, recipient = case.key.partition(" ")
     digest = digest_named(stop_key_of(case.db), channel, recipient)
     if digest is None:
@@ -291,24 +274,8 @@ def _change_recipient(case: _Case, *, stopped: bool, otherwise: str) -> _Done:
     change = StopChange(channel, digest, case.at, stopped, None, "operator")
     (changed,) = record_stops(case.db, [change])
     if not changed:
-        raise _Skip(f"{otherwise} on {channel}")
+        raise _Skip(f"is stopped already on {channel}" if stopped else f"isn't stopped on {channel}")
     return _Done(None, Effect(stop=change), f"{channel} {DIGEST_PREFIX}{digest.hex()}")
-
-
-def _forget(case: _Case, *, accepted: bool) -> _Done:
-    """The decision is kept, and names the message by its key alone."""
-    hindrance = obstacle_to_forgetting(case.db, case.number, accepted=accepted)
-    if hindrance is not None:
-        raise _Skip(hindrance)
-    forget_message(case.db, case.number)
-    return _Done(None)
-
-
-def _erased(hindrance: str | None) -> _Done:
-    """The decision names no message: it is kept when all else of the message is erased."""
-    if hindrance is not None:
-        raise _Skip(hindrance)
-    return _Done(None)
 
 
 # pauses
@@ -362,17 +329,31 @@ def _in_state(case: _Case, state: State, otherwise: str) -> Entry:
     return entry_of(row)
 
 
-def _refused_event(case: _Case) -> set_aside.EventRefused:
-    event = set_aside.refused_event(case.db, case.number)
-    if event is None:
-        raise _Skip("it isn't refused, or was dropped")
-    return event
+def _only_one(case: _Case) -> dead_letters.SetAside:
+    """The one thing of the order's kind that isn't dropped and has this key."""
+    found = dead_letters.set_aside_named(case.db, case.order.kind, case.own_key)
+    if not found:
+        raise _Skip(_NOT_THERE[case.order.kind])
+    if len(found) > 1:
+        raise _Skip("more than one has such a key")
+    return found[0]
 
 
-def _unmatched(case: _Case) -> None:
-    if not set_aside.is_unmatched(case.db, case.number):
-        raise _Skip("it isn't unmatched, or was dropped")
+def _refused_event(case: _Case) -> int:
+    """The message of an event that the service refused, and that isn't set aside with it."""
+    id_ = _only_one(case).message_id
+    if dead_letters.is_aside_with_message(case.db, case.number):
+        raise _Skip(f"its message is set aside with it: message:{id_} is what to {case.order.verb}")
+    return id_ or 0
 
+
+_NOT_THERE = {
+    ItemKind.EVENT: "it isn't refused, or was dropped",
+    ItemKind.RECEIPT: "it isn't unmatched, or was dropped",
+    ItemKind.MALFORMED: "it isn't there, or was dropped",
+    ItemKind.REPORT: "it isn't there, or was dropped",
+}
+_NOT_ERASED = {ItemKind.RECEIPT: "it isn't there any more, or fits an attempt by now"}
 
 _TABLE: Mapping[tuple[Action, ItemKind], Callable[[_Case], _Done]] = {
     (Action.RESEND, ItemKind.MESSAGE): _resend,
@@ -384,19 +365,19 @@ _TABLE: Mapping[tuple[Action, ItemKind], Callable[[_Case], _Done]] = {
     (Action.RETRY, ItemKind.RECEIPT): _retry_receipt,
     (Action.DROP, ItemKind.MESSAGE): _drop_message,
     (Action.DROP, ItemKind.EVENT): _drop_event,
-    (Action.DROP, ItemKind.RECEIPT): _drop_receipt,
-    (Action.DROP, ItemKind.MALFORMED): _drop_malformed,
-    (Action.DROP, ItemKind.REPORT): _drop_report,
-    (Action.STOP, ItemKind.RECIPIENT): _stop,
-    (Action.LIFT, ItemKind.RECIPIENT): _lift,
-    (Action.BEGIN_ANEW, ItemKind.MESSAGE): partial(_begin_anew, accepted=False),
-    (Action.BEGIN_ANEW_ANYWAY, ItemKind.MESSAGE): partial(_begin_anew, accepted=True),
-    (Action.FORGET, ItemKind.MESSAGE): partial(_forget, accepted=False),
-    (Action.FORGET_ANYWAY, ItemKind.MESSAGE): partial(_forget, accepted=True),
-    (Action.ERASE, ItemKind.MESSAGE): lambda case: _erased(erase_message(case.db, case.number)),
-    (Action.ERASE, ItemKind.RECEIPT): lambda case: _erased(erase_receipt(case.db, case.number)),
-    (Action.ERASE, ItemKind.REPORT): lambda case: _erased(erase_unread(case.db, case.key)),
-    (Action.ERASE, ItemKind.MALFORMED): lambda case: _erased(erase_malformed(case.db, case.key)),
+    (Action.DROP, ItemKind.RECEIPT): _drop,
+    (Action.DROP, ItemKind.MALFORMED): _drop,
+    (Action.DROP, ItemKind.REPORT): _drop,
+    (Action.STOP, ItemKind.RECIPIENT): partial(_change_recipient, stopped=True),
+    (Action.LIFT, ItemKind.RECIPIENT): partial(_change_recipient, stopped=False),
+    (Action.BEGIN_ANEW, ItemKind.MESSAGE): _begin_anew,
+    (Action.BEGIN_ANEW_ANYWAY, ItemKind.MESSAGE): _begin_anew,
+    (Action.FORGET, ItemKind.MESSAGE): _forget_message,
+    (Action.FORGET_ANYWAY, ItemKind.MESSAGE): _forget_message,
+    (Action.ERASE, ItemKind.MESSAGE): _erase_message,
+    (Action.ERASE, ItemKind.RECEIPT): _erase,
+    (Action.ERASE, ItemKind.REPORT): _erase,
+    (Action.ERASE, ItemKind.MALFORMED): _erase,
     **{(Action.PAUSE, ItemKind(kind)): partial(_pause, kind) for kind in PauseKind},
     **{(Action.RESUME, ItemKind(kind)): partial(_resume, kind) for kind in PauseKind},
 }

@@ -1,9 +1,10 @@
-"""The journal's own values, such as the service whose messages it holds."""
+"""The journal's own values, such as the service whose messages it holds, and the tokens that it has seen."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from deliveryd.errors import JournalUnusable
 from deliveryd.journal.rows import to_json
@@ -86,3 +87,32 @@ def _needed(db: Db, key: str) -> str:
 def _value(db: Db, key: str) -> str:
     row = db.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
     return "" if row is None else str(row[0])
+
+
+class SignedToken(NamedTuple):
+    """A signature that covers a token and not the report: digests of both, and until when it is accepted.
+
+    Each such token counts for one body only.
+    """
+
+    digest: bytes
+    body: bytes
+    until: int
+
+
+_FORGET = """
+DELETE FROM used_token WHERE token IN (SELECT token FROM used_token WHERE until < ? ORDER BY until LIMIT 10)
+"""
+_USE = "INSERT INTO used_token (token, body, until) VALUES (?, ?, ?) ON CONFLICT DO NOTHING"
+_USED_FOR = "SELECT body FROM used_token WHERE token = ?"
+
+
+def use_token(db: Db, token: SignedToken, at: int) -> bool:
+    """Note what a token was used for; return whether that is what it was used for the first time.
+
+    Tokens are forgotten once their signatures are too old to be accepted.
+    """
+    db.execute(_FORGET, (at,))
+    db.execute(_USE, (token.digest, token.body, token.until))
+    (body,) = db.execute(_USED_FOR, (token.digest,)).fetchone()
+    return bool(body == token.body)

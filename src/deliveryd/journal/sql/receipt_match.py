@@ -1,6 +1,6 @@
 """Providers' receipts: finding the message and the key that one is about, and taking the steps that follow.
 
-What follows is decided in `receipt_decisions`.
+What follows is decided in `rules.receipts`.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from deliveryd.journal.rules.receipts import (
 )
 from deliveryd.journal.sql import deadlines, statements
 from deliveryd.journal.sql.db import Db
+from deliveryd.journal.sql.dead_letters import keep_unread
 from deliveryd.journal.sql.outbox import Outbox
 from deliveryd.journal.sql.pauses import IS_PAUSED
 from deliveryd.journal.sql.provider_ids import ProviderIds
 from deliveryd.journal.sql.receipt_bulk import BulkMatching
 from deliveryd.journal.sql.statements import empty_words
-from deliveryd.journal.sql.unread_reports import keep_unread
 from deliveryd.model import (
     Entry,
     Outcome,

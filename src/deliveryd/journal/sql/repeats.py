@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from deliveryd.journal.rows import IDS, to_json
 from deliveryd.journal.sql.db import Db
+from deliveryd.journal.sql.deletion import Tombstone, read_tombstones
 from deliveryd.journal.sql.outbox import WATERMARK, Outbox
-from deliveryd.journal.sql.tombstones import Tombstone, read_tombstone
 from deliveryd.runtime.breaker import backoff
 
 MINUTE = 60_000_000
 LONGEST_REPEAT_PAUSE = 60
 """Minutes between two reports of a `dequeued` that the service keeps refusing, at most."""
 
-_REPORTED = (
-    f"SELECT seq, status, body, seq > {WATERMARK}, refused_at, refusals FROM event WHERE message_id = ?"  # noqa: S608
-    " ORDER BY seq"
-)
+_REPORTED = f"""
+SELECT message_id, seq, status, body, seq > {WATERMARK}, refused_at, refusals FROM event
+WHERE message_id IN {IDS} ORDER BY seq
+"""  # noqa: S608  # constants
 
 
 class EventToRepeat(NamedTuple):
@@ -38,19 +40,32 @@ def report_again(db: Db, outbox: Outbox, ids: Iterable[int], now: int) -> None:
     A `dequeued` that was refused keeps its row. It is reported again at once the first time, then after 1, 2,
     4 minutes and so on; a message that is handed out between those times isn't reported at all.
     """
+    ids = list(dict.fromkeys(ids))
+    if not ids:
+        return
+    reported: defaultdict[int, list[EventToRepeat]] = defaultdict(list)
+    for id_, *event in db.execute(_REPORTED, (to_json(ids),)):
+        reported[id_].append(EventToRepeat(*event))
+    tombstones = read_tombstones(db, ids)
+    replaced: list[tuple[int, int]] = []
+    last: list[int] = []
+    again: list[tuple[int, str, str]] = []
     for id_ in ids:
-        rows = [EventToRepeat(*row) for row in db.execute(_REPORTED, (id_,))]
+        rows, tombstone = reported[id_], tombstones.get(id_)
         if stays_silent(rows, now):
             continue
-        refused, tombstone = refused_dequeued(rows), read_tombstone(db, id_)
-        bodies = bodies_to_report(rows, tombstone)
+        refused, bodies = refused_dequeued(rows), bodies_to_report(rows, tombstone)
         if tombstone is not None:  # the rows are those of an earlier repeat: each repeat would leave some
-            kept_row = refused.seq if refused is not None else 0
-            db.execute("DELETE FROM event WHERE message_id = ? AND seq <> ?", (id_, kept_row))
+            replaced.append((id_, refused.seq if refused is not None else 0))
         if refused is not None:
-            outbox.put_last(db, [refused.seq])
+            last.append(refused.seq)
             bodies.pop("dequeued", None)
-        outbox.put_again(db, ((id_, status, body) for status, body in bodies.items()))
+        again += [(id_, status, body) for status, body in bodies.items()]
+    if replaced:
+        db.executemany("DELETE FROM event WHERE message_id = ? AND seq <> ?", replaced)
+    if last:
+        outbox.put_last(db, last)
+    outbox.put_again(db, again)
 
 
 def refused_dequeued(rows: Sequence[EventToRepeat]) -> EventToRepeat | None:

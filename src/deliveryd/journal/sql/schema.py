@@ -160,13 +160,13 @@ CREATE TABLE tombstone (                  -- pruned and erased messages
     at INTEGER, status TEXT, rest TEXT    -- the latest event; rest: its other fields as JSON, if any
 );
 
-CREATE TABLE beginning (                  -- of deleted messages (see beginnings.py); never deleted
+CREATE TABLE beginning (                  -- of deleted messages (see deletion.py); never deleted
     id INTEGER PRIMARY KEY,
     count INTEGER NOT NULL,               -- how often it began
     doubt INTEGER NOT NULL DEFAULT 0      -- 1: it failed, and may have arrived
 );
 
-CREATE TABLE provider (                   -- of those with receipts: see deadlines.py and overdue.py
+CREATE TABLE provider (                   -- of those with receipts: see deadlines.py
     name TEXT PRIMARY KEY,
     reported_at INTEGER NOT NULL DEFAULT 0,  -- when a receipt of a message of ours was recorded last
     passed INTEGER NOT NULL DEFAULT 0,    -- deadlines that passed since without a report

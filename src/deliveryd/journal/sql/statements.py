@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 from deliveryd import transitions as of
 from deliveryd.journal.rows import ENTRY
-from deliveryd.journal.sql.bulk import BulkInsert
-from deliveryd.journal.sql.db import Db
+from deliveryd.journal.sql.db import BulkInsert, Db
 from deliveryd.journal.sql.outbox import WATERMARK
 from deliveryd.journal.sql.pauses import IS_PAUSED
 

@@ -123,53 +123,20 @@ def _record(db: Db, change: StopChange) -> bool:
     row = db.execute(
         "SELECT at, lifted_at FROM stopped WHERE channel = ? AND digest = ?", (channel, digest)
     ).fetchone()
-    after = listed_after(change, None if row is None else Listed(*row))
-    if after is None:
-        return False
-    if after.is_kept and after.lifted_at is None:
-        db.execute(_STOP, (channel, digest, after.at, to_text(change.reason), source))
-    elif after.is_kept:
-        db.execute(_LIFT, (channel, digest, after.at, source))
-    return after.is_changed
-
-
-class Listed(NamedTuple):
-    """When a recipient was listed, and when lifted; None: the entry is in force."""
-
-    at: int
-    lifted_at: int | None
-
-
-class ListedAfter(NamedTuple):
-    """What a change leads to: the instant to record, and whether the list says something else then.
-
-    `is_kept` False: nothing is recorded, as nobody was stopped.
-    """
-
-    at: int
-    lifted_at: int | None
-    is_kept: bool
-    is_changed: bool
-
-
-def listed_after(change: StopChange, before: Listed | None) -> ListedAfter | None:
-    """Decide on a change; None: it is older than what is listed.
-
-    The latest in time counts, whichever is reported first, and an operator's at once.
-    """
-    at = change.at
-    since, lifted_at = before or (at, at)
-    changed_at = since if lifted_at is None else lifted_at
-    if change.source == "operator":
-        at = max(at, changed_at)  # a provider's clock may be ahead
-    if at < changed_at:
-        return None
+    since, lifted_at = row or (change.at, change.at)
     was_stopped = lifted_at is None
-    is_kept = change.stopped or was_stopped or change.source == "receipt"
-    return ListedAfter(at, None if change.stopped else at, is_kept, change.stopped is not was_stopped)
+    changed_at = since if was_stopped else lifted_at
+    at = max(change.at, changed_at) if source == "operator" else change.at  # a provider's clock may be ahead
+    if at < changed_at:
+        return False
+    if change.stopped:
+        db.execute(_STOP, (channel, digest, at, to_text(change.reason), source))
+    elif was_stopped or source == "receipt":  # else nobody was stopped
+        db.execute(_LIFT, (channel, digest, at, source))
+    return change.stopped is not was_stopped
 
 
-def not_after(change: StopChange, now: int) -> StopChange:
+def _not_after(change: StopChange, now: int) -> StopChange:
     """Return a report as of now if its instant is in the future: nothing of today could lift it.
 
     So it is dated if it has no instant.
@@ -179,7 +146,7 @@ def not_after(change: StopChange, now: int) -> StopChange:
 
 def stops_reported(db: Db, changes: Sequence[StopChange]) -> list[MatchedReceipt]:
     """Record what receipts say of recipients; return what each one did."""
-    changes = [each if each.heard_at is None else not_after(each, each.heard_at) for each in changes]
+    changes = [each if each.heard_at is None else _not_after(each, each.heard_at) for each in changes]
     return [
         MatchedReceipt("matched", Effect(stop=change)) if changed else MatchedReceipt("repeated")
         for change, changed in zip(changes, record_stops(db, changes), strict=True)

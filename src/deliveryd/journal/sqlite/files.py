@@ -15,7 +15,7 @@ from pathlib import Path
 
 from deliveryd.errors import JournalUnusable
 from deliveryd.journal.sql.db import Db
-from deliveryd.journal.sqlite.damage import unusable
+from deliveryd.journal.sqlite.connection import unusable
 from deliveryd.runtime.rights import WRITE, NotOwn, check_own, may_others, open_own, shared_group, user_name
 from deliveryd.telemetry.log_events import Event, log
 

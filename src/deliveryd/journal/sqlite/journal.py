@@ -18,21 +18,18 @@ from typing import Any, NamedTuple, TypeVar
 import anyio
 
 from deliveryd.errors import JournalError, JournalFull
-from deliveryd.journal.event_json import EventWriter
 from deliveryd.journal.group_commit import PendingOperation
 from deliveryd.journal.journal import Journal
 from deliveryd.journal.log import Log, LogTerms
 from deliveryd.journal.sql import own_values
 from deliveryd.journal.sql.db import Db
+from deliveryd.journal.sql.outbox import EventWriter
 from deliveryd.journal.sql.provider_ids import IdsByEra
 from deliveryd.journal.sql.statements import EMPTIED
-from deliveryd.journal.sqlite.connection import BUSY_TIMEOUT, FileConnection
-from deliveryd.journal.sqlite.damage import abandon, advice, unusable
+from deliveryd.journal.sqlite.connection import BUSY_TIMEOUT, FileConnection, abandon, advice, unusable
 from deliveryd.journal.sqlite.files import check_writable, give_back_pages, make_folder, sync_names
-from deliveryd.journal.sqlite.lock import holding, lock_of
-from deliveryd.journal.sqlite.opening import checked, checkpoint_pages, open_database
-from deliveryd.journal.sqlite.presence import Presence
-from deliveryd.journal.sqlite.read_transaction import read
+from deliveryd.journal.sqlite.lock import Presence, holding, lock_of
+from deliveryd.journal.sqlite.opening import checked, checkpoint_pages, open_database, read
 from deliveryd.model import Clock
 from deliveryd.runtime.threads import Blocking, in_thread, own_thread
 

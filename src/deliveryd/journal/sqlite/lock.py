@@ -1,4 +1,4 @@
-"""The journal's two locks: one for any process that writes to it, one for workers only.
+"""The journal's two locks, one for any process that writes to it, one for workers only; and its open files.
 
 A command that carries out an order without a worker takes the first lock for a moment, so a starting worker
 waits for it. The second lock makes a second worker fail at once.
@@ -15,8 +15,8 @@ from pathlib import Path
 import anyio
 
 from deliveryd.errors import JournalError, JournalLocked, JournalUnusable
-from deliveryd.journal.sqlite.damage import unusable
-from deliveryd.journal.sqlite.files import LOCK, WORKER_LOCK, check_writable, make_folder
+from deliveryd.journal.sqlite.connection import unusable
+from deliveryd.journal.sqlite.files import LOCK, WORKER_LOCK, check_writable, make_folder, wal_of
 from deliveryd.runtime.rights import NotOwn, open_own
 from deliveryd.telemetry.log_events import Event, log
 
@@ -147,3 +147,79 @@ def _identity_of(file: os.stat_result) -> tuple[int, int]:
 def lock_of(journal: Path) -> Lock:
     """Return the lock for any process that writes to a journal."""
     return Lock(journal.with_name(journal.name + LOCK))
+
+
+LOCKS = Path("/proc/locks")
+
+
+def lock_owner(journal: Path) -> int | None:
+    """Return the id of the process that holds a journal's lock: taking it could delay a starting worker.
+
+    None: no process holds it, or one in another PID namespace (container), which isn't visible.
+    """
+    try:
+        inode = journal.with_name(journal.name + LOCK).lstat().st_ino
+        lines = LOCKS.read_text(encoding="ascii").splitlines()
+    except OSError:
+        return None
+    for line in lines:
+        # 1: FLOCK  ADVISORY  WRITE 21919 fe:00:2148822 0 EOF
+        words = line.split()
+        if words[1:2] == ["FLOCK"] and words[3:4] == ["WRITE"] and words[5].endswith(f":{inode}"):
+            return int(words[4])
+    return None
+
+
+_DESCRIPTORS = Path("/proc/self/fd")
+
+
+class Presence:
+    """The files of an open journal: whether their paths still name them, and the free space of their disk.
+
+    If a file is deleted or replaced while it is open, the open descriptor is the only copy, and a restart
+    would use whatever the path names then. Call `close` when done.
+    """
+
+    def __init__(self, path: Path, lock: Lock) -> None:
+        self._lock = lock
+        self._files = {file: found for file in (path, wal_of(path)) if (found := identity(file)) is not None}
+        self._folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+
+    def close(self) -> None:
+        """Close the folder."""
+        os.close(self._folder)
+
+    def room(self) -> int:
+        """Return the free bytes on the disk, even if the folder was moved."""
+        disk = os.fstatvfs(self._folder)
+        return disk.f_bavail * disk.f_frsize
+
+    def misplaced(self) -> str | None:
+        """Return what is wrong with the paths and what to do about it; None if they are right.
+
+        If the lock's file was removed, the lock is taken again: otherwise a second worker could start.
+        """
+        for file, opened in self._files.items():
+            if identity(file) != opened:
+                return (
+                    f"{file} was removed or replaced while it was in use. Before you stop this worker, copy"
+                    f" the files that it has open, which are the only copy: {self._copies()}"
+                )
+        if not self._lock.renew():
+            return "the journal's lock file was removed, and another process holds the lock now"
+        return None
+
+    def _copies(self) -> str:
+        """Return the paths under /proc from which the open files can be copied."""
+        numbers = {_opened_as(number): number.name for number in _DESCRIPTORS.iterdir()}
+        mine = [numbers[opened] for opened in self._files.values() if opened in numbers]
+        return " and its log ".join(f"/proc/{os.getpid()}/fd/{number}" for number in mine)
+
+
+def _opened_as(number: Path) -> tuple[int, int] | None:
+    """Return the device and inode behind a descriptor, even if the file has no name any more."""
+    try:
+        file = number.stat()
+    except OSError:
+        return None
+    return file.st_dev, file.st_ino

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from deliveryd.channels.signature_schemes import MailgunSignature
 from deliveryd.http.finder import Document, compile_finder
-from deliveryd.journal.sql.used_tokens import SignedToken
+from deliveryd.journal.sql.own_values import SignedToken
 from deliveryd.model import SECOND
 from deliveryd.receipts.request import ReceiptRequest, Unreadable
 from deliveryd.receipts.signatures.base import Covered, Forged, check_time, decode, is_any, read_time

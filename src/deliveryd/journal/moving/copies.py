@@ -1,22 +1,125 @@
-"""Copies what a journal in PostgreSQL holds into the empty tables of a SQLite file: its logs become one.
+"""Copies what one journal holds into the empty tables of one of the other kind.
 
-Events are in the order of time, but none of them against its own log's order. Those that the service accepted
-together at one instant, and that follow one another then, are one post.
+A file becomes the first log of a database. Nobody has that log: the first worker that starts takes it.
+The logs of a database become one file. Events are in the order of time there, but none of them against its
+own log's order. Those that the service accepted together at one instant, and that follow one another then,
+are one post.
 """
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 from deliveryd.errors import JournalUnusable
 from deliveryd.journal.log import LOG_BITS
-from deliveryd.journal.moving.progress import Watch, counted_rows
-from deliveryd.journal.moving.tables import OWN_META, columns_of, named, tables_of
 from deliveryd.journal.postgresql.connection import Connected
+from deliveryd.journal.postgresql.database import plain
+from deliveryd.journal.postgresql.schema import OF_LOG
 from deliveryd.journal.sql.outbox import ACCEPTED_AT, AT
 from deliveryd.journal.sql.schema import KEEP_VALUE
+
+OWN_META = frozenset({"moved_by", "moved_to", "moved", "format", "written_since", "clock"})
+"""The values of a side that aren't the journal's."""
+
+NUMBERS = {"event": ("seq", "first_seq"), "post": ("last", "first")}
+"""The columns that are numbers of events."""
+
+FIRST_LOG = 1
+FIRST_NUMBER = FIRST_LOG << LOG_BITS
+"""The log in a database that a file becomes, and the number that its events follow there."""
+
+_TABLES = "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite%' ORDER BY rowid"
+
+
+def tables_of(file: sqlite3.Connection) -> Sequence[str]:
+    """The names of all tables, but for the log's own row and the journal's own values."""
+    return [name for (name,) in file.execute(_TABLES) if name not in ("log", "meta")]
+
+
+def columns_of(file: sqlite3.Connection, table: str) -> Sequence[str]:
+    """The columns of a table that hold something of their own."""
+    return [row[1] for row in file.execute(f"PRAGMA table_info({table})")]
+
+
+def named(columns: Sequence[str]) -> str:
+    """Columns as SQL."""
+    return ", ".join(f'"{column}"' for column in columns)
+
+
+ROWS_BETWEEN_REPORTS = 5_000
+"""Rows between two reports."""
+
+
+class MoveProgress(NamedTuple):
+    """Rows that were copied of a table; `total` None: it isn't known."""
+
+    table: str
+    done: int
+    total: int | None = None
+
+    def text(self) -> str:
+        """Return it as text."""
+        of = "" if self.total is None else f" of {self.total:,}"
+        return f"{self.table}: {self.done:,}{of}"
+
+
+Watch = Callable[[MoveProgress], None]
+
+
+def counted_rows(rows: Iterable[Any], table: str, watch: Watch, total: int | None = None) -> Iterator[Any]:
+    """Hand rows on, and tell how many they were so far."""
+    for done, row in enumerate(rows, 1):
+        if done % ROWS_BETWEEN_REPORTS == 0:
+            watch(MoveProgress(table, done, total))
+        yield row
+
+
+_KEEP = """
+INSERT INTO main.meta VALUES (%s, %s) ON CONFLICT (key) DO UPDATE SET value = excluded.value
+"""
+_SET_NUMBERS = """
+SELECT
+    setval(pg_get_serial_sequence('main.receipt', 'seq'), coalesce((SELECT max(seq) FROM main.receipt), 1)),
+    setval(pg_get_serial_sequence('main.decision', 'seq'), coalesce((SELECT max(seq) FROM main.decision), 1))
+"""
+
+
+def fill_database(source: sqlite3.Connection, db: Connected, watch: Watch) -> None:
+    """Copy all of it, in the transactions that are open on both sides. Raises errors of both drivers."""
+    for table in tables_of(source):
+        _copy_table(source, db, table, watch)
+    columns = columns_of(source, "log")
+    row = dict(zip(columns, source.execute(f"SELECT {named(columns)} FROM log").fetchone(), strict=True))
+    row |= {"number": FIRST_LOG, "settled": FIRST_NUMBER + row["settled"]}
+    marks = ", ".join(["%s"] * len(columns))
+    db.execute(f"INSERT INTO main.log ({named(columns)}) VALUES ({marks})".encode(), list(row.values()))
+    for key, value in source.execute("SELECT key, CAST(value AS TEXT) FROM meta"):
+        if key not in OWN_META:
+            db.execute(_KEEP, (key, value))
+    db.execute(_SET_NUMBERS)
+    db.execute("ANALYZE")
+
+
+def _copy_table(source: sqlite3.Connection, db: Connected, table: str, watch: Watch) -> None:
+    columns = columns_of(source, table)
+    query = f"SELECT {', '.join(_of_file(table, each) for each in columns)} FROM {table}"
+    (total,) = source.execute(f"SELECT count(*) FROM {table}").fetchone()
+    rows: Iterable[Sequence[Any]] = counted_rows(source.execute(query), table, watch, total)
+    into = named([*columns, "log"] if table in OF_LOG else columns)
+    log = (FIRST_LOG,) if table in OF_LOG else ()
+    copy_in = f"COPY main.{table} ({into}) FROM STDIN".encode()
+    db.execute(f"ALTER TABLE main.{table} DISABLE TRIGGER USER".encode())  # nobody watches it yet
+    with db.cursor() as cursor, cursor.copy(copy_in) as copy:
+        for row in rows:
+            copy.write_row([*map(plain, row), *log])
+    db.execute(f"ALTER TABLE main.{table} ENABLE TRIGGER USER".encode())
+
+
+def _of_file(table: str, column: str) -> str:
+    return f'"{column}" + {FIRST_NUMBER}' if column in NUMBERS.get(table, ()) else f'"{column}"'
+
 
 ITERATED = 5_000
 """Rows that are fetched at once."""

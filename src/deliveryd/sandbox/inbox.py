@@ -12,12 +12,33 @@ from urllib.parse import urlsplit
 
 from starlette.responses import HTMLResponse, Response
 
-from deliveryd.sandbox.answers import UnreadableError, json_answer, problem
-from deliveryd.sandbox.offers import Element
-from deliveryd.sandbox.rawjson import elements, members
-from deliveryd.sandbox.records import ReceivedMessage
-from deliveryd.sandbox.state import SandboxState
-from deliveryd.sandbox.wire import Call, Handler
+from deliveryd.sandbox.state import Element, ReceivedMessage, SandboxState
+from deliveryd.sandbox.wire import Call, Handler, UnreadableError, json_answer, problem
+
+_DECODER = json.JSONDecoder()
+_BETWEEN = " \t\r\n,:"
+
+
+def elements(text: str) -> list[str]:
+    """Return the text of each element of an array, or of each name and value of an object by turns."""
+    inner = text.strip()[1:-1]
+    found: list[str] = []
+    position = 0
+    while position < len(inner):
+        if inner[position] in _BETWEEN:
+            position += 1
+            continue
+        _, end = _DECODER.raw_decode(inner, position)
+        found.append(inner[position:end])
+        position = end
+    return found
+
+
+def members(text: str) -> dict[str, str]:
+    """Return the text of each value of an object by its name."""
+    parts = elements(text)
+    return dict(zip(map(json.loads, parts[::2]), parts[1::2], strict=True))
+
 
 CARDS = 500
 _NONCE = "{{nonce}}"

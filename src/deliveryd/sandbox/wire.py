@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import math
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -28,8 +29,31 @@ from deliveryd.sandbox.faults import (
     Pass,
     StandInEndpoint,
 )
-from deliveryd.sandbox.records import Seen
-from deliveryd.sandbox.state import SandboxState
+from deliveryd.sandbox.state import SandboxState, Seen
+
+
+class UnreadableError(ValueError):
+    """A request can't be parsed; the text is for the client."""
+
+
+class UnknownAddressError(UnreadableError):
+    """A gateway has no such address; the text is for the client."""
+
+
+def json_answer(value: Any, status: int = 200) -> Response:
+    """`value` as JSON."""
+    return json_response(json.dumps(value, ensure_ascii=False, separators=(",", ":")), status)
+
+
+def json_response(text: str | bytes, status: int = 200) -> Response:
+    """Return a JSON text as a response."""
+    return Response(text, status, media_type="application/json")
+
+
+def problem(status: int, error: str, **more: Any) -> Response:
+    """Return an error as JSON: `error` is a sentence."""
+    return json_answer({"error": error, **more}, status)
+
 
 Waited: TypeAlias = Literal["elapsed", "closing", "gone"]
 
@@ -103,11 +127,14 @@ class Call:
 Handler: TypeAlias = Callable[[Call], Awaitable[Response]]
 
 
-class FaultyEndpoint:
-    """An ASGI application that answers with `handler`, unless the plan for `endpoint` says otherwise."""
+class Endpoint:
+    """An ASGI application that answers with `handler`, unless the plan for `endpoint` says otherwise.
+
+    Requests to one without a name aren't counted, and have no plan.
+    """
 
     def __init__(
-        self, endpoint: StandInEndpoint, handler: Handler, state: SandboxState, closing: asyncio.Event
+        self, endpoint: StandInEndpoint | None, handler: Handler, state: SandboxState, closing: asyncio.Event
     ) -> None:
         self._endpoint = endpoint
         self._handler = handler
@@ -120,8 +147,10 @@ class FaultyEndpoint:
         if body is None:
             return
         call = _call(scope, body, line)
-        fault = self._state.next_fault(self._endpoint)
-        self._state.note_request(Seen(self._endpoint, call.method, _target(scope), call.headers))
+        fault: Fault = Pass()
+        if self._endpoint is not None:
+            fault = self._state.next_fault(self._endpoint)
+            self._state.note_request(Seen(self._endpoint, call.method, _target(scope), call.headers))
         response = await self._respond(call, fault)
         if response is None:
             await line.hang_up()
@@ -155,21 +184,6 @@ class FaultyEndpoint:
             case Hang():
                 await call.line.stall(math.inf)
                 return None
-
-
-class PlainEndpoint:
-    """Return an ASGI application that answers with `handler`, without faults."""
-
-    def __init__(self, handler: Handler, closing: asyncio.Event) -> None:
-        self._handler = handler
-        self._closing = closing
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        line = Line(scope, receive, self._closing)
-        body = await line.body()
-        if body is not None:
-            response = await self._handler(_call(scope, body, line))
-            await response(scope, receive, send)
 
 
 def _call(scope: Scope, body: bytes, line: Line) -> Call:

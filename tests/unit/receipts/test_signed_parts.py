@@ -23,14 +23,14 @@ from deliveryd.channels.presets.catalogue import Catalogue, Preset
 from deliveryd.channels.receipt_options import ReceiptOptions
 from deliveryd.commands.providers.preset_cases import Given
 from deliveryd.commands.providers.preset_given import expanded
-from deliveryd.commands.sandbox.impersonations import SECRET, chosen_presets, impersonation, provider_table
+from deliveryd.commands.sandbox.sandbox_files import SECRET, chosen_presets, impersonation, provider_table
 from deliveryd.model import SECOND
 from deliveryd.receipts.inlet import Inlet, open_inlet
 from deliveryd.receipts.reading import at_once
 from deliveryd.receipts.request import ReceiptRequest, Unreadable
 from deliveryd.receipts.signatures.base import Forged
-from deliveryd.sandbox.records import ReceivedMessage
-from deliveryd.sandbox.signing import Outgoing
+from deliveryd.sandbox.impersonation import Outgoing
+from deliveryd.sandbox.state import ReceivedMessage
 from support.signed_requests import FORM, NOW, form, is_genuine, request
 
 PUBLIC = "https://receipts.example"

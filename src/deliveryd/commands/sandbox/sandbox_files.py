@@ -3,15 +3,140 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from string import Template
+from typing import Any, cast, get_args
+from urllib.parse import urlsplit
 
-from deliveryd.channels.presets.catalogue import PACKAGED, Preset
-from deliveryd.commands.sandbox.impersonations import provider_table
+from deliveryd.channels.presets.catalogue import PACKAGED, Catalogue, Preset
+from deliveryd.channels.presets.file import PresetSandbox, SandboxLookup, texts_in
+from deliveryd.channels.presets.table import examples
+from deliveryd.errors import ConfigError, DeliverydError, UsageError
+from deliveryd.options.suggestion import suggestion
 from deliveryd.options.toml_text import toml_value
+from deliveryd.sandbox.faults import StandInChannel
+from deliveryd.sandbox.impersonation import (
+    Impersonation,
+    LookupForm,
+    Mood,
+    Shape,
+    SigningForm,
+    private_key,
+    public_key,
+)
 from deliveryd.sandbox.scenario import Scenario
 from deliveryd.sandbox.server import Sandbox
+
+SECRET = "whsec_sandboxSecretOf32CharactersLong0"  # noqa: S105 - a stand-in's secret guards nothing
+"""The secret of every provider of the sandbox; Standard Webhooks ask for this form."""
+
+_PLACEHOLDER = re.compile(r"\{([^{}]+)\}")
+
+
+def chosen_presets(names: str, folder: Path | None = None) -> list[Preset]:
+    """Return the presets of a list such as `twilio,whatsapp`; `folder` has those of an operator.
+
+    Raises ConfigError, DeliverydError.
+    """
+    catalogue = Catalogue(folder)
+    if problems := [f"--presets-dir: {problem}" for problem in catalogue.problems()]:
+        raise ConfigError(problems)
+    found = []
+    for name in filter(None, (each.strip() for each in names.split(","))):
+        preset = catalogue.find(name)
+        if preset is None:
+            raise UsageError(f"--as: there is no preset {name}{suggestion(name, catalogue.names())}")
+        if preset.file.sandbox is None:
+            raise DeliverydError(f"--as: {preset.path} has no table [sandbox], so {name} can't be played")
+        if "base_url" not in preset.file.keys:
+            raise DeliverydError(f"--as: {preset.path} has no key base_url, so {name} can't be played")
+        found.append(preset)
+    return found
+
+
+def impersonation(preset: Preset) -> Impersonation:
+    """Return a preset in the form of the sandbox; `preset.file.sandbox` is set."""
+    table = cast("PresetSandbox", preset.file.sandbox)
+    channel = cast("StandInChannel", preset.file.channels[0])
+    signing, lookup = table.signature, table.lookup
+    return Impersonation(
+        preset.name,
+        channel,
+        list(_paths(preset)),
+        table.to,
+        _shapes(table, *get_args(Mood)),
+        reference=table.reference,
+        callback=table.callback,
+        id=table.id,
+        reports=_shapes(table, "delivered", "failed"),
+        signature=SigningForm(**signing.model_dump(exclude={"secret"})) if signing is not None else None,
+        secret=SECRET,
+        path=f"/receipts/{channel}/{preset.name}",
+        heeds_keys=preset.file.promises.key == "heeded",
+        key_header=table.key_header,
+        lookup=None
+        if lookup is None
+        else LookupForm(lookup.reference, **_shapes(lookup, "found", "missing")),
+    )
+
+
+def _shapes(table: PresetSandbox | SandboxLookup, *names: str) -> dict[Any, Shape]:
+    """Return those of these answers or reports that the table has."""
+    found = {name: getattr(table, name) for name in names}
+    return {name: Shape(**dict(shape)) for name, shape in found.items() if shape is not None}
+
+
+def _paths(preset: Preset) -> Iterator[re.Pattern[str]]:
+    """Yield the paths of the preset's addresses, below the sandbox's address of the provider."""
+    base = preset.file.keys["base_url"]
+    start = urlsplit(str(base.default or base.example)).path
+    for place, text in texts_in({"table": preset.file.table, "blocks": preset.file.blocks}):
+        if place.rpartition(".")[2] == "url" and text.startswith("{key.base_url}"):
+            path = start + text.removeprefix("{key.base_url}").partition("?")[0]
+            yield re.compile("".join(_path_pieces(preset, path)))
+
+
+def _path_pieces(preset: Preset, path: str) -> Iterator[str]:
+    """Yield the pieces of a pattern for a path; a key stands for one part of it, or for all that follows."""
+    for place, piece in enumerate(_PLACEHOLDER.split(path.removeprefix("/"))):
+        if place % 2 == 0:
+            yield re.escape(piece)
+        else:
+            key = preset.file.keys.get(piece.removeprefix("key."))
+            yield ".+" if key is not None and str(key.example).startswith("/") else "[^/]+"
+
+
+def base_address(preset: Preset, sandbox: str) -> str:
+    """Return the provider's address in the sandbox, as the key `base_url`."""
+    base = preset.file.keys["base_url"]
+    return f"{sandbox}/{preset.name}{urlsplit(str(base.default or base.example)).path}".rstrip("/")
+
+
+def provider_table(preset: Preset, sandbox: str) -> tuple[list[str], Mapping[str, str]]:
+    """Return the lines of a table that uses a provider of the sandbox, and its secrets by their files."""
+    given: dict[str, Any] = {
+        **examples(preset.file, only_required=True),
+        "base_url": base_address(preset, sandbox),
+    }
+    files = {name: f"{preset.name}-{name}" for name in preset.file.secrets}
+    given["secrets"] = files
+    secrets = {file: _secret(preset, name) for name, file in files.items()}
+    lines = [f"[channels.{preset.file.channels[0]}.providers.{preset.name}]", f'adapter = "{preset.name}"']
+    lines += [f"{key} = {toml_value(value)}" for key, value in given.items() if value]
+    return lines, secrets
+
+
+def _secret(preset: Preset, name: str) -> str:
+    """Return the content of a secret's file: where a private key signs, that key or the public one."""
+    sign = preset.file.table.get("sign", {})
+    if sign.get("scheme") == "jwt" and sign.get("secret") == name:
+        return private_key()
+    signing = cast("PresetSandbox", preset.file.sandbox).signature
+    is_public = signing is not None and signing.scheme == "ecdsa" and signing.secret == name
+    return public_key(SECRET) if is_public else SECRET
+
 
 CONFIG = Template("""\
 [service]

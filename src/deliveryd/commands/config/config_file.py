@@ -13,14 +13,13 @@ from deliveryd.commands.common.command_group import CommandGroup
 from deliveryd.commands.common.conventions import USUAL_CONFIG
 from deliveryd.commands.common.options import AsData, ConfigOption
 from deliveryd.commands.common.output import print_json, print_lines, standard_output
-from deliveryd.commands.config.config_questions import write_answers
 from deliveryd.commands.config.effective import (
     keys_data,
     read_effective,
     toml_lines_of,
     toml_lines_with_origins,
 )
-from deliveryd.commands.config.new_configuration import given_answers, write_configuration
+from deliveryd.commands.config.new_configuration import given_answers, write_answers, write_configuration
 from deliveryd.errors import ConfigError, DeliverydError
 
 EXAMPLE = Path(__file__).with_name("config.example.toml")

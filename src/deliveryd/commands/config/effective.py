@@ -14,7 +14,7 @@ from deliveryd.channels.options import ProviderConfig
 from deliveryd.channels.presets.catalogue import Catalogue
 from deliveryd.channels.presets.table import OVERRIDES
 from deliveryd.channels.registry import is_adapter
-from deliveryd.commands.check.literal_secrets import (
+from deliveryd.commands.check.cautions import (
     is_credential,
     is_literal_secret,
     is_random,
@@ -40,12 +40,15 @@ _WIDEST = 60
 
 
 class EffectiveKey(NamedTuple):
-    """A key with its value, secrets masked; `origin`: `file:line`, a variable, `preset NAME` or `default`."""
+    """A key with its value, secrets masked; `origin`: `file:line`, a variable, `preset NAME` or `default`.
+
+    Until it is known, a key of the configuration has no origin.
+    """
 
     table: tuple[str, ...]
     name: str
     value: Any
-    origin: str
+    origin: str | None = None
 
     @property
     def key(self) -> str:
@@ -53,15 +56,11 @@ class EffectiveKey(NamedTuple):
         return ".".join((*self.table, self.name))
 
 
-class Effective(NamedTuple):
-    """The keys in force, without those that have a mistake, and the mistakes."""
+def read_effective(path: Path, environ: Mapping[str, str]) -> tuple[list[EffectiveKey], list[str]]:
+    """Return the keys in force, without those that have a mistake, and the mistakes.
 
-    keys: list[EffectiveKey]
-    problems: list[str]
-
-
-def read_effective(path: Path, environ: Mapping[str, str]) -> Effective:
-    """Read a configuration. Raises ConfigError if nothing of it can be read."""
+    Raises ConfigError if nothing of the file can be read.
+    """
     examined = examine(path, environ)
     config = examined.config
     if config is None:
@@ -69,22 +68,16 @@ def read_effective(path: Path, environ: Mapping[str, str]) -> Effective:
     file = ConfigFile(path, environ, BLOCKS)
     hidden = frozenset(_hidden_paths(config))
     found = [
-        EffectiveKey(
-            table, name, _masked(name, value, hidden), origin or file.origin_of(".".join((*table, name)))
+        each._replace(
+            value=_masked(each.name, each.value, hidden), origin=each.origin or file.origin_of(each.key)
         )
-        for table, name, value, origin in _keys(config, file)
+        for each in _keys(config, file)
+        if each.value not in (None, {}, [], ())
     ]
-    return Effective([each for each in found if each.value not in (None, {}, [], ())], examined.problems)
+    return found, examined.problems
 
 
-class _Key(NamedTuple):
-    table: tuple[str, ...]
-    name: str
-    value: Any
-    origin: str | None = None
-
-
-def _keys(config: Config, file: ConfigFile) -> Iterator[_Key]:
+def _keys(config: Config, file: ConfigFile) -> Iterator[EffectiveKey]:
     for section in type(config).model_fields:
         match section:
             case "channels":
@@ -96,7 +89,7 @@ def _keys(config: Config, file: ConfigFile) -> Iterator[_Key]:
                 yield from _of_model((section,), getattr(config, section))
 
 
-def _of_model(table: tuple[str, ...], model: BaseModel) -> Iterator[_Key]:
+def _of_model(table: tuple[str, ...], model: BaseModel) -> Iterator[EffectiveKey]:
     """Yield the keys of a table, then those of the tables in it."""
     dumped = model.model_dump(mode="json", by_alias=True)
     below = []
@@ -107,12 +100,12 @@ def _of_model(table: tuple[str, ...], model: BaseModel) -> Iterator[_Key]:
         if isinstance(value, BaseModel):
             below.append((key, value))
         else:
-            yield _Key(table, key, dumped[key])
+            yield EffectiveKey(table, key, dumped[key])
     for key, value in below:
         yield from _of_model((*table, key), value)
 
 
-def _channels(config: Config, file: ConfigFile) -> Iterator[_Key]:
+def _channels(config: Config, file: ConfigFile) -> Iterator[EffectiveKey]:
     channels = config.channels
     yield from _of_model(("channels",), channels)
     catalogue = Catalogue(channels.presets_dir)
@@ -122,7 +115,7 @@ def _channels(config: Config, file: ConfigFile) -> Iterator[_Key]:
             yield from _of_provider(provider, file, catalogue)
 
 
-def _of_provider(provider: ProviderConfig, file: ConfigFile, catalogue: Catalogue) -> Iterator[_Key]:
+def _of_provider(provider: ProviderConfig, file: ConfigFile, catalogue: Catalogue) -> Iterator[EffectiveKey]:
     table = tuple(provider.place.split("."))
     given = file.table_at(table)
     adapter = str(given.get("adapter", provider.common.adapter))
@@ -140,9 +133,11 @@ def _of_provider(provider: ProviderConfig, file: ConfigFile, catalogue: Catalogu
     for name, described in preset.file.keys.items():
         is_given = name in given
         value = given[name] if is_given else described.default
-        yield _Key(table, name, value, None if is_given else f"preset {adapter}")
+        yield EffectiveKey(table, name, value, None if is_given else f"preset {adapter}")
     own = provider.options.model_dump(mode="json", by_alias=True)
-    yield from (_Key(table, name, own[name]) for name in ("secrets", *sorted(OVERRIDES)) if name in given)
+    yield from (
+        EffectiveKey(table, name, own[name]) for name in ("secrets", *sorted(OVERRIDES)) if name in given
+    )
 
 
 def _hidden_paths(value: object) -> Iterator[str]:

@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from itertools import accumulate
+from urllib.parse import urlsplit
 
-from deliveryd.commands.lint.rules import LintFinding
-from deliveryd.commands.lint.subject import Field, Subject, fields_of
+from deliveryd.commands.lint.rules import Field, LintFinding, Subject, fields_of, shown
 from deliveryd.rendering.escaping import is_html
 
 CLIPPED = 102 * 1024
@@ -54,24 +54,24 @@ def html_findings(subject: Subject) -> Iterator[LintFinding]:
 
 def _of_text(field: Field) -> Iterator[LintFinding]:
     if (field.block, field.name) == ("email", "subject") and (found := _BREAK.search(field.text)):
-        yield _finding("subject-line-break", "a line break ends a header", "remove it", field, found.start())
+        yield field.finding("subject-line-break", "a line break ends a header", "remove it", found.start())
     remedy = "write plain text"
     if field.block == "email" and field.name == "body" and is_html(field.text):
         remedy = 'set content.email_format = "auto" or "html", or write plain text'
     if (tag := _TAG.search(field.text)) is not None:
-        yield _finding("tags-in-text", f"{_shown(tag[0])} is sent as it is", remedy, field, tag.start())
+        yield field.finding("tags-in-text", f"{shown(tag[0])} is sent as it is", remedy, tag.start())
     if (entity := _ENTITY.search(field.text)) is not None and "://" not in field.text[: entity.start()][
         -200:
     ]:
         text = f"{entity[0]} is sent as it is"
-        yield _finding("entity-in-text", text, "write the character itself", field, entity.start())
+        yield field.finding("entity-in-text", text, "write the character itself", entity.start())
 
 
 def _of_body(field: Field) -> Iterator[LintFinding]:
     size = len(field.text.encode("utf-8", "replace"))
     if size > CLIPPED:
         text = f"{size:,} bytes; Gmail shows the first {CLIPPED:,}"
-        yield _finding("html-clipped", text, "shorten it, or put styles into fewer places", field, CLIPPED)
+        yield field.finding("html-clipped", text, "shorten it, or put styles into fewer places", CLIPPED)
     parser = _BodyParser(field)
     # Comments and tags that aren't closed take the square of the length.
     parser.feed(field.text[: field.text.rfind(">", 0, CLIPPED) + 1])
@@ -97,7 +97,7 @@ class _BodyParser(HTMLParser):
         for tag, offset in self._open if is_whole else ():
             if tag not in _OPTIONAL_END:
                 text = f"<{tag}> isn't closed"
-                yield _finding("html-unbalanced-tag", text, f"add </{tag}>", self._field, offset)
+                yield self._field.finding("html-unbalanced-tag", text, f"add </{tag}>", offset)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self._check(tag, attrs)
@@ -117,9 +117,7 @@ class _BodyParser(HTMLParser):
         for name, offset in self._open[opened + 1 :]:
             if name not in _OPTIONAL_END:
                 text = f"<{name}> isn't closed before </{tag}>"
-                self._found.append(
-                    _finding("html-unbalanced-tag", text, f"add </{name}>", self._field, offset)
-                )
+                self._found.append(self._field.finding("html-unbalanced-tag", text, f"add </{name}>", offset))
         del self._open[opened:]
 
     def handle_data(self, data: str) -> None:
@@ -142,7 +140,7 @@ class _BodyParser(HTMLParser):
         for name, value in values.items():
             self._check_attribute(tag, name, value.strip())
         if (unquoted := _UNQUOTED.search(self.get_starttag_text() or "")) is not None:
-            text = f"a value with a blank would end the attribute: {_shown(unquoted[0])}"
+            text = f"a value with a blank would end the attribute: {shown(unquoted[0])}"
             self._note("html-unquoted-placeholder", text, "put the value into quotes")
 
     def _check_attribute(self, tag: str, name: str, value: str) -> None:
@@ -160,7 +158,7 @@ class _BodyParser(HTMLParser):
             text = "Gmail and Outlook show no pictures from data: addresses"
             self._note("html-data-image", text, "put the picture on the web")
         elif not _ABSOLUTE.match(value):
-            text = f'{name}="{_shown(value)}" of <{tag}> isn\'t absolute'
+            text = f'{name}="{shown(value)}" of <{tag}> isn\'t absolute'
             self._note("html-relative-link", text, "write it with https://")
 
     def _check_style(self, style: str) -> None:
@@ -169,16 +167,55 @@ class _BodyParser(HTMLParser):
             self._note("html-unsupported-style", text, "see that the mail is readable without it")
 
     def _note(self, rule: str, text: str, remedy: str) -> None:
-        self._found.append(_finding(rule, text, remedy, self._field, self._offset()))
+        self._found.append(self._field.finding(rule, text, remedy, self._offset()))
 
     def _offset(self) -> int:
         line, column = self.getpos()
         return self._line_starts[line - 1] + column
 
 
-def _shown(text: str) -> str:
-    return text if len(text) <= 40 else f"{text[:39]}…"
+_HTTP = re.compile(r"\bhttp://[^\s<>\"']+", re.IGNORECASE)
+_BARE = re.compile(r"(?<![\w/.@-])www\.[\w-]+\.[^\s<>\"']+", re.IGNORECASE)
+_ADDRESS_FIELDS = ("image", "button.url")
+_APP = re.compile(r"[a-z][a-z0-9+.-]*:", re.IGNORECASE)
+_LONGEST_SHOWN = 60
 
 
-def _finding(rule: str, text: str, remedy: str, field: Field, offset: int) -> LintFinding:
-    return LintFinding(rule, text, remedy, field.language, field.block, field.name, offset)
+def link_findings(subject: Subject) -> Iterator[LintFinding]:
+    """Check the links of every text."""
+    for field in fields_of(subject):
+        if field.name in _ADDRESS_FIELDS:
+            yield from _of_address(field)
+        for match in _HTTP.finditer(field.text):
+            said = f"{shown(match[0], _LONGEST_SHOWN)} isn't encrypted, and clients warn of it"
+            yield field.finding("insecure-link", said, "write https://", match.start())
+        if field.name not in _ADDRESS_FIELDS and not field.is_html:
+            for match in _BARE.finditer(field.text):
+                said = f"{shown(match[0], _LONGEST_SHOWN)} is opened with http:// or isn't a link at all"
+                yield field.finding("link-without-scheme", said, "write https://", match.start())
+
+
+def _of_address(field: Field) -> Iterator[LintFinding]:
+    """Check a whole field that is an address. One that begins with a placeholder may be anything."""
+    address = field.text.strip()
+    if not address or address.startswith("{"):
+        return
+    if problem := _problem(field, address):
+        remedy = "write an address such as https://shop.example.com/offers"
+        yield field.finding("bad-link", f"{shown(address, _LONGEST_SHOWN)} {problem}", remedy, 0)
+
+
+def _problem(field: Field, address: str) -> str | None:
+    if any(char.isspace() for char in re.sub(r"\{[^{}]*\}", "", address)):
+        return "holds a blank"
+    if not _APP.match(address):
+        return "has no https://"
+    try:
+        parts = urlsplit(address)
+    except ValueError:
+        return "isn't an address"
+    if parts.scheme.lower() in ("http", "https"):
+        return None if parts.netloc else "names no host"
+    if parts.scheme.lower() in ("javascript", "data", "file", "vbscript"):
+        return f"begins with {parts.scheme}:, which no provider accepts"
+    return None if field.name == "button.url" else "isn't a picture on the web"  # an app's own: shop://offers

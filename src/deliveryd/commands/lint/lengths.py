@@ -6,10 +6,11 @@ import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from deliveryd.channels.http.options import HttpChannelOptions, LimitOptions
+from deliveryd.channels.options import ChannelConfig
 from deliveryd.channels.sms_text import outside_gsm, sms_parts, transliterate
 from deliveryd.commands.lint.placeholders import placeholders_in
-from deliveryd.commands.lint.rules import LintFinding
-from deliveryd.commands.lint.subject import GREETING, Field, LintedChannel, Subject, fields_of, greetings_of
+from deliveryd.commands.lint.rules import GREETING, Field, LintFinding, Subject, fields_of, greetings_of
 from deliveryd.model import LanguageContent
 
 _FEW = 3
@@ -63,20 +64,21 @@ def _of_sms(subject: Subject, field: Field) -> Iterator[LintFinding]:
     content = subject.settings.content[field.language]
     values = subject.sample.values if subject.sample is not None else {}
     filled = fill_known(field, content, values)
-    channels = subject.setup.sending("sms")
-    yield from _of_coding(subject, field, content, all(channel.transliterate for channel in channels))
+    channels = subject.sending("sms")
+    yield from _of_coding(subject, field, content, all(channel.common.transliterate for channel in channels))
     for channel in channels:
         yield from _too_many_parts(field, filled, channel)
 
 
-def _too_many_parts(field: Field, filled: Filled, channel: LintedChannel) -> Iterator[LintFinding]:
-    size = sms_parts(transliterate(filled.text) if channel.transliterate else filled.text)
-    if channel.max_parts is not None and size.parts > channel.max_parts:
+def _too_many_parts(field: Field, filled: Filled, channel: ChannelConfig) -> Iterator[LintFinding]:
+    size = sms_parts(transliterate(filled.text) if channel.common.transliterate else filled.text)
+    most = channel.common.max_parts
+    if most is not None and size.parts > most:
         text = (
             f"{filled.least}{size.parts} parts ({size.units} units of {size.encoding}), and"
-            f" channels.{channel.name}.max_parts is {channel.max_parts}"
+            f" channels.{channel.name}.max_parts is {most}"
         )
-        yield LintFinding("too-many-parts", text, "shorten the text", field.language, field.block, field.name)
+        yield field.finding("too-many-parts", text, "shorten the text")
 
 
 def _of_coding(
@@ -84,7 +86,7 @@ def _of_coding(
 ) -> Iterator[LintFinding]:
     """Report the characters that force UCS-2, each where it stands: in the text, or in a greeting."""
     written = fill_known(field, content, {})
-    if replaced and subject.setup.sending("sms"):
+    if replaced and subject.sending("sms"):
         written = written._replace(text=transliterate(written.text))
     forcing = outside_gsm(written.text)
     if not forcing:
@@ -96,11 +98,11 @@ def _of_coding(
     codes = ", ".join(_named(char) for char in forcing[:_FEW])
     if len(forcing) <= _FEW and (now.parts > then.parts or _is_typography(written.text)):
         text = f"{codes} {'forces' if len(forcing) == 1 else 'force'} UCS-2: {size}"
-        yield _at(places, forcing[0], "forced-ucs2", (text, _remedy(forcing)))
+        yield _at(places, forcing[0], "forced-ucs2", text, _remedy(forcing))
     else:
         more = f" and {len(forcing) - _FEW} more" if len(forcing) > _FEW else ""
         text = f"UCS-2 because of {codes}{more}: {size}"
-        yield _at(places, forcing[0], "ucs2-text", (text, "nothing to do if the language needs them"))
+        yield _at(places, forcing[0], "ucs2-text", text, "nothing to do if the language needs them")
 
 
 def _is_typography(text: str) -> bool:
@@ -134,34 +136,32 @@ def _parts(count: int) -> str:
     return "part" if count == 1 else "parts"
 
 
-def _at(places: Sequence[Field], char: str, rule: str, told: tuple[str, str]) -> LintFinding:
+def _at(places: Sequence[Field], char: str, rule: str, text: str, remedy: str) -> LintFinding:
     """Return a finding at the first of these texts that holds the character."""
     found = next((place for place in places if char in place.text), places[0])
-    offset = max(found.text.find(char), 0)
-    return LintFinding(rule, *told, found.language, found.block, found.name, offset)
+    return found.finding(rule, text, remedy, max(found.text.find(char), 0))
 
 
 def _beyond_limits(subject: Subject, field: Field) -> Iterator[LintFinding]:
     content = subject.settings.content[field.language]
     values = subject.sample.values if subject.sample is not None else {}
-    for channel in subject.setup.sending(field.block):
-        for provider in channel.providers:
-            for limit in provider.limits:
-                if limit.field != field.name:
-                    continue
-                if limit.beside is not None and limit.beside not in content.blocks[field.block]:
-                    continue
-                filled = fill_known(field, content, values)
-                most = limit.characters
-                if limit.ucs2 is not None and outside_gsm(filled.text):
-                    most = limit.ucs2
-                if len(filled.text) > most:
-                    beside = f" beside {limit.beside}" if limit.beside is not None else ""
-                    text = (
-                        f"{filled.least}{len(filled.text)} characters, and {provider.provider} accepts"
-                        f" {most}{beside}"
-                    )
-                    yield LintFinding(
-                        "too-long", text, "shorten the text", field.language, field.block, field.name,
-                        provider=provider.provider,
-                    )  # fmt: skip
+    for provider, limit in _limits(subject, field, content):
+        filled = fill_known(field, content, values)
+        most = limit.characters
+        if limit.ucs2 is not None and outside_gsm(filled.text):
+            most = limit.ucs2
+        if len(filled.text) > most:
+            beside = f" beside {limit.beside}" if limit.beside is not None else ""
+            text = f"{filled.least}{len(filled.text)} characters, and {provider} accepts {most}{beside}"
+            yield field.finding("too-long", text, "shorten the text", provider=provider)
+
+
+def _limits(subject: Subject, field: Field, content: LanguageContent) -> Iterator[tuple[str, LimitOptions]]:
+    """Yield the limits that hold for a text, each with its provider."""
+    for channel in subject.sending(field.block):
+        for provider in channel.providers.values():
+            limits = provider.options.limits if isinstance(provider.options, HttpChannelOptions) else ()
+            for limit in limits:
+                is_beside = limit.beside is None or limit.beside in content.blocks[field.block]
+                if limit.field == field.name and is_beside:
+                    yield provider.identity, limit

@@ -15,23 +15,20 @@ from deliveryd.commands.common.configuration import load_as_owner
 from deliveryd.commands.common.conventions import USUAL_CONFIG
 from deliveryd.commands.common.options import AsData, identifier
 from deliveryd.commands.common.output import print_errors, print_json, print_lines
-from deliveryd.commands.lint.linting import LintRun, run_lint, setup_of
+from deliveryd.commands.lint.linting import LintRun, run_lint
 from deliveryd.commands.lint.reading import (
+    GivenMessage,
     LintedSettings,
+    given_variables,
+    messages_in,
+    sample_of,
+    samples_of_journal,
     settings_in,
     settings_of_cache,
     settings_of_service,
 )
 from deliveryd.commands.lint.reports import github_lines, run_data, sarif, table_lines
-from deliveryd.commands.lint.rules import Severity
-from deliveryd.commands.lint.samples import (
-    GivenMessage,
-    given_variables,
-    messages_in,
-    sample_of,
-    samples_of_journal,
-)
-from deliveryd.commands.lint.subject import Sample, Setup
+from deliveryd.commands.lint.rules import Sample, Severity
 from deliveryd.config import Config, examine
 from deliveryd.errors import ConfigError, JournalError
 from deliveryd.model import WallClock
@@ -118,8 +115,7 @@ def lint(
     found = [each for name, text in texts.items() for each in _settings_of(name, text)]
     if loaded is not None:
         found += anyio.run(_remote, loaded, asked)
-    setup = Setup() if loaded is None else setup_of(loaded)
-    run = run_lint(found, setup, _samples(loaded, found, given), WallClock().now())
+    run = run_lint(found, loaded, _samples(loaded, found, given), WallClock().now())
     _print(run, Format.JSON if as_data else form)
     worst = max((located.finding.severity for located in run.found), default=Severity.NOTE)
     raise typer.Exit(1 if worst >= (Severity.WARNING if strict else Severity.ERROR) else 0)

@@ -6,17 +6,12 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-from deliveryd.channels.http.options import HttpChannelOptions
-from deliveryd.commands.lint.braces import brace_findings
-from deliveryd.commands.lint.html import html_findings
+from deliveryd.commands.lint.html import html_findings, link_findings
 from deliveryd.commands.lint.lengths import length_findings
-from deliveryd.commands.lint.links import link_findings
-from deliveryd.commands.lint.placeholders import placeholder_findings
-from deliveryd.commands.lint.reading import LintedSettings
-from deliveryd.commands.lint.rules import LintFinding
-from deliveryd.commands.lint.source_map import JsonPath, Spot
+from deliveryd.commands.lint.placeholders import brace_findings, placeholder_findings
+from deliveryd.commands.lint.reading import JsonPath, LintedSettings, Spot
+from deliveryd.commands.lint.rules import LintFinding, Sample, Subject
 from deliveryd.commands.lint.structure import structure_findings
-from deliveryd.commands.lint.subject import LintedChannel, ProviderLimits, Sample, Setup, Subject
 from deliveryd.config import Config
 
 FAMILIES: Sequence[Callable[[Subject], Iterator[LintFinding]]] = (
@@ -49,7 +44,7 @@ class LintRun(NamedTuple):
 
 def run_lint(
     settings: Sequence[LintedSettings],
-    setup: Setup,
+    config: Config | None,
     sample_for: Callable[[LintedSettings], Sample | None],
     now: int,
 ) -> LintRun:
@@ -64,7 +59,7 @@ def run_lint(
         sample = sample_for(each)
         if sample is None:
             unsampled.append(each.label)
-        subject = Subject(each.settings, each.raw, sample, setup, now)
+        subject = Subject(each.settings, each.raw, sample, config, now)
         found += [Located(each, finding, _spot(each, finding)) for finding in lint_findings(subject)]
     return LintRun(settings, found, unsampled)
 
@@ -82,31 +77,6 @@ def path_of(finding: LintFinding) -> JsonPath:
         return field
     block = (finding.block,) if finding.block is not None else ()
     return ("content", finding.language, *block, *field)
-
-
-def setup_of(config: Config) -> Setup:
-    """Return what a configuration adds."""
-    channels = [
-        LintedChannel(
-            channel.name,
-            channel.block,
-            channel.common.max_parts,
-            channel.common.transliterate,
-            [
-                ProviderLimits(provider.identity, provider.options.limits)
-                for provider in channel.providers.values()
-                if isinstance(provider.options, HttpChannelOptions)
-            ],
-        )
-        for channel in config.channels.configured.values()
-    ]
-    return Setup(
-        channels,
-        config.content.languages,
-        config.content.email_format,
-        config.content.greeting_fallback,
-        config.customers.source != "none",
-    )
 
 
 def lint_findings(subject: Subject) -> list[LintFinding]:

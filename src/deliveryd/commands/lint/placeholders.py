@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator, Mapping
 from typing import NamedTuple
 
-from deliveryd.commands.lint.rules import LintFinding
-from deliveryd.commands.lint.subject import (
+from deliveryd.cleaning import is_invisible
+from deliveryd.commands.lint.rules import (
     CUSTOMER_NAME,
     GREETING,
     GREETINGS_BLOCK,
     Field,
+    LintFinding,
     Sample,
     Subject,
     fields_of,
+    shown,
 )
 from deliveryd.options.suggestion import suggestion
 from deliveryd.rendering.escaping import HTML, VERBATIM
@@ -68,46 +71,46 @@ def _of_variable(sample: Sample, field: Field, placeholder: Placeholder, name: s
     if name in sample.ever:
         text = f"{{{name}}} has a value in only some of {sample.source}"
         remedy = "messages without it fail: give it in all of them, or leave it out"
-        yield _finding("optional-placeholder", text, remedy, field, placeholder)
+        yield field.finding("optional-placeholder", text, remedy, placeholder.offset)
         return
     known = [*sample.ever, GREETING, CUSTOMER_NAME]
     text = f"{{{name}}} has no value in {sample.source}{suggestion(name, known)}"
-    yield _finding(
-        "unknown-placeholder", text, "correct the name, or provide the variable", field, placeholder
+    yield field.finding(
+        "unknown-placeholder", text, "correct the name, or provide the variable", placeholder.offset
     )
 
 
 def _of_name(subject: Subject, field: Field, placeholder: Placeholder) -> Iterator[LintFinding]:
-    if not subject.setup.has_names:
+    if not subject.has_names:
         text = '{customer.name} has no value, since customers.source is "none"'
-        yield _finding("unknown-placeholder", text, "configure a customer directory", field, placeholder)
+        yield field.finding("unknown-placeholder", text, "configure a customer directory", placeholder.offset)
     elif (field.block, field.name) != (GREETINGS_BLOCK, "personal"):
         text = "{customer.name} has no value for customers without a name, so their messages fail"
-        yield _finding(
-            "customer-name", text, "use {greeting} with a general and a personal one", field, placeholder
+        yield field.finding(
+            "customer-name", text, "use {greeting} with a general and a personal one", placeholder.offset
         )
 
 
 def _of_greeting(subject: Subject, field: Field, placeholder: Placeholder) -> Iterator[LintFinding]:
     if field.block == GREETINGS_BLOCK:
-        yield _finding(
-            "nested-greeting", "{greeting} has no value inside a greeting", "remove it", field, placeholder
+        yield field.finding(
+            "nested-greeting", "{greeting} has no value inside a greeting", "remove it", placeholder.offset
         )
         return
     content = subject.settings.content[field.language]
-    personal = content.personal is not None or not subject.setup.has_names
+    personal = content.personal is not None or not subject.has_names
     general = content.general is not None
     if content.personal is None and not general:
         text = "{greeting} is used, and the language has no greetings"
         remedy = f"add content.{field.language}.greetings with general and personal"
-        yield _finding("missing-greeting", text, remedy, field, placeholder)
+        yield field.finding("missing-greeting", text, remedy, placeholder.offset)
     elif not general:
         text = "{greeting} has no value for customers without a name: greetings.general is missing"
-        yield _finding("half-greeting", text, "add greetings.general", field, placeholder)
-    elif not personal and not subject.setup.greeting_fallback:
+        yield field.finding("half-greeting", text, "add greetings.general", placeholder.offset)
+    elif not personal and not subject.content.greeting_fallback:
         text = "{greeting} has no value for customers with a name: greetings.personal is missing"
         remedy = "add greetings.personal, or set content.greeting_fallback = true"
-        yield _finding("half-greeting", text, remedy, field, placeholder)
+        yield field.finding("half-greeting", text, remedy, placeholder.offset)
 
 
 def _uneven(subject: Subject) -> Iterator[LintFinding]:
@@ -133,5 +136,108 @@ def _differences(block: str, by_language: Mapping[str, Collection[str]]) -> Iter
             yield LintFinding("uneven-placeholder", text, "compare the texts", tag, block)
 
 
-def _finding(rule: str, text: str, remedy: str, field: Field, placeholder: Placeholder) -> LintFinding:
-    return LintFinding(rule, text, remedy, field.language, field.block, field.name, placeholder.offset)
+_FOREIGN = re.compile(
+    r"[$#%]\{[\w.]{1,64}\}|%\([\w.]{1,64}\)[sd]|<%=?[^<>%]{1,64}%>|\[\[[\w.]{1,64}\]\]|\{%[^{}%]{1,64}%\}"
+)
+_OPENING = (
+    r"&(?:amp;)?(?:#0*123(?:;|(?!\d))|#x0*7b(?:;|(?![\da-f]))|lcub;|lbrace;)"
+    r"|%(?:25)?7b|\\u007b|[\uff5b\ufe5b\u2774\u2983{]"
+)
+_CLOSING = (
+    r"&(?:amp;)?(?:#0*125(?:;|(?!\d))|#x0*7d(?:;|(?![\da-f]))|rcub;|rbrace;)"
+    r"|%(?:25)?7d|\\u007d|[\uff5d\ufe5c\u2775\u2984}]"
+)
+_BRACED = re.compile(
+    rf"(?P<before>(?:{_OPENING}){{1,2}}) ?(?P<name>\w(?:[\w .-]{{0,62}}[\w.-])?) ?"
+    rf"(?P<after>(?:{_CLOSING}){{1,2}})",
+    re.IGNORECASE,
+)
+"""A name between braces, which may be written as in HTML, addresses or JSON, or only look like braces."""
+_STYLED = re.compile(r"<(style|script)\b[^<>]*>.*?(?:</\1\s*>|\Z)", re.IGNORECASE | re.DOTALL)
+
+
+def brace_findings(subject: Subject) -> Iterator[LintFinding]:
+    """Check the braces of every text."""
+    given = frozenset() if subject.sample is None else subject.sample.ever
+    for field in fields_of(subject):
+        yield from _in_field(field, given)
+
+
+def _in_field(field: Field, given: Collection[str]) -> Iterator[LintFinding]:
+    text = _without_styles(field.text) if field.is_html else field.text
+    foreign = list(_FOREIGN.finditer(text))
+    for match in foreign:
+        said = f"{shown(match[0])} is a placeholder of another template language"
+        yield field.finding("foreign-placeholder", said, "write {name}", match.start())
+    encoded = [
+        each for each in _BRACED.finditer(text) if each["before"].strip("{") or each["after"].strip("}")
+    ]
+    for match in encoded:
+        said = f"{shown(match[0])} is no placeholder, and is sent as it is"
+        yield field.finding("encoded-braces", said, f"write {{{match['name']}}}", match.start())
+    taken = {place for match in (*foreign, *encoded) for place in range(*match.span())}
+    yield from (found for found in _braced(field, text, given) if found.offset not in taken)
+    yield from (found for found in _unbalanced(field, text) if found.offset not in taken)
+
+
+def _without_styles(html: str) -> str:
+    """Blank out style sheets and scripts, whose braces are their own."""
+    return _STYLED.sub(lambda match: " " * len(match[0]), html)
+
+
+def _braced(field: Field, text: str, given: Collection[str]) -> Iterator[LintFinding]:
+    naming = (HTML if field.is_html else VERBATIM).naming
+    template = Template.compile(text, naming)
+    slots = dict(template.slots)
+    offset = 0
+    for index, piece in enumerate(template.pieces):
+        if index in slots:
+            name = slots[index]
+            is_doubled = text[offset - 1 : offset] == "{" and text.startswith("}", offset + len(piece))
+            if is_doubled and piece not in given:
+                said = f"{{{shown(piece)}}} becomes the value between braces"
+                yield field.finding("doubled-braces", said, f"write {shown(piece)}", offset - 1)
+            elif piece[1:-1] in given:
+                pass
+            elif not naming(name) and name not in given:
+                said = f"{shown(piece)} holds no name, so it is sent as it is"
+                yield field.finding("literal-braces", said, _remedy_of(name, field), offset)
+            elif name != piece[1:-1]:
+                yield _spelled(field, piece, name, offset)
+        offset += len(piece)
+
+
+def _remedy_of(name: str, field: Field) -> str:
+    if field.is_html and len(name.split()) > 1:
+        return "in HTML a name is one word: join the words with _, or remove the braces"
+    return "a name has letters, digits, _, . and -: correct it, or remove the braces"
+
+
+def _spelled(field: Field, piece: str, name: str, offset: int) -> LintFinding:
+    hidden = [char for char in piece if is_invisible(char)]
+    if hidden:
+        codes = ", ".join(f"U+{ord(char):04X}" for char in dict.fromkeys(hidden))
+        said = f"{{{name}}} holds {codes}, which can't be seen"
+        return field.finding("invisible-character", said, f"type {{{name}}} anew", offset)
+    return field.finding(
+        "padded-placeholder", f"{shown(piece)} is read as {{{name}}}", f"write {{{name}}}", offset
+    )
+
+
+def _unbalanced(field: Field, text: str) -> Iterator[LintFinding]:
+    """Yield the braces without a counterpart; pairs may be nested."""
+    open_: list[int] = []
+    stray: list[int] = []
+    for offset, char in enumerate(text):
+        if char == "{":
+            open_.append(offset)
+        elif char == "}":
+            if open_:
+                open_.pop()
+            else:
+                stray.append(offset)
+    for offset in sorted([*open_, *stray]):
+        brace, other = ("{", "}") if text[offset] == "{" else ("}", "{")
+        around = shown(text[offset : offset + 16] if brace == "{" else text[max(0, offset - 15) : offset + 1])
+        said = f"{brace} has no {other}: {around}"
+        yield field.finding("unbalanced-brace", said, f"add {other}, or remove {brace}", offset)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from deliveryd.commands.lint.rules import LintFinding
-from deliveryd.commands.lint.subject import GREETINGS_BLOCK, Subject, fields_of
+from deliveryd.commands.lint.rules import GREETINGS_BLOCK, LintFinding, Subject, fields_of
 from deliveryd.errors import LanguageUnreadable
 from deliveryd.model import BLOCKS, format_instant
 from deliveryd.options.suggestion import suggestion
@@ -47,21 +46,21 @@ def _expiry(subject: Subject) -> Iterator[LintFinding]:
 
 
 def _languages(subject: Subject) -> Iterator[LintFinding]:
-    content, setup = subject.settings.content, subject.setup
+    content, config = subject.settings.content, subject.config
     for tag in content:
         if not _is_tag(tag):
             yield LintFinding(
                 "unknown-language", f"{tag!a} isn't a language tag", 'use one such as "en"', tag
             )
-    if setup.channels is None:
+    if config is None:
         return
-    sent = {channel.block for channel in setup.channels}
+    sent = {channel.block for channel in config.channels.configured.values()}
     if not any(sent & language.blocks.keys() for language in content.values()):
         text = f"no block is sent by a configured channel; their blocks are {', '.join(sorted(sent))}"
         yield LintFinding("no-channel", text, "add one of these blocks")
     there = tuple(standard_tag(tag) for tag in content if _is_tag(tag))
-    if not matching(candidates(None, setup.languages), there):
-        languages = ", ".join(setup.languages)
+    if not matching(candidates(None, config.content.languages), there):
+        languages = ", ".join(config.content.languages)
         text = f"customers without one of these languages get an error: content.languages is {languages}"
         yield LintFinding("missing-default-language", text, "add one of them")
 
@@ -103,13 +102,12 @@ def _unknown_in(
 def _empty(subject: Subject) -> Iterator[LintFinding]:
     for field in fields_of(subject):
         if not field.text.strip():
-            remedy = "write a text, or remove the field"
-            yield LintFinding("empty-field", "holds no text", remedy, field.language, field.block, field.name)
+            yield field.finding("empty-field", "holds no text", "write a text, or remove the field")
 
 
 def _missing_blocks(subject: Subject) -> Iterator[LintFinding]:
-    content, setup = subject.settings.content, subject.setup
-    sent = BLOCKS if setup.channels is None else tuple(channel.block for channel in setup.channels)
+    content, config = subject.settings.content, subject.config
+    sent = BLOCKS if config is None else [each.block for each in config.channels.configured.values()]
     languages = [tag for tag in content if _is_tag(tag)]
     for block in dict.fromkeys(sent):
         having = [tag for tag in languages if block in content[tag].blocks]

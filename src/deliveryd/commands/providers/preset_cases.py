@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
+from urllib.parse import urlencode
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
@@ -43,6 +46,13 @@ class Given(_CaseTable):
     content: dict[str, str] = Field({}, description="fields of the rendered block")
     variables: dict[str, str] = Field({}, description="variables of the message")
 
+    def over(self, shared: Given) -> Given:
+        """Return `shared`, overridden: keys, secrets, table and message one by one, the others as a whole."""
+        parts = {name: getattr(self, name) or getattr(shared, name) for name in Given.model_fields}
+        for name in ("keys", "secrets", "table", "message"):
+            parts[name] = {**getattr(shared, name), **getattr(self, name)}
+        return Given(**parts)
+
 
 class CaseBody(_CaseTable):
     """A body in one of four forms; `json` and `form` also set the content type."""
@@ -58,6 +68,18 @@ class CaseBody(_CaseTable):
         if sum(each is not None for each in forms) > 1:
             raise ValueError("a body has one form: json, form, body or body_base64")
         return self
+
+    def written(self, headers: Mapping[str, str]) -> tuple[dict[str, str], bytes]:
+        """Return these headers and the body; a form that is read names the content type first."""
+        if self.json_body is not None:
+            body = json.dumps(self.json_body, ensure_ascii=False).encode()
+            return {"Content-Type": "application/json", **headers}, body
+        if self.form is not None:
+            body = urlencode(self.form, doseq=True).encode()
+            return {"Content-Type": "application/x-www-form-urlencoded", **headers}, body
+        if self.body_base64 is not None:
+            return {**headers}, base64.b64decode(self.body_base64)
+        return {**headers}, (self.body or "").encode()
 
 
 class ExpectedRequest(CaseBody):
@@ -184,6 +206,13 @@ class CaseFile(_CaseTable):
         if (self.answer or self.lookup) and not self.request:
             raise ValueError("answers need a request: that of the first [[request]] is answered")
         return self
+
+    def given_to(self, case: Case) -> Given:
+        """Return what a case is given; answers concern the message of the first request."""
+        if isinstance(case, RequestCase):
+            return case.over(self.given)
+        answers = isinstance(case, AnswerCase | LookupCase)
+        return case.given.over(self.request[0].over(self.given) if answers else self.given)
 
     def cases(self) -> Iterator[tuple[str, int, Case]]:
         """Yield all cases: the kind of each, its number among them, and the case."""

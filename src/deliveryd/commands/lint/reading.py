@@ -1,10 +1,11 @@
-"""Reads what is linted: files, the service's answers, the disk cache."""
+"""Reads what is linted and its samples: files, the service's answers, the disk cache, the journal."""
 
 from __future__ import annotations
 
 import json
 import os
 import re
+import sys
 from bisect import bisect_right
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from json import JSONDecodeError
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from deliveryd.commands.lint.rules import Sample
-from deliveryd.commands.render.preview_request import read_json, read_variables
+from deliveryd.commands.render.preview import read_json, read_variables
 from deliveryd.config import Config
 from deliveryd.errors import DeliverydError, ServiceRefused, ServiceUnreadable
 from deliveryd.journal.opening import open_reader
@@ -123,19 +124,36 @@ class LintedSettings(NamedTuple):
     problem_at: Spot | None = None
 
 
-def settings_in(name: str, text: str) -> Iterator[LintedSettings]:
+def settings_of_file(name: str) -> Sequence[LintedSettings]:
+    """Read a file; "-" is standard input. One that can't be read is a finding too, and hides no other."""
+    is_input = name == "-"
+    label = "standard input" if is_input else name
+    try:
+        raw = sys.stdin.buffer.read() if is_input else Path(name).read_bytes()
+        found = list(_settings_in(label, raw.decode("utf-8-sig")))
+    except OSError as error:
+        found = [_unreadable(label, f"can't be read: {error.strerror}")]
+    except UnicodeDecodeError as error:
+        found = [_unreadable(label, f"isn't UTF-8 at byte {error.start}")]
+    return [each._replace(file=None) for each in found] if is_input else found
+
+
+def _unreadable(name: str, problem: str, spot: Spot | None = None) -> LintedSettings:
+    return LintedSettings(name, None, None, None, problem, name, problem_at=spot)
+
+
+def _settings_in(name: str, text: str) -> Iterator[LintedSettings]:
     """Yield the settings of a file: one object, a list of them, or an object of them by their ids."""
     try:
         parsed = json.loads(text)
     except JSONDecodeError as error:
-        spot = Spot(error.lineno, error.colno)
-        yield LintedSettings(name, None, None, None, f"invalid JSON: {error.msg}", name, problem_at=spot)
+        yield _unreadable(name, f"invalid JSON: {error.msg}", Spot(error.lineno, error.colno))
         return
     except RecursionError:
-        yield LintedSettings(name, None, None, None, "invalid JSON: nested too deeply", name)
+        yield _unreadable(name, "invalid JSON: nested too deeply")
         return
     except ValueError:  # Python limits the digits of integers
-        yield LintedSettings(name, None, None, None, "invalid JSON: a number with too many digits", name)
+        yield _unreadable(name, "invalid JSON: a number with too many digits")
         return
     places = SourceMap(text)
     if isinstance(parsed, list):

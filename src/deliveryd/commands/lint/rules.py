@@ -1,4 +1,4 @@
-"""All rules of `lint` by their ids, and the findings that name them."""
+"""All rules of `lint` by their ids, what they are given, and the findings that name them."""
 
 from __future__ import annotations
 

@@ -18,14 +18,13 @@ from deliveryd.channels.http.options import HttpChannelOptions
 from deliveryd.channels.http.probe import ProbeResult
 from deliveryd.channels.options import ProviderConfig
 from deliveryd.channels.smtp.options import SmtpOptions
-from deliveryd.commands.check.cautions import CAUTIONS
+from deliveryd.commands.check.cautions import CAUTIONS, fields_without_values, unreadable_addresses
 from deliveryd.commands.check.check_journal import (
     check_database,
     check_folder,
     check_journal_files,
     running_worker,
 )
-from deliveryd.commands.check.customer_fields import fields_without_values, unreadable_addresses
 from deliveryd.commands.check.findings import Finding, Level, of_problems
 from deliveryd.config import Config, Examined
 from deliveryd.directory.customer_index import fields_in

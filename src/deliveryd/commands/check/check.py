@@ -8,7 +8,7 @@ from typing import Annotated
 import anyio
 import typer
 
-from deliveryd.commands.check.checks import CONNECTIONS, check_examined
+from deliveryd.commands.check.checks import CONNECTION_CHECKS, check_examined
 from deliveryd.commands.check.findings import Finding, Level
 from deliveryd.commands.common.configuration import become_owner
 from deliveryd.commands.common.conventions import CONFIGURATION, FAILED, USUAL_CONFIG
@@ -35,7 +35,7 @@ def check(
     examined = examine_to_run(config)
     if examined.config is not None:
         become_owner(examined.config)
-    findings = anyio.run(check_examined, examined, () if offline else CONNECTIONS)
+    findings = anyio.run(check_examined, examined, () if offline else CONNECTION_CHECKS)
     if as_data:
         print_json(_data(findings))
     elif examined.problems:

@@ -63,7 +63,7 @@ async def check_examined(examined: Examined, probes: Sequence[Probe]) -> list[Fi
     if config is None:
         return told
     found = [*await _channels(config), *await _directory(config)]
-    found += [each for check in FILES for each in check(config)]
+    found += [each for check in FILE_CHECKS for each in check(config)]
     if probes:
         found += await _together(probe(config) for probe in probes if not (problems and probe is _service))
         found += _listening(config)
@@ -348,7 +348,7 @@ def _free(key: str, listen: str, holder: int | None, bound: ExitStack) -> Findin
     return Finding(key, Level.OK, f"{listen} is free")
 
 
-FILES: Sequence[Callable[[Config], Iterable[Finding]]] = (
+FILE_CHECKS: Sequence[Callable[[Config], Iterable[Finding]]] = (
     check_journal_files,
     _cache,
     _unused_proxy,
@@ -356,5 +356,5 @@ FILES: Sequence[Callable[[Config], Iterable[Finding]]] = (
 )
 """Checks that need no connection, beside those of the channels and the directory."""
 
-CONNECTIONS: Sequence[Probe] = (_service, _providers, _remote_directory, check_database, _collector)
+CONNECTION_CHECKS: Sequence[Probe] = (_service, _providers, _remote_directory, check_database, _collector)
 """Checks that contact what the configuration names. Our own addresses are looked at after them."""

@@ -167,7 +167,7 @@ class OpenedCase:
         )
 
 
-class Outcome(NamedTuple):
+class CaseResult(NamedTuple):
     """How a case differs. `decided_by` is the row of `answers` that decided about an answer, for people.
 
     `row` is its number in `table.answers`, from 1.
@@ -178,22 +178,22 @@ class Outcome(NamedTuple):
     row: int | None = None
 
 
-def run_case(preset: Preset, file: CaseFile, case: Case, folder: Path) -> Outcome:
+def run_case(preset: Preset, file: CaseFile, case: Case, folder: Path) -> CaseResult:
     """Run a case offline, with files in `folder`. Raises ConfigError, DeliverydError."""
     opened = OpenedCase(preset, file.given_to(case), folder)
     match case:
         case RequestCase():
-            return Outcome(list(_request(opened, case)))
+            return CaseResult(list(_request(opened, case)))
         case AnswerCase():
             return _answer(opened, case)
         case LookupCase():
             wire = _Offline(_response(case))
             found = anyio.run(_found, opened, wire)
-            return Outcome(list(lookup_differences(case, found, wire.sent)))
+            return CaseResult(list(lookup_differences(case, found, wire.sent)))
         case ReceiptCase():
-            return Outcome(list(_receipt(opened, case)))
+            return CaseResult(list(_receipt(opened, case)))
         case SignatureCase():
-            return Outcome(list(_signature(opened, case)))
+            return CaseResult(list(_signature(opened, case)))
 
 
 class _Offline:
@@ -257,7 +257,7 @@ async def _found(opened: OpenedCase, wire: _Offline) -> Found:
     return await _channel(opened, wire).look_up(opened.dispatch())
 
 
-def _answer(opened: OpenedCase, case: AnswerCase) -> Outcome:
+def _answer(opened: OpenedCase, case: AnswerCase) -> CaseResult:
     options = opened.options()
     reader = answer_reader(options, options.url, opened.now)
     answer = _response(case)
@@ -265,7 +265,7 @@ def _answer(opened: OpenedCase, case: AnswerCase) -> Outcome:
     own = opened.preset.file.blocks.get(opened.block, {})
     row = position + 1 if position is not None and "answers" not in own else None
     differences = list(verdict_differences(case, reader.verdict(answer)))
-    return Outcome(differences, row_text(options, position), row)
+    return CaseResult(differences, row_text(options, position), row)
 
 
 def _response(case: AnswerCase | LookupCase) -> WireResponse:

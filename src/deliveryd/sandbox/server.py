@@ -91,11 +91,7 @@ class Sandbox:
         async with contextlib.AsyncExitStack() as exits:
             receipts = ReceiptSender(self.state)
             exits.push_async_callback(receipts.close)
-            routes = [
-                *_remote_routes(self.state, self._closing),
-                *_provider_routes(self.state, receipts, self._closing, self.impersonated),
-                *_inbox_routes(self.state, self._closing),
-            ]
+            routes = _routes(self.state, receipts, self._closing, self.impersonated)
             config = Config(
                 Starlette(routes=routes), lifespan="off", log_config=None, access_log=False, ws="none",
                 timeout_keep_alive=600,
@@ -174,49 +170,35 @@ class _Listener:
         await self._server.wait_closed()
 
 
-def _inbox_routes(state: SandboxState, closing: asyncio.Event) -> list[Route]:
-    inbox = Inbox(state)
-    return [
-        Route("/", Endpoint(None, inbox.guarded(inbox.page), state, closing), methods=["GET"]),
-        Route("/inbox.json", Endpoint(None, inbox.guarded(inbox.messages), state, closing), methods=["GET"]),
-        Route("/enqueue", Endpoint(None, inbox.guarded(inbox.enqueue), state, closing), methods=["POST"]),
-    ]
-
-
-def _remote_routes(state: SandboxState, closing: asyncio.Event) -> list[Route]:
-    remote = RemoteService(state)
-
-    def route(path: str, method: str, endpoint: StandInEndpoint, handler: Handler) -> Route:
-        return Route(path, Endpoint(endpoint, handler, state, closing), methods=[method])
-
-    return [
-        route("/queue", "GET", "queue", remote.guarded(remote.queue)),
-        route("/events", "POST", "events", remote.guarded(remote.events)),
-        route("/settings/{id}", "GET", "settings", remote.guarded(remote.settings)),
-        route("/customers/{id}/all", "GET", "customers", remote.guarded(remote.customer)),
-        route("/api/v4/{group}/{id}/{segment}/{language}", "GET", "entities", remote.entity),
-    ]
-
-
-def _provider_routes(
+def _routes(
     state: SandboxState,
     receipts: ReceiptSender,
     closing: asyncio.Event,
     impersonated: Sequence[Impersonation],
 ) -> list[Route]:
-    providers = Providers(state, receipts.report)
-
-    def route(path: str, provider: Impersonation) -> Route:
-        handler = providers.gateway(provider)
-        endpoint = Endpoint(ENDPOINT_OF[provider.channel], handler, state, closing)
-        return Route(path, endpoint, methods=["GET", "POST"])
-
-    return [
+    remote, inbox, providers = RemoteService(state), Inbox(state), Providers(state, receipts.report)
+    gateways = {
+        f"{prefix}{channel}": own_gateway(channel, answers)
+        for channel in ENDPOINT_OF
+        if channel != "email"
+        for prefix, answers in (("/", JSON_ANSWERS), ("/plain/", PLAIN_ANSWERS))
+    } | {f"/{each.name}/{{path:path}}": each for each in impersonated}
+    get, post, either = ["GET"], ["POST"], ["GET", "POST"]
+    table: list[tuple[str, list[str], StandInEndpoint | None, Handler]] = [
+        ("/queue", get, "queue", remote.guarded(remote.queue)),
+        ("/events", post, "events", remote.guarded(remote.events)),
+        ("/settings/{id}", get, "settings", remote.guarded(remote.settings)),
+        ("/customers/{id}/all", get, "customers", remote.guarded(remote.customer)),
+        ("/api/v4/{group}/{id}/{segment}/{language}", get, "entities", remote.entity),
         *(
-            route(f"{prefix}{channel}", own_gateway(channel, answers))
-            for channel in ENDPOINT_OF
-            if channel != "email"
-            for prefix, answers in (("/", JSON_ANSWERS), ("/plain/", PLAIN_ANSWERS))
+            (path, either, ENDPOINT_OF[gateway.channel], providers.gateway(gateway))
+            for path, gateway in gateways.items()
         ),
-        *(route(f"/{each.name}/{{path:path}}", each) for each in impersonated),
+        ("/", get, None, inbox.guarded(inbox.page)),
+        ("/inbox.json", get, None, inbox.guarded(inbox.messages)),
+        ("/enqueue", post, None, inbox.guarded(inbox.enqueue)),
+    ]
+    return [
+        Route(path, Endpoint(endpoint, handler, state, closing), methods=methods)
+        for path, methods, endpoint, handler in table
     ]

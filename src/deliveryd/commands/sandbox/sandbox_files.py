@@ -138,96 +138,11 @@ def _secret(preset: Preset, name: str) -> str:
     return public_key(SECRET) if is_public else SECRET
 
 
-CONFIG = Template("""\
-[service]
-base_url = "$base_url"       # the sandbox; in production something like https://queue.example.com
-auth = { token_file = "service-token" }
-
-[content]
-languages = ["en"]
-
-[customers]
-source = "file"
-path = "customers.jsonl"        # {"id": 7, "name": "Ann", "language": "en", "phone": "+447700900101"}
-
-[journal]
-url = "sqlite:///journal.db"    # relative paths are relative to this file
-
-[settings]
-cache_dir = "settings-cache"
-
-[receipts]
-listen = "127.0.0.1:$receipts_port"       # where providers report what was delivered
-$public_url
-$presets_dir$channels""")
-
-CHANNEL_TABLES = {
-    "sms": """\
-[channels.sms]
-adapter = "http"
-url = "$base_url/sms"
-json = { to = "{customer.phone}", text = "{content.text}", reference = "{message.id}" }
-headers = { Authorization = "Bearer {secret.token}" }
-secrets = { token = "sms-token" }
-provider_id = "/id"
-
-[channels.sms.receipt]
-$receipt
-""",
-    "messenger": """\
-[channels.messenger]
-adapter = "http"
-url = "$base_url/messenger"
-provider_id = "/id"
-
-[channels.messenger.json]
-to = "{customer.messenger}"
-reference = "{message.id}"
-text = "{content.text}"
-image = "{content.image}"
-button = { text = "{content.button.text}", url = "{content.button.url}" }
-
-[channels.messenger.receipt]
-$receipt
-""",
-    "inApp": """\
-[channels.inApp]
-adapter = "http"
-url = "$base_url/inApp"
-provider_id = "/id"
-
-[channels.inApp.json]
-to = "{customer.device}"
-reference = "{message.id}"
-name = "{content.name}"
-description = "{content.description}"
-image = "{content.image}"
-button = { text = "{content.button.text}", url = "{content.button.url}" }
-notification = { title = "{content.notification.title}", body = "{content.notification.body}" }
-
-[channels.inApp.receipt]
-$receipt
-""",
-    "email": """\
-[channels.email]
-adapter = "smtp"
-host = "$smtp_host"
-port = $smtp_port
-tls = "none"                    # the sandbox has no certificate; by default TLS is required
-sender = "Linden Club <club@example.com>"
-""",
-}
-"""A channel for each block, unless the sandbox plays real providers of it."""
+_CONFIG = Path(__file__).with_name("config.toml")
+_CHANNEL = re.compile(r"^(?=\[channels\.(\w+)\]$)", re.MULTILINE)
+"""Where the table of a channel begins, with those below it."""
 
 NO_PROVIDERS: Mapping[str, Sequence[str]] = {}
-
-RECEIPT = """\
-provider_id = "/id"
-status = "/status"
-delivered = ["delivered"]
-failed = ["failed"]
-reported_at = "/at"
-signature = { header = "X-Signature", secret_file = "receipts-secret" }"""
 
 REPORTING = ("sms", "messenger", "inApp")
 """The channels whose providers send receipts."""
@@ -250,19 +165,21 @@ def configuration(
     `providers` are the tables of the providers that the sandbox plays, by their blocks. `presets_dir` has
     the presets of them that aren't in the package.
     """
-    own = None if presets_dir is None else f"[channels]\npresets_dir = {toml_value(str(presets_dir))}\n\n"
-    filled = {"base_url": base_url, "smtp_host": smtp_host, "smtp_port": smtp_port, "receipt": RECEIPT}
-    tables = [
-        "\n\n".join(providers[block]) + "\n" if block in providers else Template(channel).substitute(filled)
-        for block, channel in CHANNEL_TABLES.items()
-    ]
-    return CONFIG.substitute(
+    own = "" if presets_dir is None else f"[channels]\npresets_dir = {toml_value(str(presets_dir))}\n\n"
+    text = Template(_CONFIG.read_text(encoding="utf-8")).substitute(
         base_url=base_url,
+        smtp_host=smtp_host,
+        smtp_port=smtp_port,
         receipts_port=receipts_port,
         public_url=f'public_url = "http://127.0.0.1:{receipts_port}"\n' if providers else "",
-        presets_dir=own or "",
-        channels="\n".join(tables),
+        presets_dir=own,
     )
+    common, *channels = _CHANNEL.split(text)
+    tables = [
+        "\n\n".join(providers[block]) if block in providers else table.rstrip("\n")
+        for block, table in zip(channels[::2], channels[1::2], strict=True)
+    ]
+    return common + "\n\n".join(tables) + "\n"
 
 
 def aim_receipts(sandbox: Sandbox, receipts: str) -> None:

@@ -23,7 +23,7 @@ from deliveryd.model import BLOCKS, format_instant
 from deliveryd.options.suggestion import suggestion
 from deliveryd.rendering.escaping import HTML, VERBATIM
 from deliveryd.rendering.language import candidates, matching, standard_tag
-from deliveryd.rendering.template import Template
+from deliveryd.rendering.template import Naming, Template
 
 _BUTTON = {"text": None, "url": None}
 _KNOWN: Mapping[str, Mapping[str, Any]] = {
@@ -139,7 +139,7 @@ def _covers(having: str, tag: str) -> bool:
 
 
 class Placeholder(NamedTuple):
-    """A placeholder that must have a value, as it is written, and its place in the text."""
+    """A placeholder, as it is written, and its place in the text."""
 
     name: str
     written: str
@@ -148,12 +148,21 @@ class Placeholder(NamedTuple):
 
 def placeholders_in(field: Field) -> Iterator[Placeholder]:
     """Yield the placeholders of a text that must have a value, in order."""
-    naming = (HTML if field.is_html else VERBATIM).naming
-    template = Template.compile(field.text, naming)
+    naming = _naming(field)
+    return (each for each in _braced_in(field.text, naming) if naming(each.name))
+
+
+def _naming(field: Field) -> Naming:
+    return (HTML if field.is_html else VERBATIM).naming
+
+
+def _braced_in(text: str, naming: Naming) -> Iterator[Placeholder]:
+    """Yield all that stands between braces."""
+    template = Template.compile(text, naming)
     slots = dict(template.slots)
     offset = 0
     for index, piece in enumerate(template.pieces):
-        if index in slots and naming(slots[index]):
+        if index in slots:
             yield Placeholder(slots[index], piece, offset)
         offset += len(piece)
 
@@ -301,25 +310,19 @@ def _without_styles(html: str) -> str:
 
 
 def _braced(field: Field, text: str, given: Collection[str]) -> Iterator[LintFinding]:
-    naming = (HTML if field.is_html else VERBATIM).naming
-    template = Template.compile(text, naming)
-    slots = dict(template.slots)
-    offset = 0
-    for index, piece in enumerate(template.pieces):
-        if index in slots:
-            name = slots[index]
-            is_doubled = text[offset - 1 : offset] == "{" and text.startswith("}", offset + len(piece))
-            if is_doubled and piece not in given:
-                said = f"{{{shown(piece)}}} becomes the value between braces"
-                yield field.finding("doubled-braces", said, f"write {shown(piece)}", offset - 1)
-            elif piece[1:-1] in given:
-                pass
-            elif not naming(name) and name not in given:
-                said = f"{shown(piece)} holds no name, so it is sent as it is"
-                yield field.finding("literal-braces", said, _remedy_of(name, field), offset)
-            elif name != piece[1:-1]:
-                yield _spelled(field, piece, name, offset)
-        offset += len(piece)
+    naming = _naming(field)
+    for name, piece, offset in _braced_in(text, naming):
+        is_doubled = text[offset - 1 : offset] == "{" and text.startswith("}", offset + len(piece))
+        if is_doubled and piece not in given:
+            said = f"{{{shown(piece)}}} becomes the value between braces"
+            yield field.finding("doubled-braces", said, f"write {shown(piece)}", offset - 1)
+        elif piece[1:-1] in given:
+            pass
+        elif not naming(name) and name not in given:
+            said = f"{shown(piece)} holds no name, so it is sent as it is"
+            yield field.finding("literal-braces", said, _remedy_of(name, field), offset)
+        elif name != piece[1:-1]:
+            yield _spelled(field, piece, name, offset)
 
 
 def _remedy_of(name: str, field: Field) -> str:

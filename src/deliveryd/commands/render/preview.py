@@ -28,7 +28,6 @@ from deliveryd.model import (
     Rendered,
     Settings,
     WallClock,
-    channel_of,
     first_of,
     message_key,
 )
@@ -254,23 +253,16 @@ def _preview_result(
         nothing = f"settings {message.entry.settings_id} have no such content in {', '.join(tags)}"
         raise DeliverydError("; ".join((nothing, *first_of(settings.unreadable))))
     stopped = _stop_list(config)
-    previews = [
-        _weighed(
-            _preview(
-                provider.identity,
-                providers[provider.identity],
-                block,
-                sms_rules(config.channels.configured[name]),
-                message,
-                now=now,
-                has_stopped=_has_stopped(stopped, name, providers[provider.identity], message),
-            ),
-            config.channels.configured[name],
-        )
-        for name, block in blocks
-        for provider in config.channels.configured[name].providers.values()
-        if scope.provider in (None, provider.identity)
-    ]
+    configured = config.channels.configured
+    previews = []
+    for name, block in blocks:
+        for identity in (each.identity for each in configured[name].providers.values()):
+            if scope.provider in (None, identity):
+                adapter = providers[identity]
+                reached = _reached(configured[name], identity, adapter, block, message, stopped=stopped)
+                previews.append(
+                    _filled(reached, adapter, block, sms_rules(configured[name]), message, now=now)
+                )
     choices = build_choices(config, providers, dict.fromkeys(providers, Idle()))
     router = build_router(config, choices, stopped, Pauses())
     customer = message.customer if router.needs_customer(message.entry, settings, now) else None
@@ -296,19 +288,6 @@ def _stop_list(config: Config) -> StoppedRecipients:
     stopped = StoppedRecipients(listed.key)
     stopped.load(listed.digests)
     return stopped
-
-
-def _has_stopped(stopped: StoppedRecipients, name: str, channel: Channel, message: PreviewMessage) -> bool:
-    return message.customer is not None and stopped.includes(name, channel.recipient(message.customer))
-
-
-def _weighed(preview: Preview, channel: ChannelConfig) -> Preview:
-    """Return a preview with its provider's weight, where the channel has several."""
-    if len(channel.providers) < 2:
-        return preview
-    enabled = [each for each in channel.providers.values() if each.common.enabled]
-    weights = {each.identity: each.common.weight for each in enabled}
-    return preview._replace(weight=weights.get(preview.provider, 0), weights=sum(weights.values()))
 
 
 def _languages(
@@ -340,46 +319,58 @@ def _blocks(
     return list(found.items())
 
 
-def _preview(
-    name: str,
-    channel: Channel,
+def _reached(
+    channel: ChannelConfig,
+    identity: str,
+    adapter: Channel,
+    block: CompiledBlock,
+    message: PreviewMessage,
+    *,
+    stopped: StoppedRecipients,
+) -> Preview:
+    """Return a preview without a text: whether the customer is reached, and the weight among several."""
+    customer = message.customer
+    unreached = None if adapter.reaches(customer) else adapter.unreached(customer)
+    if customer is not None and stopped.includes(channel.name, adapter.recipient(customer)):
+        unreached = f"the recipient stopped {channel.name}"
+    preview = Preview(identity, block.language, unreached is None, unreached=unreached)
+    if len(channel.providers) < 2:
+        return preview
+    weights = {
+        each.identity: each.common.weight for each in channel.providers.values() if each.common.enabled
+    }
+    return preview._replace(weight=weights.get(identity, 0), weights=sum(weights.values()))
+
+
+def _filled(
+    preview: Preview,
+    adapter: Channel,
     block: CompiledBlock,
     rules: SmsRules | None,
     message: PreviewMessage,
     *,
     now: int,
-    has_stopped: bool,
 ) -> Preview:
-    reached = channel.reaches(message.customer) and not has_stopped
-    unreached = None if reached else channel.unreached(message.customer)
-    if has_stopped:
-        unreached = f"the recipient stopped {channel_of(name)}"
+    """Return a preview with what would be sent, or with the problem."""
     rendered = block.render(message.entry.variables, message.customer)
     if isinstance(rendered, Missing):
-        return Preview(name, block.language, reached, rendered.reason, rendered.names, unreached=unreached)
+        return preview._replace(problem=rendered.reason, missing=rendered.names)
     if not isinstance(rendered, Rendered):
-        return Preview(name, block.language, reached, rendered.reason, unreached=unreached)
+        return preview._replace(problem=rendered.reason)
     flaw = None
     if rules is not None:
         rendered = rules.apply(rendered)
         flaw = rules.flaw(rendered)
     entry = message.entry._replace(begun_at=now)
-    key = message_key("preview", entry.id, name, entry.beginning)
+    key = message_key("preview", entry.id, preview.provider, entry.beginning)
     dispatch = Dispatch(key, entry, message.customer, rendered, message.settings.expires_at, WallClock())
-    return Preview(
-        name,
-        block.language,
-        reached,
-        flaw,
+    text = rendered.fields["text"] if block.block == "sms" else None
+    return preview._replace(
+        problem=flaw,
         fields=rendered.fields,
-        sms=_sms_size(rendered.fields["text"]) if block.block == "sms" else None,
-        request=channel.preview(dispatch) if reached else None,
-        unreached=unreached,
+        sms=None if text is None else SmsSize(*sms_parts(text), outside_gsm(text)),
+        request=adapter.preview(dispatch) if preview.reached else None,
     )
-
-
-def _sms_size(text: str) -> SmsSize:
-    return SmsSize(*sms_parts(text), outside_gsm(text))
 
 
 def _chosen(previews: Sequence[Preview], route: Route, scope: Scope) -> Preview | None:

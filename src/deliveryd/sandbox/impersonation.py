@@ -1,4 +1,7 @@
-"""A provider's own forms, as data: how its requests are read, its answers written, its reports made."""
+"""A provider's own forms, as data: how its requests are read, its answers and its signed reports written.
+
+Signing shares nothing with what verifies signatures.
+"""
 
 from __future__ import annotations
 

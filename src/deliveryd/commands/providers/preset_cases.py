@@ -113,12 +113,17 @@ class RequestCase(Named, Given):
         return self
 
 
-class AnswerCase(Named, CaseBody):
-    """An answer of the provider, and what it means."""
+class Exchanged(Named, CaseBody):
+    """What the provider sends, in a case of any kind but a request."""
 
     given: Given = Field(Given(), description="what differs from the file's `[given]`")
-    status: int = Field(description="status of the answer")
     headers: dict[str, str] = Field({}, description="its headers")
+
+
+class AnswerCase(Exchanged):
+    """An answer of the provider, and what it means."""
+
+    status: int = Field(description="status of the answer")
     verdict: _Verdict = Field(description="what the answer means")
     provider_id: str | None = Field(None, description="the provider's id of the message; left out: none")
     after: float | None = Field(None, description="seconds before the next attempt; left out: none")
@@ -126,12 +131,10 @@ class AnswerCase(Named, CaseBody):
     words: str | None = Field(None, description="the provider's own words; compared if given")
 
 
-class LookupCase(Named, CaseBody):
+class LookupCase(Exchanged):
     """An answer to the question whether the provider has a message in doubt."""
 
-    given: Given = Field(Given(), description="what differs from the file's `[given]`")
     status: int = Field(description="status of the answer")
-    headers: dict[str, str] = Field({}, description="its headers")
     verdict: Literal["taken", "not_taken", "unknown"] = Field(description="what the answer means")
     provider_id: str | None = Field(None, description="the provider's id of the message; left out: none")
     expect: ExpectedRequest | None = Field(None, description="the request that asks; compared if given")
@@ -156,25 +159,21 @@ class ExpectedReply(_CaseTable):
     body: str = Field("", description="body")
 
 
-class ReceiptCase(Named, CaseBody):
+class ReceiptCase(Exchanged):
     """A request of the provider, and the reports in it. Signatures aren't verified."""
 
-    given: Given = Field(Given(), description="what differs from the file's `[given]`")
     method: Literal["POST", "GET"] = Field("POST", description="method")
     query: dict[str, str | list[str]] = Field({}, description="its query")
-    headers: dict[str, str] = Field({}, description="its headers")
     reports: list[ExpectedReport] = Field(description="the reports in it, in order; empty: none")
     answer: ExpectedReply = Field(ExpectedReply(), description="what the provider gets in return")
 
 
-class SignatureCase(Named, CaseBody):
+class SignatureCase(Exchanged):
     """A signed request of the provider, and whether its signature holds."""
 
     source: str = Field(description="where the signed request is from; never made by deliveryd")
-    given: Given = Field(Given(), description="what differs from the file's `[given]`")
     method: Literal["POST", "GET"] = Field("POST", description="method")
     url: str = Field(description="the public address that the provider called")
-    headers: dict[str, str] = Field({}, description="its headers")
     expect: Literal["valid", "invalid"] = Field(description="whether it must be accepted")
 
 

@@ -113,7 +113,7 @@ class Providers:
             if temper in _REFUSALS:
                 return self._refuse(order, provider, *_REFUSALS[temper])
             self._note(order, 0)
-            if await call.line.stall(self._state.hang_seconds) != "elapsed":
+            if not await call.line.stall(self._state.hang_seconds):
                 return provider.answer("busy", provider.new_id(None), order.to, error="closing")
         return self._accept(order, call, provider)
 

@@ -8,7 +8,7 @@ import math
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Any, Literal, TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
 from starlette.datastructures import QueryParams
 from starlette.responses import Response
@@ -55,9 +55,6 @@ def problem(status: int, error: str, **more: Any) -> Response:
     return json_answer({"error": error, **more}, status)
 
 
-Waited: TypeAlias = Literal["elapsed", "closing", "gone"]
-
-
 class OpenProtocol(HttpToolsProtocol):
     """uvicorn's protocol with access to its transport: ASGI can't close a client's connection."""
 
@@ -85,8 +82,8 @@ class Line:
             if not message.get("more_body", False):
                 return b"".join(parts)
 
-    async def stall(self, seconds: float) -> Waited:
-        """Wait until `seconds` have passed, the sandbox closes, or the client disconnects."""
+    async def stall(self, seconds: float) -> bool:
+        """Wait; return whether `seconds` passed before the sandbox closes or the client disconnects."""
         gone = asyncio.ensure_future(self._until_gone())
         closing = asyncio.ensure_future(self._closing.wait())
         timeout = None if math.isinf(seconds) else seconds
@@ -96,9 +93,7 @@ class Line:
         for waiting in pending:
             waiting.cancel()
         await asyncio.gather(*pending, return_exceptions=True)
-        if gone in done:
-            return "gone"
-        return "closing" if closing in done else "elapsed"
+        return not done
 
     async def hang_up(self, last_words: bytes = b"") -> None:
         """Close the connection, after writing `last_words` if there are any."""
@@ -177,10 +172,10 @@ class Endpoint:
                 await self._handler(call)
                 return None
             case Delay(seconds):
-                return await self._handler(call) if await call.line.stall(seconds) == "elapsed" else None
+                return await self._handler(call) if await call.line.stall(seconds) else None
             case ApplyThenDelay(seconds):
                 response = await self._handler(call)
-                return response if await call.line.stall(seconds) == "elapsed" else None
+                return response if await call.line.stall(seconds) else None
             case Hang():
                 await call.line.stall(math.inf)
                 return None
@@ -220,7 +215,7 @@ async def _drip(response: Response, pause: float, line: Line, send: Send) -> Non
     await send(start)
     body = bytes(response.body)
     for position in range(len(body)):
-        if await line.stall(pause) != "elapsed":
+        if not await line.stall(pause):
             await line.hang_up()
             return
         more = position < len(body) - 1

@@ -115,29 +115,21 @@ def _insist_on_good(draft: Path, path: Path) -> None:
 
 
 class _Answers:
-    """Answers by the key of the configuration that they are for, and the questions."""
+    """Answers by the key of the configuration that they are for, and the questions that were asked."""
 
     def __init__(self) -> None:
-        self._values: dict[str, Any] = {}
+        self.values: dict[str, Any] = {}
         self._questions: dict[str, Callable[[], str]] = {}
 
     def ask(self, key: str, question: Callable[[], str]) -> None:
         """Ask for the value of a key."""
         self._questions[key] = question
-        self._values[key] = question()
-
-    def put(self, key: str, value: object) -> None:
-        """Set a key that nobody is asked for."""
-        self._values[key] = value
-
-    def has(self, key: str) -> bool:
-        """Whether a key has a value."""
-        return key in self._values
+        self.values[key] = question()
 
     def tables(self) -> dict[str, Any]:
         """Return all answers as tables."""
         tables: dict[str, Any] = {}
-        for key, value in self._values.items():
+        for key, value in self.values.items():
             put(tables, key, value)
         return tables
 
@@ -180,7 +172,7 @@ def _ask(answers: _Answers, folder: Path) -> None:
             "service.auth.token_file", partial(_secret, folder, "service-token", "token of the service")
         )
     if typer.confirm("Is there a file with the customers, JSON Lines or CSV?", default=False):
-        answers.put("customers.source", "file")
+        answers.values["customers.source"] = "file"
         answers.ask("customers.path", lambda: _path(folder, "File with the customers", None))
     blocks = list(BLOCKS)
     while blocks:
@@ -208,7 +200,7 @@ def _ask_for_channel(answers: _Answers, folder: Path, blocks: Sequence[str]) -> 
     adapters = [*presets, "http", *(["smtp"] if block == "email" else [])]
     adapter = _choice("Provider", adapters)
     place = f"channels.{block}"
-    answers.put(f"{place}.adapter", adapter)
+    answers.values[f"{place}.adapter"] = adapter
     if adapter in presets:
         _ask_for_preset(answers, folder, place, adapter, presets[adapter])
     elif adapter == "smtp":
@@ -217,7 +209,7 @@ def _ask_for_channel(answers: _Answers, folder: Path, blocks: Sequence[str]) -> 
     else:
         answers.ask(f"{place}.url", partial(_address, "Address of the gateway"))
         address = "{customer.email}" if block == "email" else "{customer.phone}"
-        answers.put(f"{place}.json", {"to": address, "text": _text_of(block)})
+        answers.values[f"{place}.json"] = {"to": address, "text": _text_of(block)}
         print_lines(f"  {place}.json says what is sent; see deliveryd config example")
     return block
 
@@ -227,7 +219,7 @@ def _text_of(block: str) -> str:
 
 
 def _ask_for_preset(answers: _Answers, folder: Path, place: str, adapter: str, preset: PresetFile) -> None:
-    if "{receipt.url}" in str(preset.table) and not answers.has("receipts.public_url"):
+    if "{receipt.url}" in str(preset.table) and "receipts.public_url" not in answers.values:
         answers.ask("receipts.public_url", partial(_address, "Public address for receipts"))
     for name, key in preset.keys.items():
         if key.required or key.advised:

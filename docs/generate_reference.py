@@ -46,7 +46,7 @@ from deliveryd.channels.signature_schemes import SCHEMES
 from deliveryd.channels.smtp.options import SmtpOptions
 from deliveryd.commands.app import COMMANDS, build_program
 from deliveryd.commands.messages.explanation import STATES
-from deliveryd.commands.providers.adapters import example_lines, promise_rows
+from deliveryd.commands.providers.channels import example_lines, promise_rows
 from deliveryd.commands.providers.preset_cases import (
     AnswerCase,
     CaseBody,

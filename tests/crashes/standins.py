@@ -26,10 +26,23 @@ from crashes.tearing import TornQueue
 from deliveryd.control.protocol import read_reply, socket_address, socket_of, write_request
 from deliveryd.journal.orders import Action, ItemKind, Order
 from deliveryd.model import message_key
-from deliveryd.sandbox.faults import ApplyThenHangUp, CutInHalf, Delay, Fault, Pass, StandInEndpoint
-from deliveryd.sandbox.records import Attempt, PlannedReceipt, ReceivedMessage, StandInChannel
+from deliveryd.sandbox.faults import (
+    ApplyThenHangUp,
+    CutInHalf,
+    Delay,
+    Fault,
+    Pass,
+    StandInChannel,
+    StandInEndpoint,
+)
 from deliveryd.sandbox.server import Sandbox
-from deliveryd.sandbox.state import ReportedEvent, SandboxState
+from deliveryd.sandbox.state import (
+    Attempt,
+    PlannedReceipt,
+    ReceivedMessage,
+    ReportedEvent,
+    SandboxState,
+)
 from deliveryd.states import State
 
 OPERATORS_PAUSE = 0.005

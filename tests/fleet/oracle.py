@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from deliveryd.sandbox.receipts import PAUSES
+from deliveryd.sandbox.providers import PAUSES
 from deliveryd.sandbox.state import SandboxState
 
 WORKER = "x-worker"

@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from deliveryd.sandbox.faults import ApplyThenDelay
-from deliveryd.sandbox.records import PlannedReceipt, ReceivedMessage
-from deliveryd.sandbox.state import SandboxState, now_text
+from deliveryd.sandbox.state import PlannedReceipt, ReceivedMessage, SandboxState, now_text
 from deliveryd.states import State
 from fleet.boundaries import change_name, commit_name
 from fleet.faults import IS_OVER

@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from deliveryd.sandbox.records import PlannedReceipt, ReceivedMessage
-from deliveryd.sandbox.state import SandboxState
+from deliveryd.sandbox.state import PlannedReceipt, ReceivedMessage, SandboxState
 from fleet.oracle import judge
 
 ALL = ("dequeued", "sent", "delivered")

@@ -11,18 +11,13 @@ from urllib.parse import urlencode, urlsplit
 import anyio
 import httpx
 
-from deliveryd.channels.http.options import HttpChannelOptions
-from deliveryd.channels.options import ProviderTable
 from deliveryd.channels.presets.catalogue import Preset
-from deliveryd.commands.providers.preset_cases import CaseFile, Given, ReceiptCase, SignatureCase
-from deliveryd.commands.providers.preset_differences import reply_differences, report_differences
-from deliveryd.commands.providers.preset_given import (
-    USUAL_INSTANT,
-    block_of,
-    expanded,
-    merged,
-    micros,
-    written_body,
+from deliveryd.commands.providers.preset_cases import CaseFile, ReceiptCase, SignatureCase
+from deliveryd.commands.providers.preset_running import (
+    PUBLIC_URL,
+    OpenedCase,
+    reply_differences,
+    report_differences,
 )
 from deliveryd.http.server import serve
 from deliveryd.receipts.endpoint import ReceiptEndpoint
@@ -32,7 +27,6 @@ from deliveryd.receipts.request import ReceiptRequest, Unreadable
 from deliveryd.receipts.signatures.base import Forged
 from support.plain_http import NO_TLS
 
-PUBLIC = "https://receipts.example"
 LARGEST = 1 << 20
 
 
@@ -78,30 +72,22 @@ async def receipts_server(inlet: Inlet, intake: Intake, path: str, public: str) 
         stop.set()
 
 
-def _options(preset: Preset, given: Given, folder: Path) -> HttpChannelOptions:
-    table = expanded(preset, given, folder, "http://127.0.0.1:1")
-    own = {name: value for name, value in table.items() if name not in ProviderTable.model_fields}
-    return HttpChannelOptions.model_validate(own)
-
-
 async def run_receipt(preset: Preset, file: CaseFile, case: ReceiptCase, folder: Path) -> list[str]:
     """Send a receipt, unsigned; return how the reports and the answer differ."""
-    given = merged(file.given, case.given)
-    options = _options(preset, given, folder).receipt
+    opened = OpenedCase(preset, file.given_to(case), folder)
+    options = opened.options().receipt
     assert options is not None, "the preset has no receipts"
     inlet = open_inlet(options.model_copy(update={"signature": None}))
-    now = micros(given.at or USUAL_INSTANT)
-    intake = Intake(inlet, now)
-    path = f"/receipts/{block_of(preset, given)}"
-    body, kind = written_body(case)
-    headers = {**({"Content-Type": kind} if kind and case.method == "POST" else {}), **case.headers}
+    intake = Intake(inlet, opened.now)
+    path = f"/receipts/{opened.block}"
+    headers, body = case.written(case.headers)
     query = urlencode(case.query, doseq=True)
-    async with receipts_server(inlet, intake, path, PUBLIC) as origin:
+    async with receipts_server(inlet, intake, path, PUBLIC_URL) as origin:
         address = f"{origin}{path}{'?' if query else ''}{query}"
         answer = await _sent(case.method, address, body, headers)
     reports = [report for reading in intake.readings for report in reading.reports]
     return [
-        *report_differences(case, reports, now),
+        *report_differences(case, reports, opened.now),
         *reply_differences(case, answer.status_code, answer.text),
     ]
 
@@ -113,16 +99,15 @@ async def _sent(method: str, address: str, body: bytes, headers: Mapping[str, st
 
 async def run_signature(preset: Preset, file: CaseFile, case: SignatureCase, folder: Path) -> list[str]:
     """Send a signed receipt; return how its verification differs."""
-    given = merged(file.given, case.given)
-    options = _options(preset, given, folder).receipt
+    opened = OpenedCase(preset, file.given_to(case), folder)
+    options = opened.options().receipt
     assert options is not None, "the preset has no receipts"
     assert options.signature is not None, "the preset has no signature"
     inlet = open_inlet(options)
-    intake = Intake(inlet, micros(given.at or USUAL_INSTANT))
+    intake = Intake(inlet, opened.now)
     called = urlsplit(case.url)
     path = called.path.rpartition("/")[0] if inlet.has_token_in_path else called.path.rstrip("/")
-    body, kind = written_body(case)
-    headers = {**({"Content-Type": kind} if kind and case.method == "POST" else {}), **case.headers}
+    headers, body = case.written(case.headers)
     async with receipts_server(inlet, intake, path, f"{called.scheme}://{called.netloc}") as origin:
         await _sent(case.method, origin + case.url.partition(called.netloc)[2], body, headers)
     seen = "invalid" if intake.forged else "valid" if intake.verified else "not verified at all"

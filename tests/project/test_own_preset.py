@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from deliveryd.commands.sandbox.impersonations import chosen_presets, impersonation
-from deliveryd.commands.sandbox.sandbox_files import aim_receipts, write_files
+from deliveryd.commands.sandbox.sandbox_files import aim_receipts, chosen_presets, impersonation, write_files
 from deliveryd.sandbox.scenario import demo_scenario
 from deliveryd.sandbox.server import Sandbox
 from support.messages import message

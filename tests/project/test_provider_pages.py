@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from deliveryd.channels.presets.catalogue import Catalogue
-from deliveryd.sandbox.signing import private_key
+from deliveryd.sandbox.impersonation import private_key
 from support.places import ROOT
 from support.terminal import command
 

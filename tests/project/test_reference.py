@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 
-from deliveryd.sandbox.impersonation import values_of
-from deliveryd.sandbox.signing import SigningForm, body_values
+from deliveryd.sandbox.impersonation import SigningForm, body_values, values_of
 from support.places import ROOT
 
 DOCS = ROOT / "docs"

@@ -1,9 +1,14 @@
-"""Faults that can be planned for requests to the sandbox."""
+"""What goes wrong on purpose: faults planned for requests, and recipients that fail by their address."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import Enum
+from math import inf
 from typing import Literal, TypeAlias, get_args
+
+StandInChannel: TypeAlias = Literal["sms", "messenger", "inApp", "email"]
 
 StandInEndpoint: TypeAlias = Literal[
     "queue",
@@ -100,3 +105,57 @@ def html_page(status: int = 200) -> FaultAnswer:
     """The page of a captive portal or proxy in place of JSON."""
     page = b"<!doctype html><html><body><h1>Please come back later</h1></body></html>"
     return FaultAnswer(status, page, (("content-type", "text/html; charset=utf-8"),))
+
+
+class Temper(Enum):
+    """A provider's behaviour for one recipient."""
+
+    GOOD = "accepted, and delivered"
+    PERMANENT = "refused for good"
+    TEMPORARY = "refused the first two times"
+    TIMEOUT = "not answered the first time"
+    FAILED = "accepted, and later reported as failed"
+    DOWN = "refused every time, as if the provider were down"
+    STOPPED = "refused, since the recipient opted out"
+    SILENT = "accepted, and never reported"
+    TWICE = "accepted, and reported twice"
+
+
+REFUSED_TRIES: Mapping[Temper, float] = {
+    Temper.PERMANENT: inf,
+    Temper.TEMPORARY: 2,
+    Temper.TIMEOUT: 1,
+    Temper.DOWN: inf,
+    Temper.STOPPED: inf,
+}
+"""How many tries for one message aren't accepted."""
+
+_NUMBERS = {
+    "15550100": Temper.PERMANENT,
+    "15550101": Temper.TEMPORARY,
+    "15550102": Temper.TIMEOUT,
+    "15550103": Temper.FAILED,
+    "15550104": Temper.DOWN,
+    "15550105": Temper.STOPPED,
+    "15550106": Temper.SILENT,
+    "15550107": Temper.TWICE,
+}
+
+_PREFIXES = {
+    "permerror": Temper.PERMANENT,
+    "temperror": Temper.TEMPORARY,
+    "timeout": Temper.TIMEOUT,
+    "failed": Temper.FAILED,
+    "down": Temper.DOWN,
+    "stopped": Temper.STOPPED,
+    "silent": Temper.SILENT,
+    "twice": Temper.TWICE,
+}
+
+
+def temper_of(channel: StandInChannel, to: str) -> Temper:
+    """Return the behaviour for this recipient: by its number, or by the prefix of another address."""
+    if channel == "sms" or to.lstrip("+").isdecimal():
+        return _NUMBERS.get("".join(filter(str.isdecimal, to)), Temper.GOOD)
+    lowered = to.lower()
+    return next((temper for prefix, temper in _PREFIXES.items() if lowered.startswith(prefix)), Temper.GOOD)

@@ -12,12 +12,33 @@ from urllib.parse import urlsplit
 
 from starlette.responses import HTMLResponse, Response
 
-from deliveryd.sandbox.answers import UnreadableError, json_answer, problem
-from deliveryd.sandbox.offers import Element
-from deliveryd.sandbox.rawjson import elements, members
-from deliveryd.sandbox.records import ReceivedMessage
-from deliveryd.sandbox.state import SandboxState
-from deliveryd.sandbox.wire import Call, Handler
+from deliveryd.sandbox.state import ReceivedMessage, SandboxState
+from deliveryd.sandbox.wire import Call, Handler, UnreadableError, json_answer, problem
+
+_DECODER = json.JSONDecoder()
+_BETWEEN = " \t\r\n,:"
+
+
+def elements(text: str) -> list[str]:
+    """Return the text of each element of an array, or of each name and value of an object by turns."""
+    inner = text.strip()[1:-1]
+    found: list[str] = []
+    position = 0
+    while position < len(inner):
+        if inner[position] in _BETWEEN:
+            position += 1
+            continue
+        _, end = _DECODER.raw_decode(inner, position)
+        found.append(inner[position:end])
+        position = end
+    return found
+
+
+def members(text: str) -> dict[str, str]:
+    """Return the text of each value of an object by its name."""
+    parts = elements(text)
+    return dict(zip(map(json.loads, parts[::2]), parts[1::2], strict=True))
+
 
 CARDS = 500
 _NONCE = "{{nonce}}"
@@ -111,49 +132,44 @@ def _cards(state: SandboxState) -> list[dict[str, Any]]:
     failed = (event["messageId"] for event in state.events if event["status"] == "error")
     newest = list(dict.fromkeys([*by_message, *failed]))[-CARDS:]
     cards = [_card(state, message_id, by_message.get(message_id, [])) for message_id in newest]
-    cards += [_stranger(message) for message in strangers[-CARDS:] if message.duplicate_of is None]
+    cards += [_shown(message) for message in strangers[-CARDS:] if message.duplicate_of is None]
     return sorted(cards, key=lambda card: str(card["at"]), reverse=True)
 
 
 def _card(state: SandboxState, message_id: int, copies: list[ReceivedMessage]) -> dict[str, Any]:
     events = state.events_of(message_id)
     shown = next((copy for copy in reversed(copies) if copy.duplicate_of is None), None)
-    at = shown.at if shown else max((event["timestamp"] for event in events), default="")
     element = state.enqueued.get(message_id)
+    fields: Mapping[str, Any] = element.fields if element else {}
     return {
+        **_shown(shown),
         "key": f"m{message_id}",
         "id": message_id,
-        "at": at,
+        "at": shown.at if shown else max((event["timestamp"] for event in events), default=""),
         "note": state.notes.get(message_id, ""),
         "copies": sum(copy.duplicate_of is None for copy in copies),
         "events": [_event(event) for event in events],
-        **_queued(element),
-        **_shown(shown),
+        "customerId": fields.get("customerId"),
+        "settingsId": fields.get("settingsId"),
     }
-
-
-def _stranger(message: ReceivedMessage) -> dict[str, Any]:
-    return {
-        "key": f"s{message.seq}",
-        "id": None,
-        "at": message.at,
-        "note": "",
-        "copies": 1,
-        "events": [],
-        **_queued(None),
-        **_shown(message),
-    }
-
-
-def _queued(element: Element | None) -> dict[str, Any]:
-    fields: Mapping[str, Any] = element.fields if element else {}
-    return {"customerId": fields.get("customerId"), "settingsId": fields.get("settingsId")}
 
 
 def _shown(message: ReceivedMessage | None) -> dict[str, Any]:
+    """Return the card of a message that isn't of the queue, or what any card shows of one."""
+    card: dict[str, Any] = {
+        "id": None,
+        "note": "",
+        "copies": 1,
+        "events": [],
+        "customerId": None,
+        "settingsId": None,
+    }
     if message is None:
-        return {"channel": None, "to": "", "reference": None, "content": {}}
+        return {**card, "channel": None, "to": "", "reference": None, "content": {}}
     return {
+        **card,
+        "key": f"s{message.seq}",
+        "at": message.at,
         "channel": message.channel,
         "to": message.to,
         "reference": message.reference,

@@ -13,9 +13,8 @@ from urllib.parse import quote
 from starlette.datastructures import QueryParams
 from starlette.responses import Response
 
-from deliveryd.sandbox.answers import UnreadableError, json_answer, json_response, problem
 from deliveryd.sandbox.state import CUSTOMER_GROUPS, Group, SandboxState
-from deliveryd.sandbox.wire import Call, Handler
+from deliveryd.sandbox.wire import Call, Handler, UnreadableError, json_answer, json_response, problem
 
 PAGED_GROUPS = frozenset({"merchants", "offers", "privileges", "rewards"})
 DEFAULT_TAKE = 10

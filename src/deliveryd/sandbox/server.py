@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import os
 import socket
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Self
 
@@ -15,16 +15,14 @@ from starlette.routing import Route
 from uvicorn import Config
 from uvicorn.server import ServerState
 
-from deliveryd.sandbox.faults import StandInEndpoint
+from deliveryd.sandbox.faults import StandInChannel, StandInEndpoint
 from deliveryd.sandbox.impersonation import Impersonation
 from deliveryd.sandbox.inbox import Inbox
-from deliveryd.sandbox.providers import JSON_ANSWERS, PLAIN_ANSWERS, Providers, own_gateway
-from deliveryd.sandbox.receipts import ReceiptSender
-from deliveryd.sandbox.records import StandInChannel
+from deliveryd.sandbox.providers import JSON_ANSWERS, PLAIN_ANSWERS, Providers, ReceiptSender, own_gateway
 from deliveryd.sandbox.remote import RemoteService
-from deliveryd.sandbox.smtp import MailDrop, MailServer
+from deliveryd.sandbox.smtp import MailDrop, MailProtocol
 from deliveryd.sandbox.state import SandboxState
-from deliveryd.sandbox.wire import FaultyEndpoint, Handler, OpenProtocol, PlainEndpoint
+from deliveryd.sandbox.wire import Endpoint, Handler, OpenProtocol
 
 ENDPOINT_OF: Mapping[StandInChannel, StandInEndpoint] = {
     "sms": "provider.sms",
@@ -75,8 +73,8 @@ class Sandbox:
         self.state = state or SandboxState()
         self.impersonated = impersonated
         self._closing = asyncio.Event()
-        self._mail = MailServer(MailDrop(self.state, self._closing))
-        self._http: _HttpServer | None = None
+        self._http = ServerState()
+        self._mail: set[asyncio.BaseTransport] = set()
         self._exits = contextlib.AsyncExitStack()
 
     @property
@@ -87,24 +85,31 @@ class Sandbox:
     @property
     def busy(self) -> bool:
         """Whether a client is connected, or a request of a disconnected one is still in progress."""
-        return self._mail.busy or (self._http is not None and self._http.busy)
+        return bool(self._mail or self._http.connections or self._http.tasks)
 
     async def __aenter__(self) -> Self:
         async with contextlib.AsyncExitStack() as exits:
             receipts = ReceiptSender(self.state)
             exits.push_async_callback(receipts.close)
-            routes = [
-                *_remote_routes(self.state, self._closing),
-                *_provider_routes(self.state, receipts, self._closing, self.impersonated),
-                *_inbox_routes(self.state, self._closing),
-            ]
-            http = self._http = _HttpServer(Starlette(routes=routes))
+            routes = _routes(self.state, receipts, self._closing, self.impersonated)
+            config = Config(
+                Starlette(routes=routes), lifespan="off", log_config=None, access_log=False, ws="none",
+                timeout_keep_alive=600,
+            )  # fmt: skip
+            config.load()
+            http = _Listener(
+                lambda: OpenProtocol(config, self._http, {}),
+                lambda: [each.transport for each in self._http.connections],
+            )
+            drop = MailDrop(self.state, self._closing)
+            mail = _Listener(lambda: MailProtocol(drop, self._mail), lambda: self._mail)
+            exits.push_async_callback(self._requests_ended)
             with _listening("http", self.host, self.port):
                 self.port = await http.open(self.host, self.port)
             exits.push_async_callback(http.close)
             with _listening("smtp", self.host, self.smtp_port):
-                self.smtp_port = await self._mail.open(self.host, self.smtp_port)
-            exits.push_async_callback(self._mail.close)
+                self.smtp_port = await mail.open(self.host, self.smtp_port)
+            exits.push_async_callback(mail.close)
             host = f"[{self.host}]" if ":" in self.host else self.host
             self.state.base_url = f"http://{host}:{self.port}"
             self._exits = exits.pop_all()
@@ -119,103 +124,81 @@ class Sandbox:
         self._closing.set()
         await self._exits.aclose()
 
+    async def _requests_ended(self) -> None:
+        if self._http.tasks:
+            await asyncio.wait(list(self._http.tasks), timeout=0.5)
+
 
 CLOSING_ROUNDS = 5
 """Turns of the event loop within which a connection that was just accepted is among the open ones."""
 
 
-class _HttpServer:
-    """uvicorn's protocol on a plain asyncio server.
+class _Listener:
+    """A plain asyncio server that closes every connection at once; `connections` returns the open ones.
 
     uvicorn's own server installs signal handlers, and closes by waiting for clients that may never finish.
     """
 
-    def __init__(self, application: Starlette) -> None:
-        self._config = Config(
-            application, lifespan="off", log_config=None, access_log=False, ws="none", timeout_keep_alive=600
-        )
-        self._connections = ServerState()
-        self._server: asyncio.Server | None = None
-
-    @property
-    def busy(self) -> bool:
-        """Whether a client is connected, or a request is in progress."""
-        return bool(self._connections.connections or self._connections.tasks)
+    def __init__(
+        self,
+        protocol: Callable[[], asyncio.BaseProtocol],
+        connections: Callable[[], Iterable[asyncio.BaseTransport]],
+    ) -> None:
+        self._protocol = protocol
+        self._connections = connections
 
     async def open(self, host: str, port: int) -> int:
         """Listen, and return the port."""
-        self._config.load()
-        self._server = await asyncio.get_running_loop().create_server(
-            self._protocol, host, port, backlog=1024
-        )
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(self._protocol, host, port, backlog=1024)
         listening: int = self._server.sockets[0].getsockname()[1]
         return listening
 
     async def close(self) -> None:
         """Close every connection; requests in progress lose their client."""
-        if self._server is None:
-            return
         loop = asyncio.get_running_loop()
         for listening in self._server.sockets:
             loop.remove_reader(listening.fileno())  # a connection accepted after close() would be leaked
         for _ in range(CLOSING_ROUNDS):
             await asyncio.sleep(0)
         self._server.close()
-        for connection in list(self._connections.connections):
-            connection.transport.abort()
+        for transport in list(self._connections()):
+            if isinstance(transport, asyncio.Transport):
+                transport.abort()
         for _ in range(CLOSING_ROUNDS):
             await asyncio.sleep(0)
-        if self._connections.tasks:
-            await asyncio.wait(list(self._connections.tasks), timeout=0.5)
         await self._server.wait_closed()
 
-    def _protocol(self) -> OpenProtocol:
-        return OpenProtocol(self._config, self._connections, {})
 
-
-def _inbox_routes(state: SandboxState, closing: asyncio.Event) -> list[Route]:
-    inbox = Inbox(state)
-    return [
-        Route("/", PlainEndpoint(inbox.guarded(inbox.page), closing), methods=["GET"]),
-        Route("/inbox.json", PlainEndpoint(inbox.guarded(inbox.messages), closing), methods=["GET"]),
-        Route("/enqueue", PlainEndpoint(inbox.guarded(inbox.enqueue), closing), methods=["POST"]),
-    ]
-
-
-def _remote_routes(state: SandboxState, closing: asyncio.Event) -> list[Route]:
-    remote = RemoteService(state)
-
-    def route(path: str, method: str, endpoint: StandInEndpoint, handler: Handler) -> Route:
-        return Route(path, FaultyEndpoint(endpoint, handler, state, closing), methods=[method])
-
-    return [
-        route("/queue", "GET", "queue", remote.guarded(remote.queue)),
-        route("/events", "POST", "events", remote.guarded(remote.events)),
-        route("/settings/{id}", "GET", "settings", remote.guarded(remote.settings)),
-        route("/customers/{id}/all", "GET", "customers", remote.guarded(remote.customer)),
-        route("/api/v4/{group}/{id}/{segment}/{language}", "GET", "entities", remote.entity),
-    ]
-
-
-def _provider_routes(
+def _routes(
     state: SandboxState,
     receipts: ReceiptSender,
     closing: asyncio.Event,
     impersonated: Sequence[Impersonation],
 ) -> list[Route]:
-    providers = Providers(state, receipts.report)
-
-    def route(path: str, provider: Impersonation) -> Route:
-        handler = providers.gateway(provider)
-        endpoint = FaultyEndpoint(ENDPOINT_OF[provider.channel], handler, state, closing)
-        return Route(path, endpoint, methods=["GET", "POST"])
-
-    return [
+    remote, inbox, providers = RemoteService(state), Inbox(state), Providers(state, receipts.report)
+    gateways = {
+        f"{prefix}{channel}": own_gateway(channel, answers)
+        for channel in ENDPOINT_OF
+        if channel != "email"
+        for prefix, answers in (("/", JSON_ANSWERS), ("/plain/", PLAIN_ANSWERS))
+    } | {f"/{each.name}/{{path:path}}": each for each in impersonated}
+    get, post, either = ["GET"], ["POST"], ["GET", "POST"]
+    table: list[tuple[str, list[str], StandInEndpoint | None, Handler]] = [
+        ("/queue", get, "queue", remote.guarded(remote.queue)),
+        ("/events", post, "events", remote.guarded(remote.events)),
+        ("/settings/{id}", get, "settings", remote.guarded(remote.settings)),
+        ("/customers/{id}/all", get, "customers", remote.guarded(remote.customer)),
+        ("/api/v4/{group}/{id}/{segment}/{language}", get, "entities", remote.entity),
         *(
-            route(f"{prefix}{channel}", own_gateway(channel, answers))
-            for channel in ENDPOINT_OF
-            if channel != "email"
-            for prefix, answers in (("/", JSON_ANSWERS), ("/plain/", PLAIN_ANSWERS))
+            (path, either, ENDPOINT_OF[gateway.channel], providers.gateway(gateway))
+            for path, gateway in gateways.items()
         ),
-        *(route(f"/{each.name}/{{path:path}}", each) for each in impersonated),
+        ("/", get, None, inbox.guarded(inbox.page)),
+        ("/inbox.json", get, None, inbox.guarded(inbox.messages)),
+        ("/enqueue", post, None, inbox.guarded(inbox.enqueue)),
+    ]
+    return [
+        Route(path, Endpoint(endpoint, handler, state, closing), methods=methods)
+        for path, methods, endpoint, handler in table
     ]

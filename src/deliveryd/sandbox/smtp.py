@@ -9,14 +9,19 @@ from email.message import EmailMessage
 
 from aiosmtpd.smtp import SMTP, Envelope, Session
 
+from deliveryd.sandbox.faults import Temper, temper_of
 from deliveryd.sandbox.providers import message_id_of
-from deliveryd.sandbox.recipients import TEMPORARY_FAILURES, Temper, temper_of
-from deliveryd.sandbox.records import Attempt, ReceivedMessage
-from deliveryd.sandbox.state import SandboxState, now_text
+from deliveryd.sandbox.state import Attempt, ReceivedMessage, SandboxState, now_text
 
 logging.getLogger("mail.log").addHandler(logging.NullHandler())  # aiosmtpd's: it repeats what clients send
 
 REFERENCE_HEADER = "x-deliveryd-message"
+
+
+_REFUSED_AT_ONCE = {
+    Temper.PERMANENT: "550 5.1.1 No such mailbox",
+    Temper.DOWN: "451 4.3.2 Out of service",
+}
 
 
 class MailDrop:
@@ -34,9 +39,8 @@ class MailDrop:
     async def handle_RCPT(  # noqa: N802 - the name is aiosmtpd's
         self, _server: SMTP, _session: Session, envelope: Envelope, address: str, options: list[str]
     ) -> str:
-        temper = temper_of("email", address)
-        if temper in (Temper.PERMANENT, Temper.DOWN):
-            answer = "550 5.1.1 No such mailbox" if temper is Temper.PERMANENT else "451 4.3.2 Out of service"
+        answer = _REFUSED_AT_ONCE.get(temper_of("email", address))
+        if answer is not None:
             self._note(address, None, int(answer[:3]))
             return answer
         envelope.rcpt_tos.append(address)
@@ -59,17 +63,14 @@ class MailDrop:
 
     async def _misbehave(self, address: str, mail_id: str | None, reference: str | None) -> str | None:
         temper = temper_of("email", address)
-        if temper not in (Temper.TEMPORARY, Temper.TIMEOUT):
-            return None
-        tries = self._state.count_try(temper.name, "email", address, mail_id or "")
-        if temper is Temper.TEMPORARY and tries <= TEMPORARY_FAILURES:
+        if temper is Temper.STOPPED or not self._state.refuses(temper, "email", address, mail_id or ""):
+            return None  # a mail server has nobody opt out
+        if temper is Temper.TEMPORARY:
             self._note(address, reference, 451)
             return "451 4.7.1 Try again later"
-        if temper is Temper.TIMEOUT and tries == 1:
-            self._note(address, reference, 0)
-            await self._closing.wait()
-            return "421 4.3.2 Closing"
-        return None
+        self._note(address, reference, 0)
+        await self._closing.wait()
+        return "421 4.3.2 Closing"
 
     def _keep(self, address: str, message: EmailMessage) -> None:
         headers = {name.lower(): str(value) for name, value in message.items()}
@@ -98,62 +99,25 @@ class MailDrop:
         self._state.record_attempt(Attempt(now_text(), "email", address, reference, None, status))
 
 
-class _TrackedSMTP(SMTP):
-    """aiosmtpd's protocol, entered in `open_connections` while it is connected."""
+class MailProtocol(SMTP):
+    """aiosmtpd's protocol; its transport is among `connections` while it is connected."""
 
-    def __init__(
-        self,
-        open_connections: set[asyncio.BaseTransport],
-        handler: MailDrop,
-        loop: asyncio.AbstractEventLoop,
-    ) -> None:
-        super().__init__(handler, loop=loop, hostname="sandbox.invalid", enable_SMTPUTF8=True)
-        self._open_connections = open_connections
+    def __init__(self, drop: MailDrop, connections: set[asyncio.BaseTransport]) -> None:
+        loop = asyncio.get_running_loop()
+        super().__init__(drop, loop=loop, hostname="sandbox.invalid", enable_SMTPUTF8=True)
+        self._connections = connections
         self._entered: asyncio.BaseTransport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         if self._entered is None:
             self._entered = transport
-            self._open_connections.add(transport)
+            self._connections.add(transport)
         super().connection_made(transport)
 
     def connection_lost(self, error: Exception | None) -> None:
         if self._entered is not None:
-            self._open_connections.discard(self._entered)
+            self._connections.discard(self._entered)
         super().connection_lost(error)
-
-
-class MailServer:
-    """The server on its own port, in the event loop that opens it."""
-
-    def __init__(self, drop: MailDrop) -> None:
-        self._drop = drop
-        self._server: asyncio.Server | None = None
-        self._open_connections: set[asyncio.BaseTransport] = set()
-
-    @property
-    def busy(self) -> bool:
-        """Whether a client is connected."""
-        return bool(self._open_connections)
-
-    async def open(self, host: str, port: int) -> int:
-        """Listen, and return the port."""
-        loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(
-            lambda: _TrackedSMTP(self._open_connections, self._drop, loop), host, port
-        )
-        listening: int = self._server.sockets[0].getsockname()[1]
-        return listening
-
-    async def close(self) -> None:
-        """Stop listening, and close all connections."""
-        if self._server is None:
-            return
-        self._server.close()
-        for transport in list(self._open_connections):
-            if isinstance(transport, asyncio.Transport):
-                transport.abort()
-        await self._server.wait_closed()
 
 
 def _reference(message: EmailMessage) -> str | None:

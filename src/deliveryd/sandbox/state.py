@@ -3,17 +3,152 @@
 from __future__ import annotations
 
 import itertools
+import json
 import threading
 import time
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Literal, TypeAlias, get_args
 
-from deliveryd.sandbox.faults import ENDPOINTS, Fault, Pass, StandInEndpoint
-from deliveryd.sandbox.offers import Element, Offers, element
-from deliveryd.sandbox.records import Attempt, PlannedReceipt, ReceivedMessage, Seen, StandInChannel
+from deliveryd.sandbox.faults import (
+    ENDPOINTS,
+    REFUSED_TRIES,
+    Fault,
+    Pass,
+    StandInChannel,
+    StandInEndpoint,
+    Temper,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """One request to any endpoint. Header names are in lower case."""
+
+    endpoint: str
+    method: str
+    target: str
+    headers: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class ReceivedMessage:
+    """A message that a provider accepted. `at` is an ISO instant in UTC.
+
+    `message_id` is `reference` where that is a whole number. `duplicate_of` is the `seq` of the message that
+    was accepted under the same idempotency key before; a duplicate reaches the customer only once.
+    """
+
+    seq: int
+    at: str
+    channel: StandInChannel
+    provider_id: str
+    message_id: int | None
+    reference: str | None
+    idempotency_key: str | None
+    to: str
+    payload: Mapping[str, Any]
+    headers: Mapping[str, str]
+    duplicate_of: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One attempt to send a message to a provider, with the status of the response (0: none)."""
+
+    at: str
+    channel: StandInChannel
+    to: str
+    reference: str | None
+    idempotency_key: str | None
+    status: int
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedReceipt:
+    """A provider's receipt. `answered` is the status of the response, None without one."""
+
+    channel: StandInChannel
+    provider_id: str
+    status: Literal["delivered", "failed"]
+    at: str
+    answered: int | None
+
+
+_EXACT = 2.0**53
+
+
+@dataclass(frozen=True, slots=True)
+class Element:
+    """One element of the queue's array as raw text, with its id where it has an integer one."""
+
+    text: str
+    id: int | None
+    fields: dict[str, Any]
+
+
+def element(value: dict[str, Any] | str) -> Element:
+    """Return an element for a text or an object; text that isn't a JSON object is kept verbatim."""
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    try:
+        parsed = json.loads(text)
+    except ValueError:
+        parsed = None
+    fields = parsed if isinstance(parsed, dict) else {}
+    return Element(text, _identifier(fields.get("id")), fields)
+
+
+def _identifier(value: object) -> int | None:
+    """Return a value as an integer, also if written as `6.0`, where that is exact."""
+    if isinstance(value, float) and value.is_integer() and abs(value) < _EXACT:
+        return int(value)
+    return value if type(value) is int else None
+
+
+class Offers:
+    """Messages waiting, and messages taken that nobody has confirmed yet.
+
+    A message without an integer id can never be confirmed, so it is offered once only.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._waiting: deque[Element] = deque()
+        self._taken: dict[int, tuple[Element, float]] = {}
+
+    def add(self, offered: Iterable[Element]) -> None:
+        """Append these to the queue."""
+        self._waiting.extend(offered)
+
+    def take(self, count: int, redeliver_after: float) -> list[Element]:
+        """Return the next `count` elements; those taken over `redeliver_after` seconds ago come first."""
+        now = self._clock()
+        before = now - redeliver_after
+        overdue = list(itertools.takewhile(lambda id_: self._taken[id_][1] <= before, self._taken))
+        self._waiting.extendleft(self._taken.pop(id_)[0] for id_ in reversed(overdue))
+        batch = [self._waiting.popleft() for _ in range(min(count, len(self._waiting)))]
+        for offered in batch:
+            if offered.id is not None:
+                self._taken.pop(offered.id, None)
+                self._taken[offered.id] = offered, now
+        return batch
+
+    def confirm(self, message_id: int) -> None:
+        """Confirm a message, so that it isn't delivered again."""
+        self._taken.pop(message_id, None)
+
+    @property
+    def waiting(self) -> int:
+        """Return the number of waiting messages, without overdue ones."""
+        return len(self._waiting)
+
+    @property
+    def unconfirmed(self) -> int:
+        """Return the number of messages taken and not confirmed."""
+        return len(self._taken)
+
 
 Group: TypeAlias = Literal["merchants", "offers", "benefits", "privileges", "regions", "rewards"]
 
@@ -193,11 +328,11 @@ class SandboxState:
             self.receipts.append(receipt)
             self._notify()
 
-    def count_try(self, *what: str) -> int:
-        """Return the number of attempts, this one included."""
+    def refuses(self, temper: Temper, *what: str) -> bool:
+        """Count a try for a recipient of this temper; return whether it isn't to be accepted."""
         with self.changed:
-            self._tries[what] += 1
-            return self._tries[what]
+            self._tries[temper.name, *what] += 1
+            return self._tries[temper.name, *what] <= REFUSED_TRIES.get(temper, 0)
 
     # -- what tests and the inbox read
 

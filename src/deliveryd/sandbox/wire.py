@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import math
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Any, Literal, TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
 from starlette.datastructures import QueryParams
 from starlette.responses import Response
@@ -28,10 +29,30 @@ from deliveryd.sandbox.faults import (
     Pass,
     StandInEndpoint,
 )
-from deliveryd.sandbox.records import Seen
-from deliveryd.sandbox.state import SandboxState
+from deliveryd.sandbox.state import SandboxState, Seen
 
-Waited: TypeAlias = Literal["elapsed", "closing", "gone"]
+
+class UnreadableError(ValueError):
+    """A request can't be parsed; the text is for the client."""
+
+
+class UnknownAddressError(UnreadableError):
+    """A gateway has no such address; the text is for the client."""
+
+
+def json_answer(value: Any, status: int = 200) -> Response:
+    """`value` as JSON."""
+    return json_response(json.dumps(value, ensure_ascii=False, separators=(",", ":")), status)
+
+
+def json_response(text: str | bytes, status: int = 200) -> Response:
+    """Return a JSON text as a response."""
+    return Response(text, status, media_type="application/json")
+
+
+def problem(status: int, error: str, **more: Any) -> Response:
+    """Return an error as JSON: `error` is a sentence."""
+    return json_answer({"error": error, **more}, status)
 
 
 class OpenProtocol(HttpToolsProtocol):
@@ -61,8 +82,8 @@ class Line:
             if not message.get("more_body", False):
                 return b"".join(parts)
 
-    async def stall(self, seconds: float) -> Waited:
-        """Wait until `seconds` have passed, the sandbox closes, or the client disconnects."""
+    async def stall(self, seconds: float) -> bool:
+        """Wait; return whether `seconds` passed before the sandbox closes or the client disconnects."""
         gone = asyncio.ensure_future(self._until_gone())
         closing = asyncio.ensure_future(self._closing.wait())
         timeout = None if math.isinf(seconds) else seconds
@@ -72,9 +93,7 @@ class Line:
         for waiting in pending:
             waiting.cancel()
         await asyncio.gather(*pending, return_exceptions=True)
-        if gone in done:
-            return "gone"
-        return "closing" if closing in done else "elapsed"
+        return not done
 
     async def hang_up(self, last_words: bytes = b"") -> None:
         """Close the connection, after writing `last_words` if there are any."""
@@ -103,11 +122,14 @@ class Call:
 Handler: TypeAlias = Callable[[Call], Awaitable[Response]]
 
 
-class FaultyEndpoint:
-    """An ASGI application that answers with `handler`, unless the plan for `endpoint` says otherwise."""
+class Endpoint:
+    """An ASGI application that answers with `handler`, unless the plan for `endpoint` says otherwise.
+
+    Requests to one without a name aren't counted, and have no plan.
+    """
 
     def __init__(
-        self, endpoint: StandInEndpoint, handler: Handler, state: SandboxState, closing: asyncio.Event
+        self, endpoint: StandInEndpoint | None, handler: Handler, state: SandboxState, closing: asyncio.Event
     ) -> None:
         self._endpoint = endpoint
         self._handler = handler
@@ -120,8 +142,10 @@ class FaultyEndpoint:
         if body is None:
             return
         call = _call(scope, body, line)
-        fault = self._state.next_fault(self._endpoint)
-        self._state.note_request(Seen(self._endpoint, call.method, _target(scope), call.headers))
+        fault: Fault = Pass()
+        if self._endpoint is not None:
+            fault = self._state.next_fault(self._endpoint)
+            self._state.note_request(Seen(self._endpoint, call.method, _target(scope), call.headers))
         response = await self._respond(call, fault)
         if response is None:
             await line.hang_up()
@@ -148,28 +172,13 @@ class FaultyEndpoint:
                 await self._handler(call)
                 return None
             case Delay(seconds):
-                return await self._handler(call) if await call.line.stall(seconds) == "elapsed" else None
+                return await self._handler(call) if await call.line.stall(seconds) else None
             case ApplyThenDelay(seconds):
                 response = await self._handler(call)
-                return response if await call.line.stall(seconds) == "elapsed" else None
+                return response if await call.line.stall(seconds) else None
             case Hang():
                 await call.line.stall(math.inf)
                 return None
-
-
-class PlainEndpoint:
-    """Return an ASGI application that answers with `handler`, without faults."""
-
-    def __init__(self, handler: Handler, closing: asyncio.Event) -> None:
-        self._handler = handler
-        self._closing = closing
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        line = Line(scope, receive, self._closing)
-        body = await line.body()
-        if body is not None:
-            response = await self._handler(_call(scope, body, line))
-            await response(scope, receive, send)
 
 
 def _call(scope: Scope, body: bytes, line: Line) -> Call:
@@ -206,7 +215,7 @@ async def _drip(response: Response, pause: float, line: Line, send: Send) -> Non
     await send(start)
     body = bytes(response.body)
     for position in range(len(body)):
-        if await line.stall(pause) != "elapsed":
+        if not await line.stall(pause):
             await line.hang_up()
             return
         more = position < len(body) - 1

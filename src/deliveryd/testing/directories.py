@@ -28,6 +28,7 @@ from deliveryd.config import load
 from deliveryd.directory.base import Directory, DirectoryAnswer, find
 from deliveryd.errors import DirectoryUnavailable
 from deliveryd.model import Customer
+from deliveryd.options.toml_text import toml_value
 from deliveryd.worker.outside import open_directory
 
 PEOPLE: Mapping[int, Mapping[str, str]] = {
@@ -139,13 +140,4 @@ def _configuration(customers: Mapping[str, Any]) -> str:
         },
         "customers": customers,
     }
-    return "".join(f"{key} = {_toml(table)}\n" for key, table in tables.items())
-
-
-def _toml(value: object) -> str:
-    """Write a value as TOML; JSON's texts, numbers, booleans and arrays are TOML too."""
-    if isinstance(value, Mapping):
-        return (
-            "{ " + ", ".join(f"{json.dumps(key)} = {_toml(member)}" for key, member in value.items()) + " }"
-        )
-    return json.dumps(value)
+    return "".join(f"{key} = {toml_value(table)}\n" for key, table in tables.items())

@@ -45,8 +45,7 @@ from deliveryd.journal.place import JournalFile
 from deliveryd.journal.sqlite.lock import exclusive_worker
 from deliveryd.metrics import Metrics
 from deliveryd.model import Clock, Settings, channel_of
-from deliveryd.rendering.content import CompiledSettings, compile_settings
-from deliveryd.rendering.greeting import general_stands_in, strict
+from deliveryd.rendering.content import CompiledSettings, compile_settings, general_stands_in, strict
 from deliveryd.runtime.breaker import BreakerPolicy
 from deliveryd.runtime.threads import Blocking, in_thread
 from deliveryd.runtime.wakeup import Heartbeats

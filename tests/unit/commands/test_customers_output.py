@@ -16,8 +16,7 @@ from typing import Any
 import pytest
 
 from deliveryd.commands.common.progress import QUIET, ProgressLine
-from deliveryd.commands.customers.customer_export import Progress, Row
-from deliveryd.commands.customers.customer_sheets import LinesSheet, ObjectSheet
+from deliveryd.commands.customers.customer_export import LinesSheet, ObjectSheet, Progress, Row
 from deliveryd.commands.customers.customer_table import TableSheet
 from deliveryd.sandbox.faults import FaultAnswer, Hang, Pass
 from deliveryd.sandbox.state import CUSTOMER_GROUPS

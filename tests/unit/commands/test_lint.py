@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
+from deliveryd.commands.lint.reading import SourceMap, Spot
 from deliveryd.commands.lint.rules import RULES, Severity
-from deliveryd.commands.lint.source_map import SourceMap, Spot
-from deliveryd.sandbox.scenario_settings import demo_settings
+from deliveryd.sandbox.scenario import demo_settings
 from support.messages import message, sms_settings
 from support.places import ROOT
 from support.terminal import Answered, command

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from deliveryd.channels.presets.catalogue import Catalogue, Preset
-from deliveryd.commands.sandbox.impersonations import chosen_presets, impersonation
-from deliveryd.commands.sandbox.sandbox_files import write_files
+from deliveryd.commands.sandbox.sandbox_files import chosen_presets, impersonation, write_files
 from deliveryd.sandbox.scenario import demo_scenario
 from deliveryd.sandbox.server import Sandbox
 from support.sandboxes import open_sandbox

@@ -12,8 +12,7 @@ from deliveryd.delivery.choice import Choice, Idle, Sender
 from deliveryd.delivery.pauses import Pauses
 from deliveryd.delivery.routing import UNRENDERED, ChannelRoute, Route, Routed, Router, Undeliverable
 from deliveryd.model import Customer, Entry, LanguageContent, Settings, Spent
-from deliveryd.rendering.content import compile_settings
-from deliveryd.rendering.greeting import GreetingPolicy, general_stands_in, strict
+from deliveryd.rendering.content import GreetingPolicy, compile_settings, general_stands_in, strict
 from support.roads import (
     DOUBT,
     EXPIRY,

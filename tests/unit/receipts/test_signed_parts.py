@@ -17,20 +17,18 @@ import jwt
 import pytest
 from pydantic import ValidationError
 
-from deliveryd.channels.http.options import HttpChannelOptions
-from deliveryd.channels.options import ProviderTable
 from deliveryd.channels.presets.catalogue import Catalogue, Preset
 from deliveryd.channels.receipt_options import ReceiptOptions
 from deliveryd.commands.providers.preset_cases import Given
-from deliveryd.commands.providers.preset_given import expanded
-from deliveryd.commands.sandbox.impersonations import SECRET, chosen_presets, impersonation, provider_table
+from deliveryd.commands.providers.preset_running import OpenedCase
+from deliveryd.commands.sandbox.sandbox_files import SECRET, chosen_presets, impersonation, provider_table
 from deliveryd.model import SECOND
 from deliveryd.receipts.inlet import Inlet, open_inlet
 from deliveryd.receipts.reading import at_once
 from deliveryd.receipts.request import ReceiptRequest, Unreadable
 from deliveryd.receipts.signatures.base import Forged
-from deliveryd.sandbox.records import ReceivedMessage
-from deliveryd.sandbox.signing import Outgoing
+from deliveryd.sandbox.impersonation import Outgoing
+from deliveryd.sandbox.state import ReceivedMessage
 from support.signed_requests import FORM, NOW, form, is_genuine, request
 
 PUBLIC = "https://receipts.example"
@@ -52,9 +50,7 @@ def inlet_of(preset: Preset, folder: Path) -> Inlet:
     secrets = {name: [files[f"{preset.name}-{name}"]] for name in preset.file.secrets}
     keys = {name: each.example for name, each in preset.file.keys.items() if each.required}
     given = Given(keys=keys, secrets=secrets)
-    table = expanded(preset, given, folder, "http://127.0.0.1:1")
-    own = {name: value for name, value in table.items() if name not in ProviderTable.model_fields}
-    receipt = HttpChannelOptions.model_validate(own).receipt
+    receipt = OpenedCase(preset, given, folder).options().receipt
     assert receipt is not None
     return open_inlet(receipt)
 

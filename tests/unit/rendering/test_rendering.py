@@ -10,9 +10,8 @@ import pytest
 
 from deliveryd.errors import LanguageUnreadable
 from deliveryd.model import Customer, LanguageContent, Rendered, Settings
-from deliveryd.rendering.content import Broken, CompiledBlock, Missing, compile_settings
+from deliveryd.rendering.content import Broken, CompiledBlock, Missing, compile_settings, general_stands_in
 from deliveryd.rendering.escaping import EmailFormat, is_html
-from deliveryd.rendering.greeting import general_stands_in
 from deliveryd.rendering.language import STANDING, candidates, matching, standard_tag
 from deliveryd.rendering.template import Template, is_words
 

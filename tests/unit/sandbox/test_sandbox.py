@@ -29,7 +29,7 @@ from deliveryd.sandbox.faults import (
     StandInEndpoint,
     html_page,
 )
-from deliveryd.sandbox.rawjson import elements, members
+from deliveryd.sandbox.inbox import elements, members
 from deliveryd.sandbox.scenario import demo_scenario
 from deliveryd.sandbox.server import Sandbox
 from deliveryd.sandbox.state import CUSTOMER_GROUPS, SandboxState

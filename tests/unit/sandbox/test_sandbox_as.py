@@ -15,12 +15,10 @@ import pytest
 
 from deliveryd.channels.presets.catalogue import PACKAGED, Catalogue, Preset
 from deliveryd.channels.presets.file import SANDBOX_VALUES, PresetSandbox
-from deliveryd.commands.sandbox.impersonations import chosen_presets, impersonation
-from deliveryd.commands.sandbox.sandbox_files import aim_receipts, write_files
-from deliveryd.sandbox.impersonation import values_of
+from deliveryd.commands.sandbox.sandbox_files import aim_receipts, chosen_presets, impersonation, write_files
+from deliveryd.sandbox.impersonation import SigningForm, body_values, values_of
 from deliveryd.sandbox.scenario import demo_scenario
 from deliveryd.sandbox.server import Sandbox
-from deliveryd.sandbox.signing import SigningForm, body_values
 from support.forked import start_deliveryd
 from support.messages import message
 from support.patience import PATIENCE

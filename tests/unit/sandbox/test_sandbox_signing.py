@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.asymmetric.ec import ECDSA, EllipticCurvePub
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import load_der_public_key
 
-from deliveryd.sandbox.signing import Outgoing, SigningForm, body_values, public_key, sign
+from deliveryd.sandbox.impersonation import Outgoing, SigningForm, body_values, public_key, sign
 
 AT = datetime.fromtimestamp(1795286400, UTC)
 

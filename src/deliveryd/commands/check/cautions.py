@@ -1,51 +1,82 @@
-"""Warnings of `check`: settings that work, but are unsafe or probably a mistake. Makes no connections."""
+"""Warnings of `check`: settings that work, but are unsafe or probably a mistake. Makes no connections.
+
+Secrets are recognised by the names of their keys, or by their looks; `config show` masks the same.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 
 from pydantic import BaseModel
 
-from deliveryd.channels.http.options import HttpChannelOptions
+from deliveryd.channels.http.options import SECRET_HEADERS, HttpChannelOptions
 from deliveryd.channels.http.request_options import VariantOptions
 from deliveryd.channels.mapping import customer_fields, names_in, uses
+from deliveryd.channels.phone_numbers import PhoneReader
+from deliveryd.channels.smtp.mailbox import parse_mailbox
 from deliveryd.channels.smtp.options import SmtpOptions
 from deliveryd.commands.check.findings import Finding, Level
-from deliveryd.commands.check.literal_secrets import (
-    is_credential,
-    is_literal_secret,
-    is_random,
-    is_secret_name,
-)
+from deliveryd.commands.common.shared_journal import known_providers
 from deliveryd.config import Config
+from deliveryd.directory.customer_index import records_of
 from deliveryd.directory.file_options import FileOptions
 from deliveryd.directory.http_options import HttpDirectoryOptions
 from deliveryd.directory.sql_options import SqlOptions, sqlite_file
+from deliveryd.errors import JournalError
 from deliveryd.http.addresses import parse_listen
+from deliveryd.journal.attention import LeftBehind
+from deliveryd.journal.opening import open_reader
+from deliveryd.model import Customer
 from deliveryd.network.plain_text import is_loopback
 from deliveryd.options.suggestion import closest
 from deliveryd.options.units import format_size
 from deliveryd.runtime.rights import READ, WRITE, exposure
 from deliveryd.worker.open_files import open_files
 
+_NAME = re.compile(
+    r"(?:.*[_.-])?(?:api-?key|access-?key|key|token|secret|password|passphrase|passwd|pass|pwd|pin|auth|authorization|signature|sig"
+    r"|credentials?)",
+    re.IGNORECASE,
+)
+_BORDER = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+"""Between the words of a name such as accessToken or SMSPassword."""
+
+_CREDENTIAL = re.compile(r"(?:bearer|basic|token|digest|(?:api-?)?key) +\S+", re.IGNORECASE)
+_RANDOM = re.compile(r"(?=[^/]*[0-9])(?=[^/]*[A-Za-z])[A-Za-z0-9+/=_.~-]{20,}")
+_PLACEHOLDER = re.compile(r"\{secret\.[^{}]*\}")
+_WORD = re.compile(r"[a-z][a-z0-9_]{0,31}")
+
+
+def is_secret_name(name: str) -> bool:
+    """Whether a key, a parameter or a header of this name has a secret."""
+    spellings = (name, _BORDER.sub("_", name))
+    return any(_NAME.fullmatch(each) for each in spellings) or name.lower() in SECRET_HEADERS
+
+
+def is_literal_secret(name: str, value: str) -> bool:
+    """Whether the value of a key is a secret by the key's name.
+
+    It isn't if it refers to one, or is a name or a scheme where those are usual.
+    """
+    if not is_secret_name(name) or _PLACEHOLDER.search(value):
+        return False
+    return name not in ("secret", "signature") or _WORD.fullmatch(value) is None
+
+
+def is_credential(value: str) -> bool:
+    """Whether a value is a credential by its looks: a scheme with a word behind it."""
+    return "{" not in value and _CREDENTIAL.fullmatch(value) is not None
+
+
+def is_random(value: str) -> bool:
+    """Whether a value may be a credential by its looks: one long word of letters and digits."""
+    return "{" not in value and _RANDOM.fullmatch(value) is not None
+
+
 _LOGGED = "servers and proxies write addresses to their logs"
-
-
-def cautions(config: Config) -> list[Finding]:
-    """Return all warnings except those about customer fields."""
-    return [
-        *_open_pages(config),
-        *_unverified_receipts(config),
-        *_idle_sizes(config),
-        *_small_limit(config),
-        *_secrets_in_addresses(config),
-        *_literal_secrets(config),
-        *_changing_repeats(config),
-        *_exposed_files(config),
-        *_unusual_ports(config),
-        *_many_files(config),
-    ]
 
 
 def _is_outside(listen: str) -> bool:
@@ -102,41 +133,36 @@ def _small_limit(config: Config) -> Iterator[Finding]:
         yield Finding("receipts.max_body", Level.WARNING, text)
 
 
-def _secrets_in_addresses(config: Config) -> Iterator[Finding]:
+def _requests(config: Config) -> Iterator[tuple[str, HttpChannelOptions | VariantOptions]]:
+    """Yield what is sent over HTTP, each with its table: providers and their variants."""
     for provider in config.channels.providers.values():
         if isinstance(provider.options, HttpChannelOptions):
-            yield from _secrets_in_request(provider.place, provider.options)
+            yield provider.place, provider.options
             for index, variant in enumerate(provider.options.variants):
-                yield from _secrets_in_request(f"{provider.place}.variants.{index}", variant)
+                yield f"{provider.place}.variants.{index}", variant
+
+
+def _secrets_in_addresses(config: Config) -> Iterator[Finding]:
+    for table, options in _requests(config):
+        yield from _secret_in_url(f"{table}.url", options.url or "")
+        for key, value in (options.query or {}).items():
+            yield from _secret_in_pair(f"{table}.query.{key}", key, value)
     customers = config.customers.options
     if isinstance(customers, HttpDirectoryOptions):
         yield from _secret_in_url("customers.url", customers.url)
         yield from _secret_in_url("customers.batch_url", customers.batch_url or "")
 
 
-def _secrets_in_request(table: str, options: HttpChannelOptions | VariantOptions) -> Iterator[Finding]:
-    yield from _secret_in_url(f"{table}.url", options.url or "")
-    for key, value in (options.query or {}).items():
-        yield from _secret_in_pair(f"{table}.query.{key}", key, value)
-
-
 def _literal_secrets(config: Config) -> Iterator[Finding]:
     """Yield the secrets that stand in the configuration itself, which everybody may read."""
-    for provider in config.channels.providers.values():
-        if isinstance(provider.options, HttpChannelOptions):
-            yield from _literals_in(provider.place, provider.options)
-            for index, variant in enumerate(provider.options.variants):
-                yield from _literals_in(f"{provider.place}.variants.{index}", variant)
-
-
-def _literals_in(table: str, options: HttpChannelOptions | VariantOptions) -> Iterator[Finding]:
     text = "looks like a secret: write it into a file, name that in secrets, and write {secret.NAME} here"
-    for part in ("headers", "json", "form"):
-        for key, name, value in _leaves(f"{table}.{part}", part, options.mapped()[part]):
-            if is_literal_secret(name, value) or is_credential(value):
-                yield Finding(key, Level.WARNING, text)
-            elif part == "headers" and is_random(value):
-                yield Finding(key, Level.HINT, text)
+    for table, options in _requests(config):
+        for part in ("headers", "json", "form"):
+            for key, name, value in _leaves(f"{table}.{part}", part, options.mapped()[part]):
+                if is_literal_secret(name, value) or is_credential(value):
+                    yield Finding(key, Level.WARNING, text)
+                elif part == "headers" and is_random(value):
+                    yield Finding(key, Level.HINT, text)
 
 
 def _leaves(key: str, name: str, value: object) -> Iterator[tuple[str, str, str]]:
@@ -236,6 +262,74 @@ def _many_files(config: Config) -> Iterator[Finding]:
         yield Finding("channels", Level.WARNING, text)
 
 
+def _last_deadlines(config: Config) -> Iterator[Finding]:
+    for name, channel in config.channels.configured.items():
+        if channel.common.receipt_deadline is not None and not config.channels.has_later(name):
+            text = "has no effect, since no channel comes after it in channels.order"
+            yield Finding(f"channels.{name}.receipt_deadline", Level.HINT, text)
+
+
+def _no_weights(config: Config) -> Iterator[Finding]:
+    for name, channel in config.channels.configured.items():
+        enabled = [provider for provider in channel.providers.values() if provider.common.enabled]
+        if not enabled:
+            text = "none of its providers is enabled, so nothing is sent on it"
+            yield Finding(f"channels.{name}", Level.HINT, text)
+        elif len(enabled) > 1 and not any(provider.common.weight for provider in enabled):
+            text = "all weights are 0, which has the effect of equal weights"
+            yield Finding(f"channels.{name}.providers", Level.HINT, text)
+
+
+def _left_behind(config: Config) -> Iterator[Finding]:
+    """Warn of what the journal has of providers that nobody has; the journal is only read."""
+    try:
+        providers = {*config.channels.providers, *known_providers(config)}
+        found = open_reader(config.journal.place).left_behind(providers)
+    except JournalError:  # reported with the journal, or there is none yet
+        return
+    for each in found:
+        yield Finding("channels", Level.WARNING, _told(each))
+
+
+def _told(left: LeftBehind) -> str:
+    counted = (
+        (left.waiting, "waiting, which another provider takes"),
+        (left.in_doubt, "in doubt, which are held"),
+        (left.unconfirmed, "with a receipt deadline, which is dropped"),
+    )
+    parts = ", ".join(f"{count:,} {words}" for count, words in counted if count)
+    return (
+        f"the journal has messages of {left.provider}, which isn't configured: {parts};"
+        " to finish them, configure it again with enabled = false"
+    )
+
+
+CAUTIONS: Sequence[Callable[[Config], Iterator[Finding]]] = (
+    _open_pages,
+    _unverified_receipts,
+    _idle_sizes,
+    _small_limit,
+    _secrets_in_addresses,
+    _literal_secrets,
+    _changing_repeats,
+    _exposed_files,
+    _unusual_ports,
+    _many_files,
+    _last_deadlines,
+    _no_weights,
+    _left_behind,
+)
+"""All cautions, in the order in which they are told."""
+
+
+_MOST_READ = 200_000
+"""Customers that are looked at: some seconds."""
+
+_SHOWN = 3
+
+_Reader = Callable[[str], bool]
+
+
 def fields_without_values(config: Config, known: Collection[str], directory: str) -> list[Finding]:
     """Return a warning for each field that a provider is sent and no customer has.
 
@@ -245,13 +339,10 @@ def fields_without_values(config: Config, known: Collection[str], directory: str
     for provider in config.channels.providers.values():
         for field in sorted(_fields_sent(provider.options) - {"id", *known}):
             text = f"{{customer.{field}}} has no value for any customer, so no one is reached: {directory}"
-            found.append(Finding(provider.place, Level.WARNING, text + _meant(field, known)))
+            if (name := closest(field, known)) is not None:
+                text += f"; did you mean {{customer.{name}}}?"
+            found.append(Finding(provider.place, Level.WARNING, text))
     return found
-
-
-def _meant(field: str, known: Collection[str]) -> str:
-    name = closest(field, known)
-    return f"; did you mean {{customer.{name}}}?" if name is not None else ""
 
 
 def _fields_sent(options: BaseModel) -> frozenset[str]:
@@ -263,3 +354,49 @@ def _fields_sent(options: BaseModel) -> frozenset[str]:
             return frozenset({options.address_field})
         case _:
             return frozenset()
+
+
+def unreadable_addresses(config: Config, path: Path) -> list[Finding]:
+    """Return a warning for each provider and field with addresses that can't be read. Raises OSError."""
+    readers = {provider.place: _readers(provider.options) for provider in config.channels.providers.values()}
+    found: dict[tuple[str, str], list[str]] = {}
+    count = 0
+    for record in islice(records_of(path), _MOST_READ):
+        count += 1
+        fields = Customer(0, record.fields).fields
+        for place, by_field in readers.items():
+            for field, is_readable in by_field.items():
+                if field in fields and not is_readable(fields[field]):
+                    found.setdefault((place, field), []).append(fields.get("id", "?"))
+    return [
+        Finding(place, Level.WARNING, _unread(field, ids, count)) for (place, field), ids in found.items()
+    ]
+
+
+def _unread(field: str, ids: list[str], number: int) -> str:
+    more = f" and {len(ids) - _SHOWN:,} more" if len(ids) > _SHOWN else ""
+    return (
+        f"{{customer.{field}}} can't be read for {len(ids):,} of {number:,} customers, who aren't reached:"
+        f" {', '.join(ids[:_SHOWN])}{more}"
+    )
+
+
+def _readers(options: BaseModel) -> Mapping[str, _Reader]:
+    """Return for each field of an address whether it can be read."""
+    match options:
+        case HttpChannelOptions():
+            reader = PhoneReader(options.country)
+            names = sorted(name.field for name in options.phone_fields if name.root == "customer")
+            return dict.fromkeys(names, reader.is_readable)
+        case SmtpOptions():
+            return {options.address_field: _is_mailbox}
+        case _:
+            return {}
+
+
+def _is_mailbox(text: str) -> bool:
+    try:
+        parse_mailbox(text)
+    except ValueError:
+        return False
+    return True

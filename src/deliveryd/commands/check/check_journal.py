@@ -89,11 +89,12 @@ def _socket(path: Path) -> Finding:
     return Finding("control.socket", Level.WARNING, text)
 
 
-async def check_database(config: Config, found: list[Finding]) -> None:
+async def check_database(config: Config) -> list[Finding]:
     """Connect to the journal's database, if it is one, and judge it."""
     place = config.journal.place
-    if isinstance(place, JournalDatabase):
-        found += await anyio.to_thread.run_sync(_database, place, config.service.address)
+    if not isinstance(place, JournalDatabase):
+        return []
+    return await anyio.to_thread.run_sync(_database, place, config.service.address)
 
 
 def _database(place: JournalDatabase, service: str) -> list[Finding]:

@@ -5,11 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import secrets
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from functools import partial
-from pathlib import Path
-from typing import Any
 
 import anyio
 import anyio.to_thread
@@ -21,8 +18,7 @@ from deliveryd.channels.http.options import HttpChannelOptions
 from deliveryd.channels.http.probe import ProbeResult
 from deliveryd.channels.options import ProviderConfig
 from deliveryd.channels.smtp.options import SmtpOptions
-from deliveryd.commands.check.cautions import cautions, fields_without_values
-from deliveryd.commands.check.channel_cautions import channel_cautions, left_behind
+from deliveryd.commands.check.cautions import CAUTIONS, fields_without_values, unreadable_addresses
 from deliveryd.commands.check.check_journal import (
     check_database,
     check_folder,
@@ -30,7 +26,6 @@ from deliveryd.commands.check.check_journal import (
     running_worker,
 )
 from deliveryd.commands.check.findings import Finding, Level, of_problems
-from deliveryd.commands.check.unreadable_addresses import unreadable_addresses
 from deliveryd.config import Config, Examined
 from deliveryd.directory.customer_index import fields_in
 from deliveryd.directory.file_options import FileOptions as CustomerFileOptions
@@ -52,23 +47,27 @@ from deliveryd.options.proxy import ENVIRONMENT, ProxyOptions
 from deliveryd.worker.outside import open_directory
 from deliveryd.worker.wiring import open_provider, open_service
 
-ConfigurationCheck = Callable[[Config], Awaitable[list[Finding]]]
-"""`check_all` or `check_files`."""
+Probe = Callable[[Config], Awaitable[list[Finding]]]
+"""Contacts others, and returns what it found of them."""
 
 
-async def check_examined(examined: Examined, check: ConfigurationCheck) -> list[Finding]:
-    """Return all findings about a configuration file, the good ones first.
+async def check_examined(examined: Examined, probes: Sequence[Probe]) -> list[Finding]:
+    """Return all findings about a configuration file, the good ones first; `probes` may be none.
 
     For a file with mistakes, return every problem that can be found, as `file:key`. The service isn't
-    contacted then: the mistake may be the very setting that protects its secret.
+    contacted then: the mistake may be the very setting that protects its secret. Must be called within an
+    asyncio loop.
     """
     config, problems, place_of, _ = examined
     told = of_problems(problems)
     if config is None:
         return told
-    if problems and check is check_all:
-        check = _check_all_but_service
-    found = sorted(await check(config), key=lambda finding: finding.level)
+    found = [*await _channels(config), *await _directory(config)]
+    found += [each for check in FILE_CHECKS for each in check(config)]
+    if probes:
+        found += await _together(probe(config) for probe in probes if not (problems and probe is _service))
+        found += _listening(config)
+    found.sort(key=lambda finding: finding.level)
     if not problems:
         return found
     known = {f"{finding.key} {finding.text}" for finding in told}
@@ -79,38 +78,27 @@ async def check_examined(examined: Examined, check: ConfigurationCheck) -> list[
     return told + [each for each in further if f"{each.key} {each.text}" not in known]
 
 
-async def check_all(config: Config) -> list[Finding]:
-    """Check files first, then connections. Must be called within an asyncio loop."""
-    asked = await _connections(config, [partial(_service, config), *_others(config)])
-    return [*await check_files(config), *asked]
+async def _together(probes: Iterable[Awaitable[list[Finding]]]) -> list[Finding]:
+    """Run probes at the same time; return what they found in their order."""
+    found: dict[int, list[Finding]] = {}
+
+    async def run(place: int, probe: Awaitable[list[Finding]]) -> None:
+        found[place] = await probe
+
+    async with anyio.create_task_group() as group:
+        for place, probe in enumerate(probes):
+            group.start_soon(run, place, probe)
+    return [finding for place in sorted(found) for finding in found[place]]
 
 
-async def _check_all_but_service(config: Config) -> list[Finding]:
-    return [*await check_files(config), *await _connections(config, _others(config))]
-
-
-async def check_files(config: Config) -> list[Finding]:
-    """Check everything that needs no connection. Must be called within an asyncio loop."""
-    return [
-        *await _channels(config),
-        *await _directory(config),
-        *check_journal_files(config),
-        _cache(config.settings.cache_dir),
-        *_unused_proxy(config, os.environ),
-        *cautions(config),
-        *channel_cautions(config),
-        *left_behind(config),
-    ]
-
-
-def _unused_proxy(config: Config, environ: Mapping[str, str]) -> Iterator[Finding]:
+def _unused_proxy(config: Config) -> Iterator[Finding]:
     """Warn of a proxy in the environment, which isn't used, if the configuration names none."""
     tables = [config.service, config.entities, config.customers.options]
     tables += [provider.options for provider in config.channels.providers.values()]
     if any(isinstance(table, ProxyOptions) and table.proxy for table in tables):
         return
     for name in ENVIRONMENT:
-        if environ.get(name):
+        if os.environ.get(name):
             text = (
                 f"the environment variable {name} is ignored; set proxy here if requests must go through one"
             )
@@ -163,50 +151,22 @@ def _listed(fields: Collection[str]) -> str:
     return ", ".join(sorted({"id", *fields}))
 
 
-Probe = Callable[[list[Finding]], Coroutine[Any, Any, None]]
-"""Contacts one party and adds its findings."""
-
-
-def _others(config: Config) -> list[Probe]:
-    """Return the probes of everything but the service."""
-    providers = [partial(_provider, config, each) for each in config.channels.providers.values()]
-    remote = [
-        partial(_remote_directory, config),
-        partial(_collector, config),
-        partial(check_database, config),
-    ]
-    return [*remote, *providers]
-
-
-async def _connections(config: Config, probes: Sequence[Probe]) -> list[Finding]:
-    """Run the probes, and check that our own addresses are free; skip what can't be opened."""
-    found: list[Finding] = []
-    async with anyio.create_task_group() as group:
-        for probe in probes:
-            group.start_soon(probe, found)
-    places = (provider.place for provider in config.channels.providers.values())
-    order = ("service", *places, "customers", "journal", "otlp")
-    found.sort(key=lambda each: next(place for place, key in enumerate(order) if each.key.startswith(key)))
-    return [*found, *_listening(config)]
-
-
-async def _service(config: Config, found: list[Finding]) -> None:
+async def _service(config: Config) -> list[Finding]:
     """Request settings that are unlikely to exist, with the real credentials. Leaves the queue alone."""
     try:
         service = open_service(config)
     except ConfigError:
-        return
+        return []
     async with service:
         try:
             answer = await service.look("/settings/0")
             elsewhere = await service.look(f"/deliveryd-check-{secrets.token_hex(4)}")
         except WireError as error:
-            found.append(Finding("service.base_url", Level.FAILED, str(error)))
-        else:
-            found.append(judge_service(config, answer, elsewhere))
+            return [Finding("service.base_url", Level.FAILED, str(error))]
+    return [_judge_service(config, answer, elsewhere)]
 
 
-def judge_service(config: Config, answer: WireResponse, elsewhere: WireResponse) -> Finding:
+def _judge_service(config: Config, answer: WireResponse, elsewhere: WireResponse) -> Finding:
     """Judge the service by its answer to `GET /settings/0` and by its answer to an unknown path."""
     target = target_of(config.service.base_url)
     asked = f"{target}".rstrip("/") + "/settings/0"
@@ -246,16 +206,20 @@ def _is_json(body: bytes) -> bool:
     return True
 
 
-async def _provider(config: Config, provider: ProviderConfig, found: list[Finding]) -> None:
+async def _providers(config: Config) -> list[Finding]:
+    return await _together(_provider(config, each) for each in config.channels.providers.values())
+
+
+async def _provider(config: Config, provider: ProviderConfig) -> list[Finding]:
     try:
         channel = open_provider(config, provider)
     except ConfigError:
-        return
+        return []
     problem = await channel.probe()
     asked = await channel.ask_account() if problem is None and isinstance(channel, HttpChannel) else None
     await channel.aclose()
     reached = _reached(provider.place, _place(provider.options), problem)
-    found.append(reached if asked is None else _account(reached, asked))
+    return [reached if asked is None else _account(reached, asked)]
 
 
 def _account(reached: Finding, asked: ProbeResult) -> Finding:
@@ -271,39 +235,37 @@ def _account(reached: Finding, asked: ProbeResult) -> Finding:
             )
 
 
-async def _remote_directory(config: Config, found: list[Finding]) -> None:
+async def _remote_directory(config: Config) -> list[Finding]:
     try:
         directory = await open_directory(config)
     except ConfigError:
-        return
+        return []
     problem = await directory.probe()
     await directory.aclose()
     match config.customers.options:
         case NoOptions() | CustomerFileOptions():
-            return
+            return []
         case HttpDirectoryOptions(proxy=str(proxy)):
-            found.append(_reached("customers.url", f"the proxy {proxy}", problem))
+            return [_reached("customers.url", f"the proxy {proxy}", problem)]
         case HttpDirectoryOptions(url=url):
-            found.append(_reached("customers.url", _origin(url), problem))
+            return [_reached("customers.url", _origin(url), problem)]
         case SqlOptions(url=url):
-            found.append(_reached("customers.url", url.partition("?")[0], problem))
-            if problem is None:
-                found += await _columns(config)
+            reached = _reached("customers.url", url.partition("?")[0], problem)
+            return [reached, *([] if problem is not None else await _columns(config))]
         case _:
-            found.append(_reached("customers.source", f"the source {config.customers.source}", problem))
+            return [_reached("customers.source", f"the source {config.customers.source}", problem)]
 
 
-async def _collector(config: Config, found: list[Finding]) -> None:
+async def _collector(config: Config) -> list[Finding]:
     """Connect to the collector, if there is one. Delivery doesn't depend on it."""
     options = config.otlp
     if options.endpoint is None:
-        return
+        return []
     tls = options.tls.files("otlp.tls.ca_file")
     problem = await connect_problem(*endpoint_of(options.endpoint, tls, options.proxy))
     if problem is None:
-        found.append(_reached("otlp.endpoint", _origin(options.endpoint), None))
-    else:
-        found.append(Finding("otlp.endpoint", Level.WARNING, problem))
+        return [_reached("otlp.endpoint", _origin(options.endpoint), None)]
+    return [Finding("otlp.endpoint", Level.WARNING, problem)]
 
 
 async def _columns(config: Config) -> list[Finding]:
@@ -321,12 +283,13 @@ async def _columns(config: Config) -> list[Finding]:
     return fields_without_values(config, known, f"the query selects {_listed(known)}")
 
 
-def _cache(folder: Path) -> Finding:
+def _cache(config: Config) -> Iterator[Finding]:
     """Check the cache folder. A cache that can't be used is only a warning: the worker runs without it."""
-    found = check_folder("settings.cache_dir", folder)
-    if found.level is Level.OK:
-        return found
-    return found._replace(level=Level.WARNING, text=f"{found.text}, so settings won't be cached on disk")
+    found = check_folder("settings.cache_dir", config.settings.cache_dir)
+    if found.level is not Level.OK:
+        text = f"{found.text}, so settings won't be cached on disk"
+        found = found._replace(level=Level.WARNING, text=text)
+    yield found
 
 
 def _reached(key: str, place: str, problem: str | None) -> Finding:
@@ -383,3 +346,15 @@ def _free(key: str, listen: str, holder: int | None, bound: ExitStack) -> Findin
     except ConfigError as error:
         return Finding(key, Level.ERROR, "; ".join(error.problems).removeprefix(f"{key}: "))
     return Finding(key, Level.OK, f"{listen} is free")
+
+
+FILE_CHECKS: Sequence[Callable[[Config], Iterable[Finding]]] = (
+    check_journal_files,
+    _cache,
+    _unused_proxy,
+    *CAUTIONS,
+)
+"""Checks that need no connection, beside those of the channels and the directory."""
+
+CONNECTION_CHECKS: Sequence[Probe] = (_service, _providers, _remote_directory, check_database, _collector)
+"""Checks that contact what the configuration names. Our own addresses are looked at after them."""

@@ -1,13 +1,15 @@
-"""Exports a customer's data in small portions, with the entities' configurations on request."""
+"""Exports a customer's data in small portions, with the entities' configurations on request, as JSON."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TextIO
 
 import anyio
 
+from deliveryd.commands.common.output import json_text
+from deliveryd.commands.common.progress import ProgressLine
 from deliveryd.errors import ServiceError, ServiceUnavailable, ServiceUnreadable
 from deliveryd.service.client import ServiceClient
 from deliveryd.service.customer_data import CustomerData, Entity, EntityGroup
@@ -43,13 +45,6 @@ class Sheet(Protocol):
         """Finish the output, also after an incomplete export."""
 
 
-class ExportWatcher(Protocol):
-    """Receives the progress of an export."""
-
-    def came_to(self, progress: Progress) -> None:
-        """Receive the progress."""
-
-
 @dataclass(slots=True)
 class Progress:
     """The progress of an export: entities written per group, pages, configurations."""
@@ -77,7 +72,7 @@ class Reading:
         self._with_config = with_config
         self._failures = 0
 
-    async def copy(self, sheet: Sheet, watcher: ExportWatcher) -> None:
+    async def copy(self, sheet: Sheet, watcher: ProgressLine) -> None:
         """Read everything into a sheet. Raises ServiceError, after everything read so far has been written.
 
         An unavailable configuration is noted in its row; many in a row end the export. A group that can't be
@@ -95,7 +90,7 @@ class Reading:
         if unreadable:
             raise ServiceUnreadable("; ".join(unreadable))
 
-    async def _copy_group(self, name: str, group: EntityGroup, sheet: Sheet, watcher: ExportWatcher) -> None:
+    async def _copy_group(self, name: str, group: EntityGroup, sheet: Sheet, watcher: ProgressLine) -> None:
         rows = await self._portion(group)
         if not self._data.answered:
             raise ServiceUnreadable("the service returned no group; it may not have this customer")
@@ -151,3 +146,78 @@ class Reading:
         if self._failures >= MOST_FAILURES:
             last = next(row.problem for row in reversed(rows) if row.problem is not None)
             raise ServiceUnavailable(f"{self._failures} configurations in a row were unavailable: {last}")
+
+
+OWN_COLUMNS = ("group", "config", "configProblem")
+
+
+class LinesSheet:
+    """JSON Lines: each entity with its group, written as soon as it is read."""
+
+    def __init__(self, out: TextIO) -> None:
+        self._out = out
+
+    def begin(self, group: str) -> None:
+        """Begin a group: nothing to write."""
+
+    def add(self, rows: Sequence[Row]) -> None:
+        """Write rows."""
+        self._out.write(
+            "".join(f"{json_text({'group': row.entity.group, **_written(row)})}\n" for row in rows)
+        )
+        self._out.flush()
+
+    def close(self) -> None:
+        """End: nothing to write."""
+
+
+class ObjectSheet:
+    """One JSON object: group → list, with all pages joined. Closed early, it holds what was read.
+
+    If no group was begun, nothing is written: an empty object would look like a customer without data.
+    """
+
+    def __init__(self, out: TextIO) -> None:
+        self._out = out
+        self._groups = 0
+        self._rows = 0
+
+    def begin(self, group: str) -> None:
+        """Begin a list."""
+        self._out.write(f"{self._end_of_list()}{',' if self._groups else '{'}\n  {json_text(group)}: [")
+        self._groups += 1
+        self._rows = 0
+
+    def add(self, rows: Sequence[Row]) -> None:
+        """Write rows."""
+        for row in rows:
+            self._out.write(f"{',' if self._rows else ''}\n    {json_text(_written(row))}")
+            self._rows += 1
+        self._out.flush()
+
+    def close(self) -> None:
+        """End the object."""
+        if self._groups:
+            self._out.write(f"{self._end_of_list()}\n}}\n")
+            self._out.flush()
+
+    def _end_of_list(self) -> str:
+        if not self._groups:
+            return ""
+        return "\n  ]" if self._rows else "]"
+
+
+def _written(row: Row) -> Mapping[str, Any]:
+    """Return an entity as the service sent it, with its configuration beside its own fields.
+
+    A field whose name clashes with one of ours is written as `entity.NAME`.
+    """
+    fields = {
+        f"entity.{name}" if name in OWN_COLUMNS else name: value for name, value in row.entity.fields.items()
+    }
+    written = {"id": row.entity.id, "configUrl": row.entity.config_url, **fields}
+    if row.config is not None:
+        written["config"] = row.config
+    if row.problem is not None:
+        written["configProblem"] = row.problem
+    return written

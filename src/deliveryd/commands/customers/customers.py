@@ -17,8 +17,7 @@ from deliveryd.commands.common.conventions import FAILED, USUAL_CONFIG
 from deliveryd.commands.common.options import ConfigOption, identifier
 from deliveryd.commands.common.output import json_text, print_errors, standard_output
 from deliveryd.commands.common.progress import ProgressLine
-from deliveryd.commands.customers.customer_export import Progress, Reading, Sheet
-from deliveryd.commands.customers.customer_sheets import LinesSheet, ObjectSheet
+from deliveryd.commands.customers.customer_export import LinesSheet, ObjectSheet, Progress, Reading, Sheet
 from deliveryd.config import Config
 from deliveryd.errors import DeliverydError, ServiceError, ServiceRefused
 from deliveryd.options.suggestion import suggestion

@@ -1,4 +1,4 @@
 """`deliveryd lint`: one module for each family of rules, pure functions from settings to findings.
 
-Imports render, common and the rooms below. `linting` applies all families.
+Imports render, common and the rooms below. `lint` applies all families.
 """

@@ -1,12 +1,12 @@
-"""`deliveryd lint`: verify message settings before messages are made from them."""
+"""`deliveryd lint`: apply all families of rules to message settings before messages are made from them."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 import anyio
 import typer
@@ -15,23 +15,23 @@ from deliveryd.commands.common.configuration import load_as_owner
 from deliveryd.commands.common.conventions import USUAL_CONFIG
 from deliveryd.commands.common.options import AsData, identifier
 from deliveryd.commands.common.output import print_errors, print_json, print_lines
-from deliveryd.commands.lint.linting import LintRun, run_lint, setup_of
 from deliveryd.commands.lint.reading import (
-    LintedSettings,
-    settings_in,
-    settings_of_cache,
-    settings_of_service,
-)
-from deliveryd.commands.lint.reports import github_lines, run_data, sarif, table_lines
-from deliveryd.commands.lint.rules import Severity
-from deliveryd.commands.lint.samples import (
     GivenMessage,
+    JsonPath,
+    LintedSettings,
+    Spot,
     given_variables,
     messages_in,
     sample_of,
     samples_of_journal,
+    settings_of_cache,
+    settings_of_file,
+    settings_of_service,
 )
-from deliveryd.commands.lint.subject import Sample, Setup
+from deliveryd.commands.lint.reports import LintRun, Located, github_lines, run_data, sarif, table_lines
+from deliveryd.commands.lint.rules import LintFinding, Sample, Severity, Subject
+from deliveryd.commands.lint.templates import brace_findings, placeholder_findings, structure_findings
+from deliveryd.commands.lint.texts import html_findings, length_findings, link_findings
 from deliveryd.config import Config, examine
 from deliveryd.errors import ConfigError, JournalError
 from deliveryd.model import WallClock
@@ -46,12 +46,6 @@ class Format(StrEnum):
     JSON = "json"
     SARIF = "sarif"
     GITHUB = "github"
-
-
-class _Asked(NamedTuple):
-    files: Sequence[str]
-    ids: Sequence[int]
-    cached: bool
 
 
 def lint(
@@ -107,44 +101,22 @@ def lint(
 
     Exit status 1: at least one error.
     """
-    asked = _Asked(files or (), settings or (), cached)
-    if not (asked.files or asked.ids or cached):
+    if not (files or settings or cached):
         raise typer.BadParameter("name files, --settings or --cached")
     if as_data and form not in (Format.TABLE, Format.JSON):
         raise typer.BadParameter("--json can't be combined with another --format")
-    texts = {name: _read(name) for name in asked.files}
+    found = [each for name in dict.fromkeys(files or ()) for each in settings_of_file(name)]
     given = _given(message, variables)
-    loaded = _configuration(config, asked)
-    found = [each for name, text in texts.items() for each in _settings_of(name, text)]
-    if loaded is not None:
-        found += anyio.run(_remote, loaded, asked)
-    setup = Setup() if loaded is None else setup_of(loaded)
-    run = run_lint(found, setup, _samples(loaded, found, given), WallClock().now())
+    loaded = None
+    if settings or cached:
+        loaded = load_as_owner(config or USUAL_CONFIG)
+        found += anyio.run(_remote, loaded, settings or (), cached)
+    elif config is not None:
+        loaded = _without_secrets(config)
+    run = run_lint(found, loaded, _samples(loaded, found, given), WallClock().now())
     _print(run, Format.JSON if as_data else form)
     worst = max((located.finding.severity for located in run.found), default=Severity.NOTE)
     raise typer.Exit(1 if worst >= (Severity.WARNING if strict else Severity.ERROR) else 0)
-
-
-def _read(name: str) -> str | OSError | UnicodeDecodeError:
-    try:
-        raw = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
-    except OSError as error:
-        return error
-    try:
-        return raw.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        return error
-
-
-def _settings_of(name: str, text: str | OSError | UnicodeDecodeError) -> Sequence[LintedSettings]:
-    """Parse a file; one that can't be read is a finding too, so that it doesn't hide the others."""
-    if name == "-":
-        return [each._replace(file=None) for each in _settings_of("standard input", text)]
-    if isinstance(text, OSError):
-        return [LintedSettings(name, None, None, None, f"can't be read: {text.strerror}", name)]
-    if isinstance(text, UnicodeDecodeError):
-        return [LintedSettings(name, None, None, None, f"isn't UTF-8 at byte {text.start}", name)]
-    return list(settings_in(name, text))
 
 
 def _given(message: Path | None, variables: str | None) -> Sequence[GivenMessage]:
@@ -152,21 +124,17 @@ def _given(message: Path | None, variables: str | None) -> Sequence[GivenMessage
     return given if variables is None else [*given, given_variables(variables)]
 
 
-def _configuration(path: Path | None, asked: _Asked) -> Config | None:
-    """Load the configuration. Files may be linted with one whose secrets aren't there."""
-    if asked.ids or asked.cached:
-        return load_as_owner(path or USUAL_CONFIG)
-    if path is None:
-        return None
+def _without_secrets(path: Path) -> Config:
+    """Load a configuration, also one whose secrets aren't there: files need none. Raises ConfigError."""
     examined = examine(path)
     if examined.config is None:
         raise ConfigError(examined.problems)
     return examined.config
 
 
-async def _remote(config: Config, asked: _Asked) -> list[LintedSettings]:
-    found = await settings_of_service(config, asked.ids) if asked.ids else []
-    return [*found, *await settings_of_cache(config)] if asked.cached else found
+async def _remote(config: Config, ids: Sequence[int], cached: bool) -> list[LintedSettings]:
+    found = await settings_of_service(config, ids) if ids else []
+    return [*found, *await settings_of_cache(config)] if cached else found
 
 
 def _samples(
@@ -204,3 +172,65 @@ def _unsampled(labels: Sequence[str]) -> str:
     more = len(labels) - _SHOWN_LABELS
     shown = ", ".join(labels[:_SHOWN_LABELS]) + (f" and {more:,} more" if more > 0 else "")
     return f"placeholders of {shown} weren't compared with variables: give messages with --message"
+
+
+FAMILIES: Sequence[Callable[[Subject], Iterator[LintFinding]]] = (
+    structure_findings,
+    placeholder_findings,
+    brace_findings,
+    length_findings,
+    link_findings,
+    html_findings,
+)
+MOST_ALIKE = 20
+"""Findings of one rule in one text that are reported; who mends these runs the command again."""
+
+
+def run_lint(
+    settings: Sequence[LintedSettings],
+    config: Config | None,
+    sample_for: Callable[[LintedSettings], Sample | None],
+    now: int,
+) -> LintRun:
+    """Lint settings."""
+    found, unsampled = [], []
+    for each in settings:
+        if each.settings is None:
+            text = each.problem or "can't be read"
+            problem = LintFinding("unreadable-settings", text, "correct them: nothing of them is sent")
+            found.append(Located(each, problem, each.problem_at or _spot(each, problem)))
+            continue
+        sample = sample_for(each)
+        if sample is None:
+            unsampled.append(each.label)
+        subject = Subject(each.settings, each.raw, sample, config, now)
+        found += [Located(each, finding, _spot(each, finding)) for finding in lint_findings(subject)]
+    return LintRun(settings, found, unsampled)
+
+
+def _spot(settings: LintedSettings, finding: LintFinding) -> Spot | None:
+    if settings.places is None:
+        return None
+    return settings.places.spot((*settings.at, *path_of(finding)), finding.offset)
+
+
+def path_of(finding: LintFinding) -> JsonPath:
+    """Return the path of a finding's value in its settings."""
+    field = tuple(finding.field.split(".")) if finding.field is not None else ()
+    if finding.language is None:
+        return field
+    block = (finding.block,) if finding.block is not None else ()
+    return ("content", finding.language, *block, *field)
+
+
+def lint_findings(subject: Subject) -> list[LintFinding]:
+    """Return all findings, by language, in the order of the settings."""
+    alike: Counter[tuple[str | None, ...]] = Counter()
+    found: dict[LintFinding, None] = {}
+    for finding in (finding for family in FAMILIES for finding in family(subject)):
+        kind = (finding.rule, finding.language, finding.block, finding.field)
+        alike[kind] += 1
+        if alike[kind] <= MOST_ALIKE:
+            found[finding] = None
+    order = {tag: index for index, tag in enumerate(subject.settings.content, 1)}
+    return sorted(found, key=lambda each: order.get(each.language or "", 0))

@@ -6,16 +6,31 @@ import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from deliveryd import __version__
-from deliveryd.commands.lint.linting import LintRun, Located
-from deliveryd.commands.lint.reading import LintedSettings
-from deliveryd.commands.lint.rules import RULES, Severity
+from deliveryd.commands.lint.reading import LintedSettings, Spot
+from deliveryd.commands.lint.rules import RULES, LintFinding, Severity
 
 _SARIF_SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 _GITHUB = {Severity.NOTE: "notice", Severity.WARNING: "warning", Severity.ERROR: "error"}
+
+
+class Located(NamedTuple):
+    """A finding with its settings, and its place in the file if they are from one."""
+
+    settings: LintedSettings
+    finding: LintFinding
+    spot: Spot | None
+
+
+class LintRun(NamedTuple):
+    """All findings of a run. `unsampled` are the settings whose placeholders had nothing to compare with."""
+
+    settings: Sequence[LintedSettings]
+    found: Sequence[Located]
+    unsampled: Sequence[str]
 
 
 def table_lines(run: LintRun) -> Iterator[str]:

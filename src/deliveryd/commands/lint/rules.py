@@ -1,10 +1,15 @@
-"""All rules of `lint` by their ids, and the findings that name them."""
+"""All rules of `lint` by their ids, what they are given, and the findings that name them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from enum import IntEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+from deliveryd.channels.options import ChannelConfig
+from deliveryd.config import Config, ContentOptions
+from deliveryd.model import LanguageContent, Settings
+from deliveryd.rendering.escaping import EmailFormat, is_html
 
 
 class Severity(IntEnum):
@@ -96,3 +101,88 @@ class LintFinding(NamedTuple):
     def severity(self) -> Severity:
         """The severity of its rule."""
         return RULES[self.rule].severity
+
+
+GREETINGS_BLOCK = "greetings"
+GREETING = "greeting"
+CUSTOMER_NAME = "customer.name"
+
+
+class Sample(NamedTuple):
+    """The variables of messages with these settings: names that all of them have, and names that any has.
+
+    `values` are those of one message; empty if only names are known. `source` names the messages.
+    """
+
+    source: str
+    always: frozenset[str]
+    ever: frozenset[str]
+    values: Mapping[str, str] = {}
+
+
+class Subject(NamedTuple):
+    """Settings to lint. `raw` is their parsed JSON, `now` the instant of the run; `config` may be missing."""
+
+    settings: Settings
+    raw: Mapping[str, Any]
+    sample: Sample | None
+    config: Config | None
+    now: int
+
+    @property
+    def content(self) -> ContentOptions:
+        """What the configuration says of rendering, or the defaults."""
+        return ContentOptions() if self.config is None else self.config.content
+
+    @property
+    def has_names(self) -> bool:
+        """Whether the customer directory may know names."""
+        return self.config is None or self.config.customers.source != "none"
+
+    def sending(self, block: str) -> Sequence[ChannelConfig]:
+        """Return the configured channels that send this block."""
+        channels = () if self.config is None else self.config.channels.configured.values()
+        return [channel for channel in channels if channel.block == block]
+
+
+class Field(NamedTuple):
+    """A text of the settings, and where it stands; `block` may be `greetings`."""
+
+    language: str
+    block: str
+    name: str
+    text: str
+    is_html: bool = False
+
+    def finding(
+        self, rule: str, text: str, remedy: str, offset: int | None = None, *, provider: str | None = None
+    ) -> LintFinding:
+        """Return a finding about this text, at a character of it."""
+        return LintFinding(rule, text, remedy, self.language, self.block, self.name, offset, provider)
+
+
+def fields_of(subject: Subject) -> Iterator[Field]:
+    """Yield every text: those of the blocks, then the greetings, language by language."""
+    for tag, content in subject.settings.content.items():
+        for block, texts in content.blocks.items():
+            for name, text in texts.items():
+                html = block == "email" and name == "body" and _sends_html(subject.content.email_format, text)
+                yield Field(tag, block, name, text, html)
+        yield from greetings_of(tag, content)
+
+
+def greetings_of(tag: str, content: LanguageContent) -> Iterator[Field]:
+    """Yield the greetings of a language."""
+    for name, text in (("general", content.general), ("personal", content.personal)):
+        if text is not None:
+            yield Field(tag, GREETINGS_BLOCK, name, text)
+
+
+def _sends_html(email_format: EmailFormat, body: str) -> bool:
+    """Whether a body is sent as HTML."""
+    return email_format == "html" or (email_format == "auto" and is_html(body))
+
+
+def shown(text: str, longest: int = 40) -> str:
+    """Return a text as it is quoted, cut to so many characters."""
+    return text if len(text) <= longest else f"{text[: longest - 1]}…"

@@ -5,10 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from textwrap import shorten
-from typing import NamedTuple
 from urllib.parse import urlsplit
 
-from deliveryd.channels.base import Accepted, Attempted, InDoubt, Misconfigured, Refused, Stopped, TryAgain
+from deliveryd.channels.base import (
+    Accepted,
+    Attempted,
+    InDoubt,
+    Misconfigured,
+    Refused,
+    Stopped,
+    TryAgain,
+    Verdict,
+)
 from deliveryd.channels.http.answers import AnswerReader
 from deliveryd.channels.http.options import HttpChannelOptions
 from deliveryd.commands.common.offline import OfflineProvider
@@ -17,36 +25,28 @@ from deliveryd.http.conditions import ConditionOptions
 from deliveryd.http.raw_message import parse_answer
 from deliveryd.model import SECOND
 
-VERDICT_NAMES: Mapping[type, str] = {
-    Accepted: "accepted",
-    Refused: "refused",
-    Stopped: "stopped",
-    TryAgain: "try_again",
-    InDoubt: "in_doubt",
-    Misconfigured: "misconfigured",
+_VERDICTS: Mapping[type, tuple[str, str]] = {
+    Accepted: ("accepted", "the message is sent"),
+    Refused: ("refused", "a message of the queue isn't repeated here"),
+    Stopped: ("stopped", "a message of the queue puts its recipient on the list: see deliveryd stopped"),
+    TryAgain: ("try_again", "a message of the queue is tried again"),
+    InDoubt: ("in_doubt", "the message may have been sent; for one of the queue, on_in_doubt decides"),
+    Misconfigured: ("misconfigured", "the configuration must be changed; the attempt doesn't count"),
 }
-CONSEQUENCES: Mapping[type, str] = {
-    Accepted: "the message is sent",
-    Refused: "a message of the queue isn't repeated here",
-    Stopped: "a message of the queue puts its recipient on the list: see deliveryd stopped",
-    TryAgain: "a message of the queue is tried again",
-    InDoubt: "the message may have been sent; for one of the queue, on_in_doubt decides",
-    Misconfigured: "the configuration must be changed; the attempt doesn't count",
-}
+"""The names of verdicts, and what follows from them."""
 
 
-class Judged(NamedTuple):
-    """A verdict on an answer. `decided_by` names the row of `answers`, or says that the status decided."""
-
-    verdict: Attempted
-    decided_by: str
+def verdict_name(verdict: Verdict) -> str:
+    """Return the name of a verdict, as case files have it."""
+    return _VERDICTS[type(verdict)][0] if type(verdict) in _VERDICTS else type(verdict).__name__
 
 
 def verdict_on(
     provider: OfflineProvider, raw: bytes, source: str, now: int, url: str | None = None
-) -> Judged:
-    """Return the verdict on a saved answer, which came from `url`, or else from the provider's address.
+) -> tuple[Attempted, str]:
+    """Return the verdict on a saved answer, and the row of `answers` that decided, or that the status did.
 
+    The answer came from `url`, or else from the provider's address.
     Raises DeliverydError if `source` isn't an answer, or `url` no address.
     """
     try:
@@ -55,7 +55,7 @@ def verdict_on(
         raise DeliverydError(f"{source}: {error}") from None
     options = provider.options
     reader = answer_reader(options, options.url if url is None else url, now)
-    return Judged(reader.verdict(answer), row_text(options, reader.row(answer)))
+    return reader.verdict(answer), row_text(options, reader.row(answer))
 
 
 def answer_reader(options: HttpChannelOptions, url: str, now: int) -> AnswerReader:
@@ -94,7 +94,7 @@ def verdict_data(verdict: Attempted) -> Mapping[str, object]:
     """Return a verdict as JSON; `reason` is the provider's own words where a table names them."""
     words = getattr(verdict, "words", None)
     return {
-        "verdict": VERDICT_NAMES[type(verdict)],
+        "verdict": verdict_name(verdict),
         "provider_id": getattr(verdict, "provider_id", None),
         "after": getattr(verdict, "after", None),
         "reason": words or getattr(verdict, "reason", None),
@@ -103,7 +103,8 @@ def verdict_data(verdict: Attempted) -> Mapping[str, object]:
 
 def verdict_lines(verdict: Attempted, decided_by: str | None) -> Iterator[str]:
     """Return a verdict for people, and what decided if that is known."""
-    yield f"{VERDICT_NAMES[type(verdict)].replace('_', ' ')}: {CONSEQUENCES[type(verdict)]}"
+    name, consequence = _VERDICTS[type(verdict)]
+    yield f"{name.replace('_', ' ')}: {consequence}"
     if (id_ := getattr(verdict, "provider_id", None)) is not None:
         yield f"  provider's id   {id_}"
     if (after := getattr(verdict, "after", None)) is not None:

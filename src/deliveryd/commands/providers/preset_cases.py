@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
+from urllib.parse import urlencode
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
@@ -43,6 +46,13 @@ class Given(_CaseTable):
     content: dict[str, str] = Field({}, description="fields of the rendered block")
     variables: dict[str, str] = Field({}, description="variables of the message")
 
+    def over(self, shared: Given) -> Given:
+        """Return `shared`, overridden: keys, secrets, table and message one by one, the others as a whole."""
+        parts = {name: getattr(self, name) or getattr(shared, name) for name in Given.model_fields}
+        for name in ("keys", "secrets", "table", "message"):
+            parts[name] = {**getattr(shared, name), **getattr(self, name)}
+        return Given(**parts)
+
 
 class CaseBody(_CaseTable):
     """A body in one of four forms; `json` and `form` also set the content type."""
@@ -58,6 +68,18 @@ class CaseBody(_CaseTable):
         if sum(each is not None for each in forms) > 1:
             raise ValueError("a body has one form: json, form, body or body_base64")
         return self
+
+    def written(self, headers: Mapping[str, str]) -> tuple[dict[str, str], bytes]:
+        """Return these headers and the body; a form that is read names the content type first."""
+        if self.json_body is not None:
+            body = json.dumps(self.json_body, ensure_ascii=False).encode()
+            return {"Content-Type": "application/json", **headers}, body
+        if self.form is not None:
+            body = urlencode(self.form, doseq=True).encode()
+            return {"Content-Type": "application/x-www-form-urlencoded", **headers}, body
+        if self.body_base64 is not None:
+            return {**headers}, base64.b64decode(self.body_base64)
+        return {**headers}, (self.body or "").encode()
 
 
 class ExpectedRequest(CaseBody):
@@ -91,12 +113,17 @@ class RequestCase(Named, Given):
         return self
 
 
-class AnswerCase(Named, CaseBody):
-    """An answer of the provider, and what it means."""
+class Exchanged(Named, CaseBody):
+    """What the provider sends, in a case of any kind but a request."""
 
     given: Given = Field(Given(), description="what differs from the file's `[given]`")
-    status: int = Field(description="status of the answer")
     headers: dict[str, str] = Field({}, description="its headers")
+
+
+class AnswerCase(Exchanged):
+    """An answer of the provider, and what it means."""
+
+    status: int = Field(description="status of the answer")
     verdict: _Verdict = Field(description="what the answer means")
     provider_id: str | None = Field(None, description="the provider's id of the message; left out: none")
     after: float | None = Field(None, description="seconds before the next attempt; left out: none")
@@ -104,12 +131,10 @@ class AnswerCase(Named, CaseBody):
     words: str | None = Field(None, description="the provider's own words; compared if given")
 
 
-class LookupCase(Named, CaseBody):
+class LookupCase(Exchanged):
     """An answer to the question whether the provider has a message in doubt."""
 
-    given: Given = Field(Given(), description="what differs from the file's `[given]`")
     status: int = Field(description="status of the answer")
-    headers: dict[str, str] = Field({}, description="its headers")
     verdict: Literal["taken", "not_taken", "unknown"] = Field(description="what the answer means")
     provider_id: str | None = Field(None, description="the provider's id of the message; left out: none")
     expect: ExpectedRequest | None = Field(None, description="the request that asks; compared if given")
@@ -134,25 +159,21 @@ class ExpectedReply(_CaseTable):
     body: str = Field("", description="body")
 
 
-class ReceiptCase(Named, CaseBody):
+class ReceiptCase(Exchanged):
     """A request of the provider, and the reports in it. Signatures aren't verified."""
 
-    given: Given = Field(Given(), description="what differs from the file's `[given]`")
     method: Literal["POST", "GET"] = Field("POST", description="method")
     query: dict[str, str | list[str]] = Field({}, description="its query")
-    headers: dict[str, str] = Field({}, description="its headers")
     reports: list[ExpectedReport] = Field(description="the reports in it, in order; empty: none")
     answer: ExpectedReply = Field(ExpectedReply(), description="what the provider gets in return")
 
 
-class SignatureCase(Named, CaseBody):
+class SignatureCase(Exchanged):
     """A signed request of the provider, and whether its signature holds."""
 
     source: str = Field(description="where the signed request is from; never made by deliveryd")
-    given: Given = Field(Given(), description="what differs from the file's `[given]`")
     method: Literal["POST", "GET"] = Field("POST", description="method")
     url: str = Field(description="the public address that the provider called")
-    headers: dict[str, str] = Field({}, description="its headers")
     expect: Literal["valid", "invalid"] = Field(description="whether it must be accepted")
 
 
@@ -184,6 +205,13 @@ class CaseFile(_CaseTable):
         if (self.answer or self.lookup) and not self.request:
             raise ValueError("answers need a request: that of the first [[request]] is answered")
         return self
+
+    def given_to(self, case: Case) -> Given:
+        """Return what a case is given; answers concern the message of the first request."""
+        if isinstance(case, RequestCase):
+            return case.over(self.given)
+        answers = isinstance(case, AnswerCase | LookupCase)
+        return case.given.over(self.request[0].over(self.given) if answers else self.given)
 
     def cases(self) -> Iterator[tuple[str, int, Case]]:
         """Yield all cases: the kind of each, its number among them, and the case."""

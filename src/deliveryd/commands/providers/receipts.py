@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from typing import Annotated, Literal, NamedTuple
+from urllib.parse import SplitResult, unquote, urlsplit
 
+import anyio
 import typer
+from starlette.types import Message, Scope
 
+from deliveryd.channels.receipt_options import ReceiptOptions
+from deliveryd.channels.signature_schemes import SnsSignature
 from deliveryd.commands.common.command_group import CommandGroup
 from deliveryd.commands.common.conventions import USUAL_CONFIG
-from deliveryd.commands.common.offline import ProviderChoice, offline_provider
+from deliveryd.commands.common.offline import OfflineProvider, ProviderChoice, offline_provider
 from deliveryd.commands.common.options import AsData, ConfigOption
 from deliveryd.commands.common.output import print_json, print_lines
 from deliveryd.commands.providers.provider_options import (
@@ -22,7 +29,259 @@ from deliveryd.commands.providers.provider_options import (
     instant_of,
     read_message,
 )
-from deliveryd.commands.providers.receipt_trial import receipt_table, trial_data, trial_lines, try_receipts
+from deliveryd.config import ReceiptsOptions
+from deliveryd.errors import DeliverydError, UsageError
+from deliveryd.http.raw_message import RawRequest, parse_request
+from deliveryd.model import format_instant
+from deliveryd.receipts.endpoint import NOTHING_HERE, ReceiptEndpoint
+from deliveryd.receipts.inlet import ReceiptReply, open_inlet
+from deliveryd.receipts.reading import LONGEST_RAW, NOTHING, ReadReports, Report, Unread, at_once
+from deliveryd.receipts.request import ReceiptRequest, Unreadable
+from deliveryd.receipts.signatures.base import CertificateMissing, Forged, Verified
+
+_TRIED = "tried"
+"""The name of the only provider that the endpoint has."""
+
+SignatureResult = Literal["valid", "invalid", "unchecked"]
+
+
+class ReceiptTable(NamedTuple):
+    """How a provider reports: its options, the addresses that it calls, and the bytes that it may send.
+
+    `public_url` stands in front of each of `paths`. A preset alone has neither, and any path is its own.
+    """
+
+    options: ReceiptOptions
+    largest: int
+    paths: Sequence[str] = ()
+    public_url: str | None = None
+
+
+class ReceiptTrial(NamedTuple):
+    """What became of a request. `reason` says why the signature isn't valid, or what makes it valid.
+
+    What can't be read is in `reading` whatever the signature is.
+    """
+
+    signature: SignatureResult
+    reason: str | None
+    reading: ReadReports
+    reply: ReceiptReply
+
+
+def receipt_table(offline: OfflineProvider) -> ReceiptTable:
+    """Return how a provider reports. Raises DeliverydError if it doesn't."""
+    provider, receipt, config = offline.provider, offline.options.receipt, offline.config
+    if receipt is None:
+        raise DeliverydError(f"{provider.identity} has no receipts; add [{provider.place}.receipt]")
+    if config is None:
+        return ReceiptTable(receipt, receipt.largest(ReceiptsOptions().max_body))
+    paths = [path for path, name in config.channels.receipt_paths.items() if name == provider.identity]
+    return ReceiptTable(receipt, receipt.largest(config.receipts.max_body), paths, config.receipts.public_url)
+
+
+def try_receipts(
+    table: ReceiptTable,
+    raw: bytes,
+    source: str,
+    now: int,
+    url: str | None = None,
+    *,
+    certificate: bytes | None = None,
+) -> ReceiptTrial:
+    """Try a request as it went over the wire. `url` is the address that was called, or its host alone.
+
+    `certificate` is taken for the one that the signature names, of a scheme that has one.
+    Raises DeliverydError if `source` isn't a request, or a secret can't be read.
+    """
+    if certificate is not None and not isinstance(table.options.signature, SnsSignature):
+        raise UsageError("--certificate is for the scheme sns; this provider's signature has no certificate")
+    try:
+        parsed = parse_request(raw)
+    except ValueError as error:
+        raise DeliverydError(f"{source}: {error}") from None
+    try:
+        called = _called(parsed, table.public_url, url)
+        trying = _Trying(table.options, called, now, certificate)
+    except ValueError as error:
+        raise DeliverydError(str(error)) from None
+    reply = anyio.run(trying.answer, table, parsed)
+    if trying.result is not None:
+        return trying.result
+    hint = f"; this one's are {', '.join(table.paths)}" if reply.status == NOTHING_HERE.status else ""
+    return ReceiptTrial("unchecked", f"{reply.text}{hint}", NOTHING, reply)
+
+
+class _Called(NamedTuple):
+    """The address that a provider called."""
+
+    base: str
+    path: str
+    query: bytes
+
+
+class _Trying:
+    """Takes in one request, as the worker does, and keeps what became of it in place of recording it."""
+
+    def __init__(self, options: ReceiptOptions, called: _Called, now: int, certificate: bytes | None) -> None:
+        self._inlet = open_inlet(options)
+        self._has_envelope = isinstance(options.signature, SnsSignature)
+        self._called = called
+        self._now = now
+        self._certificate = certificate
+        self.result: ReceiptTrial | None = None
+
+    async def answer(self, table: ReceiptTable, raw: RawRequest) -> ReceiptReply:
+        """Send a request to the worker's endpoint; return the answer."""
+        path = unquote(raw.path)
+        paths = table.paths or (path.rstrip("/"),)
+        endpoint = ReceiptEndpoint(
+            dict.fromkeys(paths, _TRIED), {_TRIED: self._inlet}, self._take_in, lambda *_: None,
+            largest={_TRIED: table.largest},
+        )  # fmt: skip
+        scope: Scope = {
+            "type": "http", "method": raw.method, "path": path, "raw_path": raw.path.encode("latin-1"),
+            "query_string": raw.query, "headers": raw.headers,
+        }  # fmt: skip
+        messages: list[Message] = []
+
+        async def receive() -> Message:
+            return {"type": "http.request", "body": raw.body, "more_body": False}
+
+        async def send(message: Message) -> None:
+            messages.append(message)
+
+        await endpoint(scope, receive, send)
+        head, body = messages
+        return ReceiptReply(head["status"], body["body"].decode())
+
+    async def _take_in(self, _provider: str, request: ReceiptRequest) -> ReceiptReply:
+        request.base, request.path, request.query = self._called
+        self.result = self._tried(request)
+        return self.result.reply
+
+    def _tried(self, request: ReceiptRequest) -> ReceiptTrial:
+        inlet = self._inlet
+        if (challenged := inlet.answer_challenge(request)) is not None:
+            reason: str | None = "the verification of the address isn't signed"
+            return ReceiptTrial("unchecked", reason, NOTHING, challenged)
+        signature: SignatureResult = "valid" if inlet.is_signed else "unchecked"
+        reason = None if inlet.is_signed else "no signature is configured"
+        try:
+            content, vouched = self._verified(request)
+            reason = vouched or reason
+        except CertificateMissing as missing:
+            content = self._unverified(request)
+            signature, reason = "unchecked", f"{missing}; it would be fetched from {missing.url}"
+        except Forged as error:
+            content = self._unverified(request)
+            signature, reason = "invalid", str(error)
+        reading, reply = self._read(content)
+        return ReceiptTrial(signature, reason, reading, inlet.refusal if signature == "invalid" else reply)
+
+    def _verified(self, request: ReceiptRequest) -> tuple[Verified, str | None]:
+        """Return what a genuine request holds, and who vouches for it. Raises Forged, CertificateMissing."""
+        try:
+            return self._inlet.verify(request, self._now), None
+        except CertificateMissing as missing:
+            if self._certificate is None:
+                raise
+            missing.trust(self._certificate)
+        verified = self._inlet.verify(request, self._now)
+        return verified, "by the given certificate; who issued it isn't checked"
+
+    def _unverified(self, request: ReceiptRequest) -> Verified:
+        """Return what a request would mean if it were genuine."""
+        if self._has_envelope:
+            from deliveryd.receipts.signatures.sns import unwrapped  # noqa: PLC0415  # loads cryptography
+
+            with suppress(Forged):
+                return unwrapped(request)
+        return request
+
+    def _read(self, content: Verified) -> tuple[ReadReports, ReceiptReply]:
+        if not isinstance(content, ReceiptRequest):
+            return NOTHING, self._inlet.reply
+        try:
+            return at_once(self._inlet.read(content, self._now)), self._inlet.reply
+        except Unreadable as error:
+            raw = (content.body or content.query).decode("utf-8", "replace")[:LONGEST_RAW]
+            return ReadReports((), (Unread(raw, str(error)),)), ReceiptReply(400, str(error))
+
+
+def _called(raw: RawRequest, public_url: str | None, url: str | None) -> _Called:
+    """Return the address that was called: `url`, or the request's own path below `public_url`."""
+    path, query = raw.path, raw.query
+    host = dict(raw.headers).get(b"host", b"").decode("latin-1")
+    base = public_url or f"https://{host}"
+    if url is not None:
+        called = _split(url)
+        base = f"{called.scheme}://{called.netloc}"
+        if called.path not in ("", "/"):
+            path, query = called.path, called.query.encode() or raw.query
+    elif public_url is None and host:
+        _split(base)
+    return _Called(base, path, query)
+
+
+def _split(url: str) -> SplitResult:
+    """Split an address that a provider called. Raises ValueError."""
+    problem = f"{url} is no address such as https://receipts.example.com/receipts/sms"
+    try:
+        called = urlsplit(url)
+        port = called.port
+    except ValueError:
+        raise ValueError(problem) from None
+    if called.scheme not in ("http", "https") or not called.netloc or port == 0:
+        raise ValueError(problem)
+    return called
+
+
+def trial_data(trial: ReceiptTrial) -> dict[str, object]:
+    """Return a trial as JSON has it."""
+    data: dict[str, object] = {
+        "signature": trial.signature,
+        "reports": [report_data(report) for report in trial.reading.reports],
+        "answer": {"status": trial.reply.status, "body": trial.reply.text},
+    }
+    if trial.reading.unread:
+        data["unreadable"] = [unread._asdict() for unread in trial.reading.unread]
+    return data
+
+
+def report_data(report: Report) -> dict[str, object]:
+    """Return a report as JSON has it."""
+    return {
+        "provider_id": report.provider_id,
+        "reference": report.reference,
+        "word": report.word,
+        "meaning": report.meaning,
+        "consent": report.consent,
+        "at": format_instant(report.at),
+    }
+
+
+def trial_lines(trial: ReceiptTrial) -> Sequence[str]:
+    """Return a trial as lines for a person."""
+    because = f": {trial.reason}" if trial.reason is not None else ""
+    return [
+        f"signature  {trial.signature}{because}",
+        *(f"report     {text}" for text in _report_lines(trial.reading.reports)),
+        *(f"unreadable {unread.reason}: {unread.raw}" for unread in trial.reading.unread),
+        f"answer     {trial.reply.status} {trial.reply.text}".rstrip(),
+    ]
+
+
+def _report_lines(reports: Sequence[Report]) -> Iterator[str]:
+    for report in reports:
+        names = (("id", report.provider_id), ("reference", report.reference))
+        about = ", ".join(f"{name} {value}" for name, value in names if value is not None)
+        meanings = [report.meaning, *([report.consent] if report.consent is not None else [])]
+        at = f"at {format_instant(report.at)}" if report.is_dated else "undated"
+        yield f"{report.word}: {' and '.join(meanings)}, {at}, {about or 'no message'}"
+    if not reports:
+        yield "none"
+
 
 receipts = CommandGroup(no_args_is_help=True, help="Try what providers report.")
 

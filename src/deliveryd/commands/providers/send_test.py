@@ -31,13 +31,6 @@ _OTHERS = {"name": "Test", "language": "en"}
 """Fields of a customer that hold no address, with their values."""
 
 
-class Draft(NamedTuple):
-    """A message to send: an address, and a text."""
-
-    to: str
-    text: str
-
-
 def send_test(
     *,
     config: ConfigOption = USUAL_CONFIG,
@@ -63,7 +56,7 @@ def send_test(
     loaded = load_as_owner(config)
     chosen = configured_provider(loaded, channel, provider)
     print_errors(f"deliveryd: this sends a real message to {to} through {chosen.identity}")
-    sent = anyio.run(send_test_message, loaded, chosen, Draft(to, text))
+    sent = anyio.run(_send, loaded, chosen, to, text)
     if as_data:
         print_json(sent_data(sent))
     else:
@@ -89,17 +82,16 @@ class Sent(NamedTuple):
         return isinstance(self.verdict, Accepted)
 
 
-async def send_test_message(config: Config, provider: ProviderConfig, message: Draft) -> Sent:
-    """Send a message. Must be called within an asyncio loop. Raises ConfigError, DeliverydError."""
+async def _send(config: Config, provider: ProviderConfig, to: str, text: str) -> Sent:
+    """Send a message. Raises ConfigError, DeliverydError."""
     channel = open_provider(config, provider)
     try:
-        return await _send(channel, provider, message)
+        return await _sent(channel, provider, _dispatch(channel, provider.block, to, text))
     finally:
         await channel.aclose()
 
 
-async def _send(channel: Channel, provider: ProviderConfig, message: Draft) -> Sent:
-    dispatch = _dispatch(channel, provider.block, message)
+async def _sent(channel: Channel, provider: ProviderConfig, dispatch: Dispatch) -> Sent:
     if not channel.reaches(dispatch.customer):
         raise DeliverydError(f"{provider.identity}: {channel.unreached(dispatch.customer)}")
     answers: list[WireResponse] = []
@@ -115,11 +107,11 @@ async def _send(channel: Channel, provider: ProviderConfig, message: Draft) -> S
     return Sent(request, channel.masked(_written(answer)), verdict, decided_by)
 
 
-def _dispatch(channel: Channel, block: str, message: Draft) -> Dispatch:
-    fields = dict.fromkeys((*channel.customer_fields, *_ADDRESSES), message.to) | _OTHERS
+def _dispatch(channel: Channel, block: str, to: str, text: str) -> Dispatch:
+    fields = dict.fromkeys((*channel.customer_fields, *_ADDRESSES), to) | _OTHERS
     entry = Entry(0, 0, 0, {}, number=1, begun_at=WallClock().now())
     key = f"test-{secrets.token_hex(8)}"
-    rendered = Rendered(block, "en", _content(block, message.text))
+    rendered = Rendered(block, "en", _content(block, text))
     return Dispatch(key, entry, Customer(0, fields), rendered, None, WallClock())
 
 

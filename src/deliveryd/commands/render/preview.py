@@ -1,27 +1,178 @@
-"""Previews what channels would send for a message. Nothing is sent or stored."""
+"""Previews what channels would send for a message, whose parts are given or looked up. Nothing is sent."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
+import os
+import re
+from collections.abc import Mapping, Sequence
+from json import JSONDecodeError
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from deliveryd.channels.base import Channel, Dispatch
 from deliveryd.channels.options import ChannelConfig
 from deliveryd.channels.sms_text import SmsRules, outside_gsm, sms_parts
-from deliveryd.commands.render.preview_request import PreviewMessage
 from deliveryd.config import Config
 from deliveryd.delivery.choice import Idle
 from deliveryd.delivery.pauses import Pauses
 from deliveryd.delivery.routing import Route, Routed, Undeliverable, is_expired
 from deliveryd.delivery.stopped import StoppedRecipients
-from deliveryd.errors import DeliverydError
+from deliveryd.directory.base import find
+from deliveryd.errors import DeliverydError, DirectoryUnavailable, ServiceUnreadable
 from deliveryd.journal.opening import open_reader
 from deliveryd.journal.sqlite.opening import JournalAbsent
-from deliveryd.model import Rendered, WallClock, channel_of, first_of, format_instant, message_key
+from deliveryd.model import (
+    Customer,
+    Entry,
+    Rendered,
+    Settings,
+    WallClock,
+    first_of,
+    message_key,
+)
 from deliveryd.rendering.content import CompiledBlock, CompiledSettings, Missing
 from deliveryd.rendering.language import candidates, matching, standard_tag
+from deliveryd.service import number_text
+from deliveryd.service.client import ServiceClient
 from deliveryd.transitions import expiry_details
-from deliveryd.worker.wiring import build_choices, build_router, compiler, open_providers, sms_rules
+from deliveryd.worker.caches import open_cache
+from deliveryd.worker.outside import open_directory
+from deliveryd.worker.wiring import (
+    build_choices,
+    build_router,
+    compiler,
+    open_providers,
+    open_service,
+    sms_rules,
+)
+
+_NUMBER = re.compile(r"-?[0-9]+")
+_MOST_DIGITS = 19
+_IDS = range(-(2**63), 2**63)
+
+
+class PreviewMessage(NamedTuple):
+    """A message that isn't in the queue. `source` is where the settings are from.
+
+    `customer` is None if none was given, or the directory doesn't have them.
+    """
+
+    source: str
+    settings: Settings
+    entry: Entry
+    customer: Customer | None
+    has_customer: bool
+
+
+async def gather(
+    config: Config, settings: str, variables: str | None, customer_id: int | None, message_id: int
+) -> PreviewMessage:
+    """Read all parts: `settings` is a file or an ID, `variables` a file or JSON; None: not given.
+
+    Raises DeliverydError with a text for the operator.
+    """
+    values = {} if variables is None else read_variables(variables)
+    if _NUMBER.fullmatch(settings):
+        source, found = await _settings_by_id(config, _id_in(settings))
+    else:
+        source, found = settings, _settings_in(Path(settings))
+    customer = None if customer_id is None else await _customer(config, customer_id)
+    entry = Entry(message_id, found.id, customer_id or 0, values)
+    return PreviewMessage(source, found, entry, customer, customer_id is not None)
+
+
+def _id_in(number: str) -> int:
+    if len(number.lstrip("-")) > _MOST_DIGITS or int(number) not in _IDS:
+        raise DeliverydError(
+            "--settings: IDs are 64-bit integers; to name a file of digits, write ./ before it"
+        )
+    return int(number)
+
+
+def read_variables(given: str) -> dict[str, str]:
+    """Read variables, given as JSON or as a file. Raises DeliverydError."""
+    if given.lstrip().startswith(("{", "[", '"')):
+        name, text = "--variables", given
+    else:
+        name, text = given, _read(Path(given)).decode("utf-8", "replace")
+    variables = _json(name, text)
+    if not isinstance(variables, dict):
+        raise DeliverydError(f"{name}: expected a JSON object whose values are strings or numbers")
+    wrong = [key for key, value in variables.items() if not isinstance(value, str)]
+    if wrong:
+        raise DeliverydError(f"{name}: expected a string or a number: {', '.join(wrong)}")
+    return variables
+
+
+def _settings_in(path: Path) -> Settings:
+    body = _read(path)
+    _json(str(path), body.decode("utf-8-sig", "replace"))
+    try:
+        return ServiceClient.parse_settings(0, body)
+    except ServiceUnreadable as error:
+        raise DeliverydError(f"{path}: {str(error).removeprefix('settings 0: ')}") from None
+
+
+def read_json(path: Path) -> Any:
+    """Parse a JSON file; numbers become texts, as they are written. Raises DeliverydError."""
+    return _json(str(path), _read(path).decode("utf-8-sig", "replace"))
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise DeliverydError(f"{path} can't be read: {error.strerror}") from None
+
+
+def _json(name: str, text: str) -> Any:
+    try:
+        return number_text.loads_exact(text)
+    except JSONDecodeError as error:
+        place = f"line {error.lineno}, column {error.colno}"
+        raise DeliverydError(f"{name}: invalid JSON: {error.msg} at {place}") from None
+    except ValueError as error:
+        raise DeliverydError(f"{name}: invalid JSON: {error}") from None
+
+
+async def _settings_by_id(config: Config, settings_id: int) -> tuple[str, Settings]:
+    cached = await _cached_settings(config, settings_id)
+    if cached is not None:
+        return "the cache", cached
+    service = open_service(config)
+    try:
+        body = await service.fetch_settings(settings_id)
+        return "the service", service.parse_settings(settings_id, body)
+    except ServiceUnreadable as error:
+        raise DeliverydError(f"from the service: {error}") from None
+    except DeliverydError as error:
+        raise DeliverydError(f"settings {settings_id}: {error}") from None
+    finally:
+        await service.aclose()
+
+
+async def _cached_settings(config: Config, settings_id: int) -> Settings | None:
+    # A cache opened without write permission would count as broken and be discarded.
+    if not os.access(config.settings.cache_dir / "cache.db", os.R_OK | os.W_OK, effective_ids=True):
+        return None
+    cache = open_cache(config)
+    try:
+        cached = await cache.get(f"settings/{settings_id}")
+        return None if cached is None else ServiceClient.parse_settings(settings_id, cached.value)
+    except ServiceUnreadable:
+        return None
+    finally:
+        await cache.aclose()
+
+
+async def _customer(config: Config, customer_id: int) -> Customer | None:
+    directory = await open_directory(config)
+    try:
+        return await find(directory, customer_id)
+    except DirectoryUnavailable as error:
+        raise DeliverydError(f"the customer directory: {error}") from None
+    finally:
+        await directory.aclose()
 
 
 class Scope(NamedTuple):
@@ -101,23 +252,16 @@ def _preview_result(
         nothing = f"settings {message.entry.settings_id} have no such content in {', '.join(tags)}"
         raise DeliverydError("; ".join((nothing, *first_of(settings.unreadable))))
     stopped = _stop_list(config)
-    previews = [
-        _weighed(
-            _preview(
-                provider.identity,
-                providers[provider.identity],
-                block,
-                sms_rules(config.channels.configured[name]),
-                message,
-                now=now,
-                has_stopped=_has_stopped(stopped, name, providers[provider.identity], message),
-            ),
-            config.channels.configured[name],
-        )
-        for name, block in blocks
-        for provider in config.channels.configured[name].providers.values()
-        if scope.provider in (None, provider.identity)
-    ]
+    configured = config.channels.configured
+    previews = []
+    for name, block in blocks:
+        for identity in (each.identity for each in configured[name].providers.values()):
+            if scope.provider in (None, identity):
+                adapter = providers[identity]
+                reached = _reached(configured[name], identity, adapter, block, message, stopped=stopped)
+                previews.append(
+                    _filled(reached, adapter, block, sms_rules(configured[name]), message, now=now)
+                )
     choices = build_choices(config, providers, dict.fromkeys(providers, Idle()))
     router = build_router(config, choices, stopped, Pauses())
     customer = message.customer if router.needs_customer(message.entry, settings, now) else None
@@ -143,19 +287,6 @@ def _stop_list(config: Config) -> StoppedRecipients:
     stopped = StoppedRecipients(listed.key)
     stopped.load(listed.digests)
     return stopped
-
-
-def _has_stopped(stopped: StoppedRecipients, name: str, channel: Channel, message: PreviewMessage) -> bool:
-    return message.customer is not None and stopped.includes(name, channel.recipient(message.customer))
-
-
-def _weighed(preview: Preview, channel: ChannelConfig) -> Preview:
-    """Return a preview with its provider's weight, where the channel has several."""
-    if len(channel.providers) < 2:
-        return preview
-    enabled = [each for each in channel.providers.values() if each.common.enabled]
-    weights = {each.identity: each.common.weight for each in enabled}
-    return preview._replace(weight=weights.get(preview.provider, 0), weights=sum(weights.values()))
 
 
 def _languages(
@@ -187,46 +318,58 @@ def _blocks(
     return list(found.items())
 
 
-def _preview(
-    name: str,
-    channel: Channel,
+def _reached(
+    channel: ChannelConfig,
+    identity: str,
+    adapter: Channel,
+    block: CompiledBlock,
+    message: PreviewMessage,
+    *,
+    stopped: StoppedRecipients,
+) -> Preview:
+    """Return a preview without a text: whether the customer is reached, and the weight among several."""
+    customer = message.customer
+    unreached = None if adapter.reaches(customer) else adapter.unreached(customer)
+    if customer is not None and stopped.includes(channel.name, adapter.recipient(customer)):
+        unreached = f"the recipient stopped {channel.name}"
+    preview = Preview(identity, block.language, unreached is None, unreached=unreached)
+    if len(channel.providers) < 2:
+        return preview
+    weights = {
+        each.identity: each.common.weight for each in channel.providers.values() if each.common.enabled
+    }
+    return preview._replace(weight=weights.get(identity, 0), weights=sum(weights.values()))
+
+
+def _filled(
+    preview: Preview,
+    adapter: Channel,
     block: CompiledBlock,
     rules: SmsRules | None,
     message: PreviewMessage,
     *,
     now: int,
-    has_stopped: bool,
 ) -> Preview:
-    reached = channel.reaches(message.customer) and not has_stopped
-    unreached = None if reached else channel.unreached(message.customer)
-    if has_stopped:
-        unreached = f"the recipient stopped {channel_of(name)}"
+    """Return a preview with what would be sent, or with the problem."""
     rendered = block.render(message.entry.variables, message.customer)
     if isinstance(rendered, Missing):
-        return Preview(name, block.language, reached, rendered.reason, rendered.names, unreached=unreached)
+        return preview._replace(problem=rendered.reason, missing=rendered.names)
     if not isinstance(rendered, Rendered):
-        return Preview(name, block.language, reached, rendered.reason, unreached=unreached)
+        return preview._replace(problem=rendered.reason)
     flaw = None
     if rules is not None:
         rendered = rules.apply(rendered)
         flaw = rules.flaw(rendered)
     entry = message.entry._replace(begun_at=now)
-    key = message_key("preview", entry.id, name, entry.beginning)
+    key = message_key("preview", entry.id, preview.provider, entry.beginning)
     dispatch = Dispatch(key, entry, message.customer, rendered, message.settings.expires_at, WallClock())
-    return Preview(
-        name,
-        block.language,
-        reached,
-        flaw,
+    text = rendered.fields["text"] if block.block == "sms" else None
+    return preview._replace(
+        problem=flaw,
         fields=rendered.fields,
-        sms=_sms_size(rendered.fields["text"]) if block.block == "sms" else None,
-        request=channel.preview(dispatch) if reached else None,
-        unreached=unreached,
+        sms=None if text is None else SmsSize(*sms_parts(text), outside_gsm(text)),
+        request=adapter.preview(dispatch) if preview.reached else None,
     )
-
-
-def _sms_size(text: str) -> SmsSize:
-    return SmsSize(*sms_parts(text), outside_gsm(text))
 
 
 def _chosen(previews: Sequence[Preview], route: Route, scope: Scope) -> Preview | None:
@@ -251,97 +394,11 @@ def _why_not(
     if message.has_customer and scope == WHOLE_SCOPE:
         return route.details if isinstance(route, Undeliverable) else None
     hindrances = (
-        f"{preview.provider}: {why}" for preview in previews if (why := _hindrance(preview, message))
+        f"{preview.provider}: {why}" for preview in previews if (why := hindrance(preview, message))
     )
     return next(hindrances, None)
 
 
-def _hindrance(preview: Preview, message: PreviewMessage) -> str | None:
+def hindrance(preview: Preview, message: PreviewMessage) -> str | None:
+    """Return why a provider can't send a message; None: nothing is known to prevent it."""
     return preview.problem or (preview.unreached if message.has_customer else None)
-
-
-def preview_lines(result: PreviewResult) -> Iterator[str]:
-    """Return the result as lines, the problem last."""
-    message = result.message
-    expires_at = message.settings.expires_at
-    until = f"expire at {format_instant(expires_at)}" if expires_at is not None else "never expire"
-    yield f"settings from {message.source}, which {until}"
-    yield f"customer {_customer(message)}"
-    if result.further_languages:
-        yield f"other languages (see --language): {', '.join(result.further_languages)}"
-    yield from (f"unreadable and skipped: {reason}" for reason in result.unreadable)
-    for preview in result.previews:
-        yield ""
-        yield _headline(preview, message, preview is result.chosen)
-        for line in _facts(preview, message):
-            yield f"  {line}".rstrip()
-    if result.problem is not None:
-        yield ""
-        yield f"can't be sent: {result.problem}"
-
-
-def _headline(preview: Preview, message: PreviewMessage, is_chosen: bool) -> str:
-    place = f"{preview.provider}, {preview.language}"
-    if preview.weight is None:
-        return f"{place} (chosen)" if is_chosen else place
-    chosen = f" (chosen for message {message.entry.id})" if is_chosen else ""
-    return f"{place}, weight {preview.weight} of {preview.weights}{chosen}"
-
-
-def _customer(message: PreviewMessage) -> str:
-    if not message.has_customer:
-        return "unknown: give one with --customer"
-    if message.customer is None:
-        return f"{message.entry.customer_id}, not in the directory"
-    return f"{message.customer.id}, with {', '.join(message.customer.fields) or 'no other fields'}"
-
-
-def _facts(preview: Preview, message: PreviewMessage) -> Iterator[str]:
-    if (why := _hindrance(preview, message)) is not None:
-        yield f"can't be sent: {why}"
-    if preview.sms is not None:
-        yield _sms_line(preview.sms)
-    for name, text in preview.fields.items():
-        # Most requests contain the text verbatim; in others escapes make it unreadable.
-        if text.strip() not in (preview.request or ""):
-            yield from _indented(f"{name}: ", text)
-    if preview.request is not None:
-        yield ""
-        yield from _broken(preview.request)
-
-
-def _sms_line(sms: SmsSize) -> str:
-    forced = ", ".join(first_of([f"U+{ord(char):04X}" for char in sms.forced_by]))
-    cause = f", forced by {forced}" if forced else ""
-    return f"{sms.parts} SMS ({sms.units} units of {sms.encoding}{cause})"
-
-
-def _indented(label: str, text: str) -> Iterator[str]:
-    first, *rest = _broken(text)
-    yield f"{label}{first}"
-    yield from (f"{'':{len(label)}}{line}" for line in rest)
-
-
-def _broken(text: str) -> list[str]:
-    """Split a text at line feeds only; other line separators stay in it, to be escaped visibly."""
-    return text.replace("\r\n", "\n").removesuffix("\n").split("\n")
-
-
-def preview_data(result: PreviewResult) -> Mapping[str, object]:
-    """Return the result as JSON."""
-    message = result.message
-    expires_at = message.settings.expires_at
-    return {
-        "settings_from": message.source,
-        "expires_at": None if expires_at is None else format_instant(expires_at),
-        "customer_known": message.customer is not None,
-        "problem": result.problem,
-        "further_languages": result.further_languages,
-        "unreadable": result.unreadable,
-        "previews": [
-            {"channel": channel_of(preview.provider)}
-            | preview._asdict()
-            | {"chosen": preview is result.chosen, "sms": preview.sms and preview.sms._asdict()}
-            for preview in result.previews
-        ],
-    }

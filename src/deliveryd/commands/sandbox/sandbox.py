@@ -13,8 +13,14 @@ import typer
 from deliveryd.channels.presets.catalogue import Preset
 from deliveryd.commands.common.options import AsData
 from deliveryd.commands.common.output import print_json, print_lines
-from deliveryd.commands.sandbox.impersonations import base_address, chosen_presets, impersonation
-from deliveryd.commands.sandbox.sandbox_files import TOKEN_FILE, aim_receipts, write_files
+from deliveryd.commands.sandbox.sandbox_files import (
+    TOKEN_FILE,
+    aim_receipts,
+    base_address,
+    chosen_presets,
+    impersonation,
+    write_files,
+)
 from deliveryd.errors import AddressInUse, DeliverydError
 from deliveryd.options.toml_text import toml_value
 from deliveryd.sandbox.scenario import Scenario, demo_scenario

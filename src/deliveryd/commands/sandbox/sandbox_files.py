@@ -3,106 +3,146 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from string import Template
+from typing import Any, cast, get_args
+from urllib.parse import urlsplit
 
-from deliveryd.channels.presets.catalogue import PACKAGED, Preset
-from deliveryd.commands.sandbox.impersonations import provider_table
+from deliveryd.channels.presets.catalogue import PACKAGED, Catalogue, Preset
+from deliveryd.channels.presets.file import PresetSandbox, SandboxLookup, texts_in
+from deliveryd.channels.presets.table import examples
+from deliveryd.errors import ConfigError, DeliverydError, UsageError
+from deliveryd.options.suggestion import suggestion
 from deliveryd.options.toml_text import toml_value
+from deliveryd.sandbox.faults import StandInChannel
+from deliveryd.sandbox.impersonation import (
+    Impersonation,
+    LookupForm,
+    Mood,
+    Shape,
+    SigningForm,
+    private_key,
+    public_key,
+)
 from deliveryd.sandbox.scenario import Scenario
 from deliveryd.sandbox.server import Sandbox
 
-CONFIG = Template("""\
-[service]
-base_url = "$base_url"       # the sandbox; in production something like https://queue.example.com
-auth = { token_file = "service-token" }
+SECRET = "whsec_sandboxSecretOf32CharactersLong0"  # noqa: S105 - a stand-in's secret guards nothing
+"""The secret of every provider of the sandbox; Standard Webhooks ask for this form."""
 
-[content]
-languages = ["en"]
+_PLACEHOLDER = re.compile(r"\{([^{}]+)\}")
 
-[customers]
-source = "file"
-path = "customers.jsonl"        # {"id": 7, "name": "Ann", "language": "en", "phone": "+447700900101"}
 
-[journal]
-url = "sqlite:///journal.db"    # relative paths are relative to this file
+def chosen_presets(names: str, folder: Path | None = None) -> list[Preset]:
+    """Return the presets of a list such as `twilio,whatsapp`; `folder` has those of an operator.
 
-[settings]
-cache_dir = "settings-cache"
+    Raises ConfigError, DeliverydError.
+    """
+    catalogue = Catalogue(folder)
+    if problems := [f"--presets-dir: {problem}" for problem in catalogue.problems()]:
+        raise ConfigError(problems)
+    found = []
+    for name in filter(None, (each.strip() for each in names.split(","))):
+        preset = catalogue.find(name)
+        if preset is None:
+            raise UsageError(f"--as: there is no preset {name}{suggestion(name, catalogue.names())}")
+        if preset.file.sandbox is None:
+            raise DeliverydError(f"--as: {preset.path} has no table [sandbox], so {name} can't be played")
+        if "base_url" not in preset.file.keys:
+            raise DeliverydError(f"--as: {preset.path} has no key base_url, so {name} can't be played")
+        found.append(preset)
+    return found
 
-[receipts]
-listen = "127.0.0.1:$receipts_port"       # where providers report what was delivered
-$public_url
-$presets_dir$channels""")
 
-CHANNEL_TABLES = {
-    "sms": """\
-[channels.sms]
-adapter = "http"
-url = "$base_url/sms"
-json = { to = "{customer.phone}", text = "{content.text}", reference = "{message.id}" }
-headers = { Authorization = "Bearer {secret.token}" }
-secrets = { token = "sms-token" }
-provider_id = "/id"
+def impersonation(preset: Preset) -> Impersonation:
+    """Return a preset in the form of the sandbox; `preset.file.sandbox` is set."""
+    table = cast("PresetSandbox", preset.file.sandbox)
+    channel = cast("StandInChannel", preset.file.channels[0])
+    signing, lookup = table.signature, table.lookup
+    return Impersonation(
+        preset.name,
+        channel,
+        list(_paths(preset)),
+        table.to,
+        _shapes(table, *get_args(Mood)),
+        reference=table.reference,
+        callback=table.callback,
+        id=table.id,
+        reports=_shapes(table, "delivered", "failed"),
+        signature=SigningForm(**signing.model_dump(exclude={"secret"})) if signing is not None else None,
+        secret=SECRET,
+        path=f"/receipts/{channel}/{preset.name}",
+        heeds_keys=preset.file.promises.key == "heeded",
+        key_header=table.key_header,
+        lookup=None
+        if lookup is None
+        else LookupForm(lookup.reference, **_shapes(lookup, "found", "missing")),
+    )
 
-[channels.sms.receipt]
-$receipt
-""",
-    "messenger": """\
-[channels.messenger]
-adapter = "http"
-url = "$base_url/messenger"
-provider_id = "/id"
 
-[channels.messenger.json]
-to = "{customer.messenger}"
-reference = "{message.id}"
-text = "{content.text}"
-image = "{content.image}"
-button = { text = "{content.button.text}", url = "{content.button.url}" }
+def _shapes(table: PresetSandbox | SandboxLookup, *names: str) -> dict[Any, Shape]:
+    """Return those of these answers or reports that the table has."""
+    found = {name: getattr(table, name) for name in names}
+    return {name: Shape(**dict(shape)) for name, shape in found.items() if shape is not None}
 
-[channels.messenger.receipt]
-$receipt
-""",
-    "inApp": """\
-[channels.inApp]
-adapter = "http"
-url = "$base_url/inApp"
-provider_id = "/id"
 
-[channels.inApp.json]
-to = "{customer.device}"
-reference = "{message.id}"
-name = "{content.name}"
-description = "{content.description}"
-image = "{content.image}"
-button = { text = "{content.button.text}", url = "{content.button.url}" }
-notification = { title = "{content.notification.title}", body = "{content.notification.body}" }
+def _paths(preset: Preset) -> Iterator[re.Pattern[str]]:
+    """Yield the paths of the preset's addresses, below the sandbox's address of the provider."""
+    base = preset.file.keys["base_url"]
+    start = urlsplit(str(base.default or base.example)).path
+    for place, text in texts_in({"table": preset.file.table, "blocks": preset.file.blocks}):
+        if place.rpartition(".")[2] == "url" and text.startswith("{key.base_url}"):
+            path = start + text.removeprefix("{key.base_url}").partition("?")[0]
+            yield re.compile("".join(_path_pieces(preset, path)))
 
-[channels.inApp.receipt]
-$receipt
-""",
-    "email": """\
-[channels.email]
-adapter = "smtp"
-host = "$smtp_host"
-port = $smtp_port
-tls = "none"                    # the sandbox has no certificate; by default TLS is required
-sender = "Linden Club <club@example.com>"
-""",
-}
-"""A channel for each block, unless the sandbox plays real providers of it."""
+
+def _path_pieces(preset: Preset, path: str) -> Iterator[str]:
+    """Yield the pieces of a pattern for a path; a key stands for one part of it, or for all that follows."""
+    for place, piece in enumerate(_PLACEHOLDER.split(path.removeprefix("/"))):
+        if place % 2 == 0:
+            yield re.escape(piece)
+        else:
+            key = preset.file.keys.get(piece.removeprefix("key."))
+            yield ".+" if key is not None and str(key.example).startswith("/") else "[^/]+"
+
+
+def base_address(preset: Preset, sandbox: str) -> str:
+    """Return the provider's address in the sandbox, as the key `base_url`."""
+    base = preset.file.keys["base_url"]
+    return f"{sandbox}/{preset.name}{urlsplit(str(base.default or base.example)).path}".rstrip("/")
+
+
+def provider_table(preset: Preset, sandbox: str) -> tuple[list[str], Mapping[str, str]]:
+    """Return the lines of a table that uses a provider of the sandbox, and its secrets by their files."""
+    given: dict[str, Any] = {
+        **examples(preset.file, only_required=True),
+        "base_url": base_address(preset, sandbox),
+    }
+    files = {name: f"{preset.name}-{name}" for name in preset.file.secrets}
+    given["secrets"] = files
+    secrets = {file: _secret(preset, name) for name, file in files.items()}
+    lines = [f"[channels.{preset.file.channels[0]}.providers.{preset.name}]", f'adapter = "{preset.name}"']
+    lines += [f"{key} = {toml_value(value)}" for key, value in given.items() if value]
+    return lines, secrets
+
+
+def _secret(preset: Preset, name: str) -> str:
+    """Return the content of a secret's file: where a private key signs, that key or the public one."""
+    sign = preset.file.table.get("sign", {})
+    if sign.get("scheme") == "jwt" and sign.get("secret") == name:
+        return private_key()
+    signing = cast("PresetSandbox", preset.file.sandbox).signature
+    is_public = signing is not None and signing.scheme == "ecdsa" and signing.secret == name
+    return public_key(SECRET) if is_public else SECRET
+
+
+_CONFIG = Path(__file__).with_name("config.toml")
+_CHANNEL = re.compile(r"^(?=\[channels\.(\w+)\]$)", re.MULTILINE)
+"""Where the table of a channel begins, with those below it."""
 
 NO_PROVIDERS: Mapping[str, Sequence[str]] = {}
-
-RECEIPT = """\
-provider_id = "/id"
-status = "/status"
-delivered = ["delivered"]
-failed = ["failed"]
-reported_at = "/at"
-signature = { header = "X-Signature", secret_file = "receipts-secret" }"""
 
 REPORTING = ("sms", "messenger", "inApp")
 """The channels whose providers send receipts."""
@@ -125,19 +165,21 @@ def configuration(
     `providers` are the tables of the providers that the sandbox plays, by their blocks. `presets_dir` has
     the presets of them that aren't in the package.
     """
-    own = None if presets_dir is None else f"[channels]\npresets_dir = {toml_value(str(presets_dir))}\n\n"
-    filled = {"base_url": base_url, "smtp_host": smtp_host, "smtp_port": smtp_port, "receipt": RECEIPT}
-    tables = [
-        "\n\n".join(providers[block]) + "\n" if block in providers else Template(channel).substitute(filled)
-        for block, channel in CHANNEL_TABLES.items()
-    ]
-    return CONFIG.substitute(
+    own = "" if presets_dir is None else f"[channels]\npresets_dir = {toml_value(str(presets_dir))}\n\n"
+    text = Template(_CONFIG.read_text(encoding="utf-8")).substitute(
         base_url=base_url,
+        smtp_host=smtp_host,
+        smtp_port=smtp_port,
         receipts_port=receipts_port,
         public_url=f'public_url = "http://127.0.0.1:{receipts_port}"\n' if providers else "",
-        presets_dir=own or "",
-        channels="\n".join(tables),
+        presets_dir=own,
     )
+    common, *channels = _CHANNEL.split(text)
+    tables = [
+        "\n\n".join(providers[block]) if block in providers else table.rstrip("\n")
+        for block, table in zip(channels[::2], channels[1::2], strict=True)
+    ]
+    return common + "\n\n".join(tables) + "\n"
 
 
 def aim_receipts(sandbox: Sandbox, receipts: str) -> None:

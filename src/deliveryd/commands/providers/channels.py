@@ -23,8 +23,7 @@ from deliveryd.commands.common.offline import ProviderChoice, offline_provider
 from deliveryd.commands.common.options import AsData, ConfigOption
 from deliveryd.commands.common.output import print_json, print_lines
 from deliveryd.commands.common.tables import aligned, table, widths_of
-from deliveryd.commands.providers.answers import verdict_data, verdict_lines, verdict_on
-from deliveryd.commands.providers.provider_options import (
+from deliveryd.commands.providers.trying import (
     AtOption,
     KeysOption,
     PresetOption,
@@ -34,6 +33,9 @@ from deliveryd.commands.providers.provider_options import (
     TriedChannel,
     instant_of,
     read_message,
+    verdict_data,
+    verdict_lines,
+    verdict_on,
 )
 from deliveryd.config import examine
 from deliveryd.errors import ConfigError, UsageError

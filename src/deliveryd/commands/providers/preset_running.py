@@ -28,7 +28,6 @@ from deliveryd.channels.http.options import HttpChannelOptions
 from deliveryd.channels.options import ProviderTable
 from deliveryd.channels.presets.catalogue import Preset
 from deliveryd.channels.presets.table import expand
-from deliveryd.commands.providers.answers import answer_reader, row_text, verdict_name
 from deliveryd.commands.providers.preset_cases import (
     AnswerCase,
     Case,
@@ -42,6 +41,7 @@ from deliveryd.commands.providers.preset_cases import (
     SignatureCase,
 )
 from deliveryd.commands.providers.receipts import ReceiptTable, report_data, try_receipts
+from deliveryd.commands.providers.trying import answer_reader, row_text, verdict_name
 from deliveryd.errors import ConfigError, DeliverydError
 from deliveryd.http.wire import BeforeSend, Headers, Target, WireResponse
 from deliveryd.model import Customer, Entry, Rendered, format_instant

@@ -26,7 +26,7 @@ from deliveryd.commands.common.options import AsData, ConfigOption
 from deliveryd.commands.common.output import print_json, print_lines
 from deliveryd.commands.providers.preset_cases import CaseFile, read_cases
 from deliveryd.commands.providers.preset_running import CaseResult, run_case
-from deliveryd.commands.providers.provider_options import PresetsDirOption
+from deliveryd.commands.providers.trying import PresetsDirOption
 from deliveryd.config import examine
 from deliveryd.errors import ConfigError, DeliverydError, UsageError
 from deliveryd.options.file import ConfigFile

@@ -18,7 +18,7 @@ from deliveryd.commands.common.conventions import USUAL_CONFIG
 from deliveryd.commands.common.offline import OfflineProvider, ProviderChoice, offline_provider
 from deliveryd.commands.common.options import AsData, ConfigOption
 from deliveryd.commands.common.output import print_json, print_lines
-from deliveryd.commands.providers.provider_options import (
+from deliveryd.commands.providers.trying import (
     AtOption,
     KeysOption,
     PresetOption,

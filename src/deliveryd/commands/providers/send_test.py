@@ -18,8 +18,7 @@ from deliveryd.commands.common.conventions import FAILED, USUAL_CONFIG
 from deliveryd.commands.common.offline import configured_provider
 from deliveryd.commands.common.options import AsData, ConfigOption
 from deliveryd.commands.common.output import print_errors, print_json, print_lines
-from deliveryd.commands.providers.answers import row_text, verdict_data, verdict_lines
-from deliveryd.commands.providers.provider_options import ProviderOption
+from deliveryd.commands.providers.trying import ProviderOption, row_text, verdict_data, verdict_lines
 from deliveryd.config import Config
 from deliveryd.errors import DeliverydError
 from deliveryd.http.wire import WireResponse

@@ -1,11 +1,16 @@
-"""What an answer of a provider would mean: read offline, as after an attempt."""
+"""What commands that try a provider share: the options that name one, and what its answers mean."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
+from pathlib import Path
 from textwrap import shorten
+from typing import Annotated
 from urllib.parse import urlsplit
+
+import typer
 
 from deliveryd.channels.base import (
     Accepted,
@@ -23,7 +28,62 @@ from deliveryd.commands.common.offline import OfflineProvider
 from deliveryd.errors import DeliverydError
 from deliveryd.http.conditions import ConditionOptions
 from deliveryd.http.raw_message import parse_answer
-from deliveryd.model import SECOND
+from deliveryd.model import SECOND, WallClock, parse_instant
+
+TriedChannel = Annotated[
+    str | None,
+    typer.Option("--channel", metavar="NAME", help="A channel, or one of its providers as CHANNEL/PROVIDER."),
+]
+ProviderOption = Annotated[
+    str | None,
+    typer.Option(
+        "--provider", metavar="NAME", help="A provider of the channel; needed if there are several."
+    ),
+]
+PresetOption = Annotated[
+    str | None, typer.Option("--preset", metavar="NAME", help="A preset, instead of a configured channel.")
+]
+KeysOption = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="A key of the preset; can be repeated."),
+]
+SecretsOption = Annotated[
+    list[str] | None,
+    typer.Option("--secret", metavar="NAME=FILE", help="A secret of the preset; can be repeated."),
+]
+PresetsDirOption = Annotated[
+    Path | None,
+    typer.Option("--presets-dir", metavar="FOLDER", help="Folder with presets of your own."),
+]
+
+
+def _instant(text: str) -> int:
+    try:
+        return parse_instant(text)
+    except ValueError as error:
+        raise typer.BadParameter(f"{error}; give one such as 2026-01-31T09:00:00Z") from None
+
+
+AtOption = Annotated[
+    int | None,
+    typer.Option("--at", parser=_instant, metavar="TIME", help="Judge as of this instant, not now."),
+]
+
+
+def instant_of(at: int | None) -> int:
+    """Return the instant that was given, or now."""
+    return WallClock().now() if at is None else at
+
+
+def read_message(file: str) -> bytes:
+    """Read a saved HTTP message; `-` is standard input. Raises DeliverydError."""
+    if file == "-":
+        return sys.stdin.buffer.read()
+    try:
+        return Path(file).read_bytes()
+    except OSError as error:
+        raise DeliverydError(f"{file} can't be read: {error.strerror}") from None
+
 
 _VERDICTS: Mapping[type, tuple[str, str]] = {
     Accepted: ("accepted", "the message is sent"),

@@ -25,8 +25,8 @@ ASIDE = {
     "Memory", "ReadyMessages", "Refusals", "StepWatch",
 }  # fmt: skip
 LOOKS = {
-    "Journal.misplaced", "Journal.has_room", "Journal.counts", "Journal.renew", "Admission.begin", "Admission.end",
-    "TakeSize.came_whole",
+    "Journal.misplaced", "Journal.has_room", "Journal.counts", "Journal.renew",
+    "Admission.begin", "Admission.end", "TakeSize.came_whole",
 }  # fmt: skip
 SMS = json.dumps({"content": {"en": {"sms": {"text": "hello {word}"}}}})
 

@@ -266,7 +266,7 @@ class Entry(NamedTuple):
         return _made(Entry, (*self[:5], self.tries + 1, *self[6:9], False, None, None, *self[12:]))
 
     def _unbound(self) -> Entry:
-        """The message without a provider: its stay is over, and what it says next is rendered anew."""
+        """The message without a provider: its stay is over, and its content is rendered again."""
         stay = self.key + 1 if self.number else self.key  # a stay without a try isn't counted
         return self._replace(
             provider=None, tries=0, key=stay, number=0, doubt=False, content=None, digest=None, begun_at=0,
@@ -278,7 +278,7 @@ class Entry(NamedTuple):
         return self._replace(beginning=self.beginning + 1)
 
     def anew(self) -> Entry:
-        """The message as an operator has it begin anew: its keys are new ones at every provider."""
+        """The message as an operator has it begin again: with new keys at every provider."""
         return self._unbound()._replace(beginning=self.beginning + 1)
 
     def released(self) -> Entry:
@@ -475,7 +475,7 @@ class StopChange(NamedTuple):
 
 
 class OptOut(NamedTuple):
-    """A provider's report that a recipient stopped a channel, or resumed it (`stopped` False).
+    """A provider's report that a recipient ended messages on a channel, or resumed them (`stopped` False).
 
     `at` is the provider's instant; the report came at `heard_at`, which is `at` too if it has none
     (`is_dated` False).

@@ -54,7 +54,7 @@ class Cause(Enum):
     ORDERED_SENT = "ordered: settle as sent"
     ORDERED_FAILED = "ordered: settle as failed"
     ORDERED_RETRY = "ordered: retry"
-    ORDERED_ANEW = "ordered: begin anew"
+    ORDERED_ANEW = "ordered: begin again"
     RECEIPT_PROVES = "receipt proves it sent"
     RECEIPT_DELIVERED = "receipt: delivered"
     RECEIPT_FAILED = "receipt: failed"

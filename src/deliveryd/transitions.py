@@ -30,7 +30,7 @@ BY_LOOKUP = "settled by asking the provider, which has it"
 BY_RECEIPT = "settled by the provider's receipt"
 WORKER_ENDED = "the worker ended before the outcome was known"
 CHANGED = (
-    "not repeated: rendered anew it says something else; settle it, or let it begin anew (resend --new-key)"
+    "not repeated: rendered again, its content differs; settle it, or let it begin again (resend --new-key)"
 )
 """Why a message in doubt is held whose content the worker had no time to keep."""
 
@@ -38,8 +38,8 @@ UNREADABLE_TWICE = "; held, since its repeat brought no answer that can be read 
 """Why a message in doubt is held whatever `on_in_doubt` says; ends the reason of its last try."""
 
 _UNFIT = (
-    "not repeated: what is kept of it fits the configuration no more ({}); change that back, settle it"
-    " or let it begin anew (resend --new-key)"
+    "not repeated: what is kept of it doesn't fit the configuration any more ({}); change that back, settle"
+    " it or let it begin again (resend --new-key)"
 )
 
 WAS_REMOVED = "the provider was removed"

@@ -638,7 +638,7 @@ def test_an_error_of_the_database_quotes_no_row(source: JournalDatabase) -> None
 def test_a_password_that_others_may_read_is_not_used(tmp_path: Path) -> None:
     (tmp_path / "password").write_text("secret\n")
     (tmp_path / "password").chmod(0o644)
-    with pytest.raises(JournalUnusable, match="may be read by everybody"):
+    with pytest.raises(JournalUnusable, match="may be read by all users"):
         conninfo(JournalDatabase("postgresql://ops@db.example/j", tmp_path / "password"))
 
 

@@ -55,7 +55,7 @@ class Operator(Protocol):
         """
 
     async def retry(self, failure: str, reason: str | None) -> Mapping[str, object]:
-        """Let messages begin anew that failed for this reason."""
+        """Let messages begin again that failed for this reason."""
 
     async def reload(self) -> Mapping[str, object]:
-        """Read the configuration anew, and apply it."""
+        """Read the configuration again, and apply it."""

@@ -273,7 +273,7 @@ class Router:
         return provider if entry.content is not None and provider in self._providers else None
 
     def _has_stopped(self, channel: str, provider: str, customer: Customer | None) -> bool:
-        """Whether the recipient, at the address that a provider has, stopped a channel."""
+        """Whether the recipient, at the address that a provider has, is suppressed on a channel."""
         if customer is None:
             return False
         adapter = self._channels[channel].choice.senders[provider].adapter
@@ -432,7 +432,7 @@ class Router:
         """Why no provider of a channel takes the message."""
         senders = self._channels[channel].choice.senders
         if unfit is None and any(self._has_stopped(channel, name, customer) for name in senders):
-            return f"the recipient stopped {channel}"
+            return f"the recipient is suppressed on {channel}"
         reasons = [unfit] if unfit else [each.adapter.unreached(customer) for each in senders.values()]
         return f"{channel}: {', '.join(dict.fromkeys(reasons))}"
 

@@ -18,7 +18,7 @@ PLAIN_REFUSED = (
     " (PostgreSQL) or mysql_native_password, or connect over TCP with customers.tls.ca_file"
 )
 UNPROVEN = (
-    "the server doesn't prove that it knows the password: have it ask by scram-sha-256, or leave out"
+    "the server doesn't prove that it has the password: have it ask by scram-sha-256, or leave out"
     " customers.password_file"
 )
 

@@ -151,7 +151,7 @@ def _owner_problem(path: Path, status: os.stat_result, user: int) -> str | None:
 
 def _writer_problem(path: Path, status: os.stat_result) -> str | None:
     if may_others(status, WRITE):
-        return f"{path}: everybody may change it; run: chmod o-w {path}"
+        return f"{path}: all users may change it; run: chmod o-w {path}"
     group = foreign_group(status, WRITE)
     return None if group is None else f"{path}: the group {group} may change it; run: chmod g-w {path}"
 

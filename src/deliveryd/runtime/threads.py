@@ -39,7 +39,7 @@ _NEXT_TRY = 1.0
 
 _SAID_AGAIN = 60.0
 
-_SAID_AT: RunVar[float] = RunVar("when it was said that no thread can be begun")
+_SAID_AT: RunVar[float] = RunVar("when it was logged that no thread can be begun")
 
 
 async def in_thread(work: Callable[[], T], /, *, abandon_on_cancel: bool = False) -> T:

@@ -462,7 +462,7 @@ def test_who_stopped_a_channel_takes_the_next_one() -> None:
     ]
     assert [each.provider for each in found if isinstance(each, Routed)] == ["email", "sms"]
     assert isinstance(found[2], Undeliverable)
-    assert found[2].details == "the recipient stopped sms; email: no address of the customer"
+    assert found[2].details == "the recipient is suppressed on sms; email: no address of the customer"
     doubt = MESSAGE._replace(provider="sms", number=1, doubt=True)
     repeated = router.route(doubt, settings, ann, 0)
     assert isinstance(repeated, Routed), "only the provider can settle what may have arrived"

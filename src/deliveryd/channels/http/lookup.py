@@ -67,7 +67,7 @@ class LookupReader:
         for statuses, conditions, verdict in self._rows:
             if answer.status in statuses and all_hold(conditions, document):
                 if not conditions and is_page(answer.body):
-                    return AskLater(f"{_said(answer)} with a page, which says nothing of the message")
+                    return AskLater(f"{_said(answer)} with a page, which isn't about the message")
                 if verdict == "taken":
                     return Taken(self._provider_id.find(document) if self._provider_id else None)
                 return NotTaken() if verdict == "not_taken" else Unknown(_said(answer))

@@ -22,7 +22,7 @@ from deliveryd.model import Entry, Rendered, WallClock
 _REJECTED = {
     401: "it rejects the credentials",
     403: "it doesn't permit this with these credentials",
-    404: "it knows no such account, or the address is wrong",
+    404: "it has no such account, or the address is wrong",
 }
 
 

@@ -41,7 +41,7 @@ def send_test(
     to: Annotated[
         str, typer.Option(metavar="ADDRESS", help="Where to: a phone number, an e-mail address or an ID.")
     ],
-    text: Annotated[str, typer.Option(metavar="TEXT", help="What the message says.")],
+    text: Annotated[str, typer.Option(metavar="TEXT", help="The text of the message.")],
     as_data: AsData = False,
 ) -> None:
     """Send one real message through one provider.

@@ -60,7 +60,7 @@ def run(
     """Run the worker: take, send and report messages.
 
     On SIGTERM or Ctrl-C it finishes what is in progress, for run.drain_timeout at most, and exits. A second
-    signal exits at once. On SIGHUP it reads the configuration anew, as "deliveryd reload" does.
+    signal exits at once. On SIGHUP it reads the configuration again, as "deliveryd reload" does.
     """
     if as_data and not until_idle:
         raise typer.BadParameter("--json needs --until-idle")

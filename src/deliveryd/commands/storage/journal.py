@@ -1,4 +1,4 @@
-"""`deliveryd journal`: move it to another kind of place, take that back, and name its service anew."""
+"""`deliveryd journal`: move it to another kind of place, undo that, and name its service's new address."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def reopen(
 ) -> None:
     """Let workers use a journal again that was moved.
 
-    It is as it was then, and knows nothing of what happened at its new place since: never use both. To bring
+    It is as it was then, without what happened at its new place since: never use both. To bring
     that back, move it back instead.
     """
     place = _place(url, "--url", password_file) or load_part(config, ("journal",)).config.journal.place
@@ -158,7 +158,7 @@ def take_over_service(
     """Let the journal go on with its service at service.base_url.
 
     It must be the same service, with the same ids, at another address: messages of another one would be lost,
-    or told as sent. A worker has to be stopped for that.
+    or reported as sent. A worker has to be stopped for that.
     """
     loaded = load_journal_as_owner(config, "service.base_url", "settings.cache_dir", "settings.size_limit")
     service = loaded.service.address

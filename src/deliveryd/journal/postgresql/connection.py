@@ -49,7 +49,7 @@ STANDBY = "it is a standby, or default_transaction_read_only is on"
 """What a database is that takes no writes."""
 
 _REFUSALS = {
-    "authentication method requirement": "have pg_hba.conf ask for scram-sha-256 (set a password anew that"
+    "authentication method requirement": "have pg_hba.conf ask for scram-sha-256 (set a password again that"
     " was set under password_encryption = md5), or connect with sslmode=verify-full",
     "password authentication failed": "check the user in journal.url, and journal.password_file",
     "no password supplied": "the server asks for a password: set journal.password_file",

@@ -676,7 +676,7 @@ class PostgresqlJournal(LeasedCommits):
             found = await self._try_to_read(lambda db: blocked_by(db.connection, pid))
         except JournalError:
             found = None
-        return found or "nobody's lock; the server waits for its standby, or hangs"
+        return found or "no session holds a lock; the server waits for its standby, or hangs"
 
     def _end(self) -> None:
         self._pacing.close()

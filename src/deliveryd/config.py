@@ -164,7 +164,7 @@ class ServiceOptions(ProxyOptions, Section):
 
     @property
     def address(self) -> str:
-        """Return `base_url` in the one spelling by which services are told apart."""
+        """Return `base_url` in the one spelling by which services are distinguished."""
         return str(target_of(self.base_url)).rstrip("/")
 
 

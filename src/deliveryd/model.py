@@ -44,7 +44,7 @@ _USUAL = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:\.\d{1,6})?(?:Z|\+00:0
 def provider_identity(channel: str, name: str) -> str:
     """One text for a provider of a channel: `CHANNEL/NAME`, or `CHANNEL` where both have one name.
 
-    Entries, queues, waits, receipts and metrics know a provider by it.
+    Entries, queues, waits, receipts and metrics name a provider by it.
     """
     return channel if name == channel else f"{channel}/{name}"
 
@@ -104,7 +104,7 @@ def parse_instant(text: str) -> int:
 
     Raises ValueError when it is anything else, a bare date among them, or outside the years 1 to 9999.
     """
-    if _USUAL.fullmatch(text):  # in a quarter of the time; in others, Python passes over what it doesn't know
+    if _USUAL.fullmatch(text):  # in a quarter of the time; in others, Python passes over what it can't read
         with suppress(ValueError):
             return (datetime.fromisoformat(text) - _EPOCH) // _MICROSECOND
     return read_instant(text)
@@ -393,7 +393,7 @@ def first_of(reasons: Collection[str]) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class Customer:
-    """What the issuer knows of a customer (interface 2.6).
+    """What the issuer has of a customer (interface 2.6).
 
     `fields` holds every named value by its name, `name`, `language`, `phone` and `email` among them, without
     what surrounds it and isn't seen (see `deliveryd.cleaning`). A value of which nothing is left is none.

@@ -259,7 +259,7 @@ def no_later_than(transition: Transition, instant: int) -> Transition:
 
 
 def ordered_resend(entry: Entry, at: int) -> Transition:
-    """Repeat a held message at once; with a new key if it was begun anew.
+    """Repeat a held message at once; with a new key if it was begun again.
 
     One without a try in doubt, which its provider only put off, says what it would say now.
     """
@@ -268,13 +268,13 @@ def ordered_resend(entry: Entry, at: int) -> Transition:
 
 
 def ordered_sent(entry: Entry, at: int) -> Transition:
-    """An operator knows that the message arrived."""
+    """An operator confirmed that the message arrived."""
     outcome, sent = Outcome("accepted", None, BY_OPERATOR), StatusEvent(entry.id, "sent", at)
     return Transition(entry.settled(), *_ORDERED_SENT, at, outcome=outcome, events=(sent,))
 
 
 def ordered_failed(entry: Entry, at: int) -> Transition:
-    """An operator knows that the message didn't arrive."""
+    """An operator confirmed that the message didn't arrive."""
     reason = f"{entry.provider}: the outcome was unknown; {BY_OPERATOR} as failed"
     settled = entry.settled()
     return _failed(settled, _ORDERED_FAILED, at, settled.ending(reason))
@@ -286,9 +286,9 @@ def ordered_retry(entry: Entry, at: int) -> Transition:
 
 
 def ordered_anew(entry: Entry, at: int) -> Transition:
-    """A message that failed begins anew, at once: every channel may take it, under new keys.
+    """A message that failed begins again, at once: every channel may take it, under new keys.
 
-    Its expiry is checked before the attempt, as always. The service is told what comes of it.
+    Its expiry is checked before the attempt, as always. The service receives the outcome.
     """
     return Transition(entry.anew()._replace(spent=(), sent_by=None), *_ORDERED_ANEW, at, due_at=at)
 
@@ -297,7 +297,7 @@ def ordered_anew(entry: Entry, at: int) -> Transition:
 
 
 def unconfirmed(entry: Entry, at: int, within: float) -> Transition:
-    """Nobody confirmed within so many seconds that the message arrived: the next channel may take it."""
+    """The message wasn't confirmed within this many seconds: the next channel may take it."""
     reason = f"not confirmed within {format_duration(within)}"
     onwards = entry.off_channel(reason)._replace(sent_by=entry.provider)
     return Transition(onwards, *UNCONFIRMED, at, due_at=at)
@@ -310,7 +310,7 @@ def failed_to_next(entry: Entry, receipt: Receipt) -> Transition:
 
 
 def _stays_sent(entry: Entry, at: int, reason: str) -> Transition:
-    """No later channel takes a message that was sent before; the service isn't told anything."""
+    """No later channel takes a message that was sent before; nothing is reported to the service."""
     return Transition(entry, *STAYS_SENT, at, outcome=Outcome("accepted", None, reason))
 
 
@@ -342,7 +342,7 @@ def _reported(receipt: Receipt) -> str:
 
 
 def progressed(message_id: int, state: State, status: str, at: int) -> StatusEvent | None:
-    """What a provider's report on the way tells the service, which is told only while the message is sent."""
+    """What a provider's report on the way reports to the service, only while the message is sent."""
     return StatusEvent(message_id, status, at) if state is State.SENT else None
 
 

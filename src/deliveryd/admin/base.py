@@ -43,7 +43,7 @@ class Operator(Protocol):
     async def pause(
         self, kind: str, key: str, seconds: float | None, reason: str | None
     ) -> Mapping[str, object]:
-        """Pause something for so many seconds; None: until it is resumed."""
+        """Pause something for this many seconds; None: until it is resumed."""
 
     async def resume(self, kind: str, key: str, reason: str | None) -> Mapping[str, object]:
         """Resume what is paused."""

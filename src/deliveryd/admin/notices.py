@@ -14,7 +14,7 @@ EVENT_PATIENCE = 60.0
 """Seconds that a status event may wait before the page points at it."""
 
 DISK_MARGIN = 2
-"""The disk is pointed at when less than so many times its reserve is free."""
+"""The disk is pointed at when less than this many times its reserve is free."""
 
 
 class Notice(NamedTuple):

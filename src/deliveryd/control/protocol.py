@@ -33,7 +33,7 @@ _LONGEST_PATH = 100  # of a socket's address, which the system limits to 107 byt
 
 
 class ReloadRequest(NamedTuple):
-    """Read the configuration anew and apply it; `accept_orphans` allows the removal of busy providers.
+    """Read the configuration again and apply it; `accept_orphans` allows the removal of busy providers.
 
     `accept_customers` has the customer file used though more than half of its customers are gone.
     """

@@ -18,7 +18,7 @@ class Availability:
     """Measures for how long providers are down, and keeps in the journal since when.
 
     After its channel's limit (seconds) a provider is given up, until it answers; providers of a channel
-    without a limit never are. While the worker runs, the event loop's clock counts, which nobody can put
+    without a limit never are. While the worker runs, the event loop's clock counts, which can't be put
     forward; the time of day counts only over a restart. After that a probe comes first: a provider that was
     down before is given up when that fails, or when none succeeds within the limit.
     """

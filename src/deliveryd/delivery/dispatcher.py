@@ -110,7 +110,7 @@ class Dispatcher:
         return None if is_same else parts.use.retire()
 
     def route_all_again(self) -> None:
-        """Have all that is queued routed anew, since routing or rendering have changed."""
+        """Requeue all queued messages, since routing or rendering have changed."""
         self._route_again(_all)
 
     # queue

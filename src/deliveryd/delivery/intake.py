@@ -62,7 +62,7 @@ class TakeSize:
         self._full = 0
 
     def fell_short(self, asked: int) -> None:
-        """An answer to a request for so many didn't come whole."""
+        """An answer to a request for this many didn't come whole."""
         self._failed = asked if asked > 1 else 2 * self._most  # of one message, the size isn't the reason
         self.now = max(min(self.now, asked) // 2, 1)
         self._full = 0
@@ -120,7 +120,7 @@ class Intake:
         """Whether the queue's last answer held nothing new."""
 
         self.lost_a_batch = False
-        """Whether a batch may be lost of which the journal doesn't know."""
+        """Whether a batch may be lost of which the journal has no record."""
 
     @property
     def down(self) -> bool:
@@ -219,8 +219,8 @@ class Intake:
     async def _may_take(self) -> bool:
         """Whether to take still, once this worker surely keeps what it takes.
 
-        Between the service's answer and the commit nobody else could record a batch: a worker that another
-        one has taken over mustn't ask for it.
+        Between the service's answer and the commit no other worker could record a batch: a worker whose log
+        another one has adopted mustn't request one.
         """
         await self._journal.renew()
         return not self._stopping and self._recorder.obstacle() is None
@@ -229,7 +229,7 @@ class Intake:
         """How many to take now: a whole batch, or after a short wait whatever there is room for.
 
         Elements that can't be reported come on top of that: the queue may hold them until it ends, and they
-        need no places. Where good messages come instead, they exceed `queue.max_in_flight` by so many, once.
+        need no slots. If good messages come instead, they exceed `queue.max_in_flight` by that number, once.
         """
         self._set_paused(self._recorder.obstacle())
         if self._paused:

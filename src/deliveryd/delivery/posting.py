@@ -128,7 +128,7 @@ class Posting:
     async def ask(self, rows: Sequence[OutboxRow]) -> Posted:
         """Post events once, and pause if the service is unavailable.
 
-        Not those that another worker may have taken over: the service might hear the last one's news first.
+        Not those that another worker may have taken over: the service might receive that worker's first.
         """
         if self._pausing.locked():
             async with self._pausing:

@@ -167,7 +167,7 @@ class Router:
     def route(self, entry: Entry, settings: CompiledSettings, customer: Customer | None, now: int) -> Route:
         """Where a message goes now, and what it says; or why it can't be sent at all, or not now.
 
-        `customer` is None when the directory doesn't know them, and when they don't matter.
+        `customer` is None when they aren't in the directory, and when they don't matter.
         """
         if settings.expires_at is not None and is_expired(settings.expires_at, now):
             details = entry.ending(expiry_details(settings.expires_at))
@@ -192,7 +192,7 @@ class Router:
     def route_without(self, entry: Entry, reason: str) -> Route:
         """Where a message goes whose settings can't be used for this reason.
 
-        It ends, unless a provider may have it: that one is asked for it, or is told the same again.
+        It ends, unless a provider may have it: that one is asked for it, or gets the same again.
         """
         if entry.doubt or entry.content is not None:
             nothing = CompiledSettings(entry.settings_id, None, {}, ())
@@ -239,7 +239,7 @@ class Router:
                 return routed
         return Undeliverable.because(entry, *self._why_none(entry, settings, customer, tags, unfit))
 
-    def _render(  # noqa: PLR0917 - what `route` knows
+    def _render(  # noqa: PLR0917 - the values that `route` has
         self,
         entry: Entry,
         settings: CompiledSettings,

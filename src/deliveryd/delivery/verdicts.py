@@ -234,7 +234,7 @@ class VerdictHandler:
     ) -> Transition:
         """Go on with another provider, or wait, without using up a try: the message isn't at fault.
 
-        While the provider is up, a rejection sends none elsewhere: the message may be at fault after all.
+        While the provider is up, a rejection sends none to another: the message may be at fault.
         """
         if isinstance(verdict, TryAgain):
             outcome, after = Outcome("try_again", None, verdict.reason, verdict.words), verdict.after

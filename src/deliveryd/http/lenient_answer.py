@@ -1,4 +1,4 @@
-"""Reads an answer that the strict parsers refuse, and writes it anew in their form.
+"""Reads an answer that the strict parsers refuse, and writes it again in their form.
 
 What a recipient may put right is put right: line ends, blank and folded lines, white space around names
 (RFC 9112 2.2, 5.1, 5.2), control characters in values (RFC 9110 5.5), the framing (RFC 9112 6.3) and what
@@ -72,7 +72,7 @@ class LenientAnswer:
         return not self._in_body or (self._is_chunked and not self.is_over)
 
     def feed(self, data: bytes) -> Iterator[bytes]:
-        """Yield what can be told of it by now, in strict form."""
+        """Yield what is known of it by now, in strict form."""
         is_long = len(self._raw) > len(_START)
         self._raw += data
         if is_long and not self._in_body and b"\n" not in data:

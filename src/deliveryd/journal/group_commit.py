@@ -67,7 +67,7 @@ class GroupCommit(ABC, Generic[_Db]):
 
     @property
     def is_broken(self) -> bool:
-        """Whether nothing more can be recorded until the journal is opened anew."""
+        """Whether nothing more can be recorded until the journal is opened again."""
         return self._broken is not None
 
     @property

@@ -135,7 +135,7 @@ class Exporter:
             await self._post_metrics()
 
     async def _post_metrics(self) -> None:
-        """Post the present values; what a failed post would have told, the next one tells."""
+        """Post the present values; what a failed post would have reported, the next one reports."""
         found, now = list(families(self._metrics)), self._clock.now()
         body = await self._blocking(lambda: encode_metrics(found, self._origin, now))
         with suppress(_Failed):

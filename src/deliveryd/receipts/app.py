@@ -74,7 +74,7 @@ class Receipts:
     """Verifies, reads, records and answers what providers report.
 
     `paths` are their addresses, `largest` the sizes of their largest requests, `intermediate` the
-    intermediate statuses that the service is told.
+    intermediate statuses that are reported to the service.
     """
 
     def __init__(
@@ -279,7 +279,7 @@ class Receipts:
         return results
 
     def _reported(self, provider: str, report: Report, now: int) -> Reported | None:
-        """Return what the journal is told of a report."""
+        """Return what the journal records of a report."""
         id_ = report.provider_id or ""
         if report.meaning in ("delivered", "failed"):
             delivered = report.meaning == "delivered"

@@ -57,7 +57,7 @@ LONGEST_BRACED_KEYS = 1000
 """Characters, in all, of a message's keys that hold braces: each brace of a template is held against each."""
 
 MOST_BRACES = 2000
-"""Opening braces of a block that is read anew for the keys of one message."""
+"""Opening braces of a block that is read again for the keys of one message."""
 
 
 class Missing(NamedTuple):
@@ -292,7 +292,7 @@ def _fill(field: CompiledField, values: Mapping[str, str], greeting: Template | 
 
 
 def _content_tag(tag: str) -> str:
-    # A key that is no language tag is nobody's language, and no reason to give up the other ones.
+    # A key that is no language tag is no customer's language, and no reason to give up the other ones.
     try:
         return standard_tag(tag)
     except LanguageUnreadable:

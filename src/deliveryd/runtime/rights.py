@@ -159,8 +159,8 @@ def _writer_problem(path: Path, status: os.stat_result) -> str | None:
 def _folder_problem(path: Path, status: os.stat_result) -> str | None:
     """Return who can put another file in the place of one in this folder; a link has only an owner.
 
-    Nobody can if the folder's sticky bit is set, or if it is a read-only mount of its own: a ConfigMap of
-    Kubernetes is one, whose mode lets everybody write.
+    No other user can if the folder's sticky bit is set, or if it is a read-only mount of its own: a ConfigMap
+    of Kubernetes is one, whose mode lets all users write.
     """
     if stat.S_ISLNK(status.st_mode) or status.st_mode & stat.S_ISVTX:
         return None

@@ -88,7 +88,7 @@ class Aside:
         self._turn = anyio.Lock(fast_acquire=True)
 
     async def sized(self, size: int, work: Callable[[], T], /) -> T:
-        """Run what grows with so many characters: beside the event loop only if they are many."""
+        """Run what grows with this many characters: beside the event loop only if they are many."""
         return await self(work) if size > LARGE else work()
 
     async def __call__(self, work: Callable[[], T], /) -> T:

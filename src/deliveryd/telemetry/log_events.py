@@ -245,7 +245,7 @@ class Event(StrEnum):
     meaning: str
 
     def __new__(cls, name: str, level: int, meaning: str) -> Self:
-        """Make the member a string that knows its level and what it means."""
+        """Make the member a string with its level and its meaning."""
         event = str.__new__(cls, name)
         event._value_ = name
         event.level = level

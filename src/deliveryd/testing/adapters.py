@@ -269,7 +269,7 @@ class AdapterConformance:
     async def test_reach(self, provider: ScriptedProvider, channel: Channel) -> None:
         """A customer without an address isn't reached: sending is refused, and doesn't raise.
 
-        An adapter that reaches an unknown customer needs no address, and reaches everybody.
+        An adapter that reaches an unknown customer needs no address, and reaches every customer.
         """
         assert channel.reaches(self.customer)
         empty = dict.fromkeys(self.customer.fields, "")

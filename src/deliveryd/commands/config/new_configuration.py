@@ -79,7 +79,7 @@ def write_configuration(path: Path, tables: Mapping[str, Any]) -> None:
             file.flush()
             os.fsync(number)
         _insist_on_good(Path(draft), path)
-        os.link(draft, path)  # fails if somebody made the file meanwhile
+        os.link(draft, path)  # fails if the file was made meanwhile
     except FileExistsError:
         raise DeliverydError(f"{path} is there already; name another file, or remove it") from None
     except OSError as error:

@@ -37,7 +37,7 @@ def carry_out(
 ) -> ControlReply:
     """Execute the orders, through the worker or directly on the journal; the reply holds names.
 
-    A pause lasts so many seconds.
+    A pause lasts this many seconds.
     """
     client = ControlClient(
         config.journal.place,

@@ -152,7 +152,7 @@ def _count(found: Sequence[WorkerRecord]) -> str:
 
 
 def _lacking(found: Sequence[WorkerRecord]) -> str:
-    """Tell which providers live workers lack that others have; one that has just begun has told none yet."""
+    """Print the providers that a live worker lacks and others have; one that has just begun has none yet."""
     live = [each for each in found if each.ended is None and not each.is_over and each.providers]
     known = {name for each in live for name in each.providers}
     lacks = [(each, sorted(known.difference(each.providers))) for each in live]

@@ -66,7 +66,7 @@ _REFUSALS = {
 }
 """What to do about a reason, by words in it."""
 _NO_SECRETS = "!password,!md5"
-"""Any method but those that tell a password that the environment may hold, as a password file of libpq's."""
+"""Any method but those that reveal a password of the environment, such as one in libpq's password file."""
 
 _FILES = ("sslrootcert", "sslcert", "sslkey", "sslcrl", "sslcrldir")
 
@@ -102,7 +102,7 @@ def conninfo(source: JournalDatabase) -> str:
     if "sslpassword" in given:
         raise JournalUnusable("journal.url holds a password, sslpassword: name a key that has none in sslkey")
     if _stays_here(given):
-        given.setdefault("hostaddr", "")  # PGHOSTADDR and a service's would lead elsewhere, unencrypted
+        given.setdefault("hostaddr", "")  # PGHOSTADDR and a service's would lead to another host, unencrypted
     else:
         given.setdefault("gssencmode", "disable")  # what Kerberos encrypts doesn't heed sslmode
         if given.setdefault("sslmode", "verify-full") != "verify-full":

@@ -125,7 +125,7 @@ class Matching:
         return MatchedReceipt("unread")
 
     def _progress(self, db: Db, progress: ProgressReport) -> MatchedReceipt:
-        """Tell the service an intermediate status once, while the message is sent under this key."""
+        """Report an intermediate status to the service once, while the message is sent under this key."""
         provider, provider_id, status, at, reference = progress
         report = Receipt(provider, provider_id, False, status, at, at, reference)
         tried = self._tried(db, report)
@@ -346,7 +346,7 @@ class Matching:
     def _settle(self, db: Db, tried: Tried, state: State, receipt: Receipt) -> int:
         """The provider has the message: it is sent under this key, and isn't tried again under any.
 
-        Returns the number of events: none if the service was told `sent` for this key before.
+        Returns the number of events: none if `sent` was reported for this key before.
         """
         at = receipt.received_at
         step = transitions.proved_sent(tried.message_id, state, at)
@@ -382,7 +382,7 @@ class Matching:
 def _learn(db: Db, tried: Tried, report: Receipt) -> bool:
     """Note the provider's id that a report has for the tries that it names; False: it has none.
 
-    Nobody knew that id before, where the answer with it was lost, or had none. If the accepted try may be
+    That id wasn't known before, if the answer with it was lost, or had none. If the accepted try may be
     another one with this id, it stays without: a failure under any id counts for it.
     """
     if report.reference is None or not report.provider_id:

@@ -30,7 +30,7 @@ INSERT INTO malformed (digest, raw, reason, message_id, first_at, last_at) VALUE
 ON CONFLICT (digest) DO UPDATE SET times = malformed.times + 1, last_at = excluded.last_at, dropped_at = NULL
 """
 
-# Steps of the line; each names the state that it begins in, so that a step from elsewhere changes no row.
+# Steps of the line; each names the state that it begins in, so that a step from another state changes no row.
 
 _PROGRESS = """
 UPDATE message SET state = ?, due_at = ?, provider = ?, tries = ?, key = ?, number = ?, spent = ?,

@@ -151,7 +151,7 @@ class Scheme:
 
 
 def unwrapped(request: ReceiptRequest) -> Verified:
-    """Return what an envelope holds, although nobody knows who sent it. Raises Forged if there is none."""
+    """Return what an envelope holds, although its sender isn't known. Raises Forged if there is none."""
     envelope = _envelope(request.body)
     return _content(request, envelope, _text(envelope, "Type"))
 

@@ -271,7 +271,7 @@ def test_dispatchers_of_two_workers_keep_one_rate(source: JournalDatabase, tmp_p
             provider = Provider("sms", policy.breaker, memory.backlog, memory.pauses, clock)
             with closing(Endless(partial(connect_to_write, source, 9), inline, clock)) as shared:
                 choice = Choice({"sms": Sender(channel, provider)})
-                lane = DispatchTerms(
+                terms = DispatchTerms(
                     provider, choice, channel, policy, DoubtPolicy("sms", policy), 500, frozenset()
                 )
                 journal.limits = shared

@@ -103,7 +103,7 @@ class Bench:
         self.settled = common.outcomes._pending
         self.provider = Provider("sms", policy.breaker, self.memory.backlog, self.memory.pauses, self.clock)
         choice = Choice({"sms": Sender(self.channel, self.provider), **others})
-        lane = DispatchTerms(
+        terms = DispatchTerms(
             self.provider, choice, self.channel, policy, DoubtPolicy("sms", policy), 100, frozenset()
         )
         self.dispatcher = Dispatcher(lane, common)

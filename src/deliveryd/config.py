@@ -460,7 +460,7 @@ def examine(path: Path, environ: Mapping[str, str] = os.environ) -> Examined:
 
 
 def _believed(config: Config | None) -> Iterator[Opened]:
-    """Yield the files that say who is trusted, and what customers have: certificates, a SQLite database."""
+    """Yield the files that define who is trusted and what customers have: certificates, a SQLite database."""
     if config is None:
         return
     tables = [provider.options for provider in config.channels.providers.values()]

@@ -164,7 +164,7 @@ def size_of(entry: Entry, rendered: Rendered, customer: Customer | None) -> int:
 
 
 class Content(NamedTuple):
-    """What a message says to its customer on a channel: two tries with equal content say the same.
+    """What a message shows its customer on a channel: two tries with equal content are the same.
 
     `values` are the customer's values that the channel sends.
     """
@@ -191,7 +191,7 @@ class Entry(NamedTuple):
     they were made at where the message isn't bound to one any more. `beginning` counts how often it began
     under a new key, by an operator's order or since a provider rejected it for sure and keeps the key of what
     it rejected; it belongs to its idempotency key (see `message_key`).
-    `doubt`: the outcome of a try under this key is unknown. `content` is what a try under this key said that
+    `doubt`: the outcome of a try under this key is unknown. `content` is that of a try under this key that
     may have arrived, and `digest` that of the latest try; see `Journal`.
     `taken_at` is the instant at which it was recorded. `sent_by` is the provider that accepted it before, and
     didn't confirm in time that it arrived.
@@ -229,7 +229,7 @@ class Entry(NamedTuple):
         )
 
     def begun(self, provider: str, digest: bytes | None, at: int) -> Entry:
-        """The message with its next try at a provider; `digest` is that of what it will say."""
+        """The message with its next try at a provider; `digest` is that of its content."""
         if (
             self.provider is None and self.via is None and not self.number
         ):  # the first one, as with most messages
@@ -288,7 +288,7 @@ class Entry(NamedTuple):
     def left(self, reason: str) -> Entry:
         """The message after it left its provider, whoever has it leave, with all that belongs to its stay.
 
-        A provider that may have it is spent: when it came back, it would say something else under its key.
+        A provider that may have it is spent: when it came back, its content would differ under its key.
         One that doesn't have it for sure, or wasn't tried, may take it again.
         """
         return self._unbound() if self.content is None else self.given_up(reason)
@@ -359,7 +359,7 @@ def _key_tag(provider: str, beginning: int) -> str:
 class LanguageContent:
     """One language: its greetings, and per block the string fields by dotted name (`button.url`).
 
-    `unreadable` says why a block can't be read, by its name; `greetings` may be among them.
+    `unreadable` is why a block can't be read, by its name; `greetings` may be among them.
     """
 
     general: str | None = None
@@ -492,10 +492,10 @@ class OptOut(NamedTuple):
 class Transition(NamedTuple):
     """One step of one message; `deliveryd.transitions` makes them all.
 
-    `entry` is the message as it is after the step. `outcome` ends the latest try, `due_at` says when a
+    `entry` is the message as it is after the step. `outcome` ends the latest try, `due_at` is when a
     waiting message goes on, and `events` enter the outbox together with the step. `waits_for` names what
     wakes a waiting message before it is due (see `deliveryd.runtime.waits`). A step from READY to IN_DOUBT
-    makes no try: its outcome says why the message isn't repeated; one from READY to SENT says why the message
+    makes no try: its outcome is why the message isn't repeated; one from READY to SENT has why the message
     stays sent. `confirmation` is that of an acceptance after which the message may still go on. `stop` is
     recorded with a try that failed.
     """

@@ -35,7 +35,7 @@ CHANGED = (
 """Why a message in doubt is held whose content the worker had no time to keep."""
 
 UNREADABLE_TWICE = "; held, since its repeat brought no answer that can be read either"
-"""Why a message in doubt is held whatever `on_in_doubt` says; ends the reason of its last try."""
+"""Why a message in doubt is held whatever `on_in_doubt` is; ends the reason of its last try."""
 
 _UNFIT = (
     "not repeated: what is kept of it doesn't fit the configuration any more ({}); change that back, settle"
@@ -209,7 +209,7 @@ def retry_later(entry: Entry, at: int, due_at: int, outcome: Outcome, waits_for:
 
 
 def unsent(entry: Entry, at: int, due_at: int, reason: str) -> Transition:
-    """Nothing was sent after the intent, which says nothing of the provider and uses up no try."""
+    """Nothing was sent after the intent, which shows nothing of the provider and uses up no try."""
     return retry_later(entry, at, due_at, Outcome("try_again", None, reason), None)
 
 
@@ -261,7 +261,7 @@ def no_later_than(transition: Transition, instant: int) -> Transition:
 def ordered_resend(entry: Entry, at: int) -> Transition:
     """Repeat a held message at once; with a new key if it was begun again.
 
-    One without a try in doubt, which its provider only put off, says what it would say now.
+    One without a try in doubt, which its provider only put off, gets its content of now.
     """
     entry = entry if entry.doubt else entry._replace(content=None, digest=None)
     return Transition(entry, *_ORDERED_RESEND, at, due_at=at)
@@ -321,9 +321,9 @@ def proved_sent(message_id: int, before: State, at: int) -> ReceiptStep:
 
 
 def reported(message_id: int, before: State, receipt: Receipt, *earlier: str) -> ReceiptStep | None:
-    """What a receipt says of a message that was sent; None: nothing new.
+    """What a receipt reports about a message that was sent; None: nothing new.
 
-    `earlier` says why other providers failed before: an error names every one that was tried.
+    `earlier` is why other providers failed before: an error names every one that was tried.
     """
     cause = Cause.RECEIPT_DELIVERED if receipt.delivered else Cause.RECEIPT_FAILED
     if before is State.DELIVERED or (before is State.FAILED and not receipt.delivered):

@@ -63,7 +63,7 @@ class Availability:
     def follow(self, since: Mapping[str, int]) -> None:
         """Take over what is noted in a journal that others share: a provider's earliest outage counts.
 
-        Whether it is down is each worker's own matter: its breaker says so.
+        Whether it is down is each worker's own matter, by its breaker.
         """
         self._kept = dict(since)
         self._others = {provider: at for provider, at in since.items() if provider not in self._down_from}

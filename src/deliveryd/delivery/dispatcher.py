@@ -303,7 +303,7 @@ class Dispatcher:
             begun.append((entry, routed, parts))
             steps.append(transitions.intent(entry, now, self._intermediate))
         settled = await self._record(steps)
-        if settled:  # a receipt says that it was sent already
+        if settled:  # a receipt proved that it was sent already
             for entry, *_ in begun:
                 if entry.id in settled:
                     parts.refusals.unanswered(entry.settings_id)

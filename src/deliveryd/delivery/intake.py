@@ -32,7 +32,7 @@ MOST_EXTRA = 1000
 """How many more are taken, at most, to get past elements that can't be reported to the service."""
 
 TOO_SLOW = frozenset({408, 504})
-"""Statuses with which a service, or what stands before it, says that its answer took too long."""
+"""Statuses with which a service, or a proxy before it, reports that its answer took too long."""
 
 RECORDED_WITHIN = 5.0
 """Seconds within which a batch has to be recorded once the worker ends, if its answer is there."""
@@ -68,7 +68,7 @@ class TakeSize:
         self._full = 0
 
     def came_whole(self, asked: int, size: int) -> None:
-        """An answer came whole; one with less than was asked for says nothing of larger ones."""
+        """An answer came whole; one with less than was requested shows nothing of larger ones."""
         if self.now == self._most or not size >= asked >= self.now:
             return
         self._full += 1
@@ -146,7 +146,7 @@ class Intake:
             self._taking.cancel()
 
     def give_up(self, reason: str) -> None:
-        """Say that a batch may be lost, if one was asked for that isn't recorded."""
+        """Log that a batch may be lost, if one was requested that isn't recorded."""
         if self._asked:
             self._metrics.lost.add()
             log(Event.QUEUE_BATCH_LOST, asked=self._asked, kept=0, reason=reason)
@@ -287,7 +287,7 @@ class Intake:
         return self._backoff(least=0.8)
 
     async def _after_loss(self, asked: int, batch: Batch, fault: ServiceError) -> float:
-        """Keep what came of a batch, and say that the rest may be lost; return the pause after it."""
+        """Keep what came of a batch, and log that the rest may be lost; return the pause after it."""
         self._size.fell_short(asked)
         self._extra = 0
         self.found_empty = False

@@ -33,7 +33,7 @@ MOST_FAILED_POSTS = 20
 """Failed posts of several events without an acceptance between them, after which it is an outage."""
 
 REFUSALS_LOG_INTERVAL = 3600.0
-"""Seconds after which the log says again how many events the service keeps refusing."""
+"""Seconds after which is logged again how many events the service keeps refusing."""
 
 
 class EventSink(Protocol):

@@ -59,7 +59,7 @@ class _Counted:
 class Refusals:
     """Which settings ids wait at a provider, since it refuses all of their messages.
 
-    When it refuses everything, `breaker` is opened, which is the provider's; `policy` says for how long.
+    When it refuses everything, `breaker` is opened, which is the provider's; `policy` has for how long.
     `queue` holds what is yet to be sent.
     """
 
@@ -220,7 +220,7 @@ class Refusals:
         return self.refuses_all or settings_id in self.waiting
 
     def unanswered(self, settings_id: int) -> None:
-        """What became of a message of this id doesn't say whether the provider takes its settings.
+        """What became of a message of this id doesn't show whether the provider takes its settings.
 
         If it was the probe, another one may follow.
         """

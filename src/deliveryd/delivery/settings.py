@@ -160,7 +160,7 @@ class SettingsCache:
         self._size -= self._known.pop(settings_id).size
 
     def at_hand(self, settings_id: int) -> CompiledSettings | SettingsUnusable | ServiceUnavailable | None:
-        """The settings of an id, or why there are none, if that is known; None: `ask` can say.
+        """The settings of an id, or why there are none, if that is known; None: `ask` can find out.
 
         With ServiceUnavailable a message has to wait in the journal; it goes on when the settings are known.
         """
@@ -199,7 +199,7 @@ class SettingsCache:
         """The settings of an id, however long the request takes.
 
         Raises SettingsUnusable when they don't exist or can't be read, and ServiceUnavailable when the
-        service can't say; its `after` are the seconds until the next request for this id.
+        service can't answer; its `after` are the seconds until the next request for this id.
         """
         known, wanted = self._recall(settings_id), self._open.get(settings_id)
         is_first = known is None and wanted is None

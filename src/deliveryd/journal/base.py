@@ -24,7 +24,7 @@ class OutboxRow(NamedTuple):
 
 
 class Doubtful(NamedTuple):
-    """A message whose latest try has an intent and no outcome, or that is held: then `reason` says why."""
+    """A message whose latest try has an intent and no outcome, or that is held: then `reason` is why."""
 
     entry: Entry
     state: State
@@ -142,7 +142,7 @@ class Allotment(NamedTuple):
 class Due(NamedTuple):
     """Waiting messages whose time has come, now READY, and when the next one of the same providers is due.
 
-    `left` says how many more are due; they are counted up to `MOST_COUNTED`. `paused`: how many of the
+    `left` is how many more are due; they are counted up to `MOST_COUNTED`. `paused`: how many of the
     entries were paused.
     """
 
@@ -249,7 +249,7 @@ class SharedLimits(Protocol):
 
 
 class Shared(SharedLimits, Protocol):
-    """What a shared journal says of attempts."""
+    """What a shared journal decides about attempts."""
 
     def lease_covers(self, seconds: float) -> bool:
         """Whether this worker's lease lasts for this many more seconds, so that no worker adopts meanwhile.

@@ -55,7 +55,7 @@ class Journal(GroupCommit[Db]):
     """What is shared of limits with other workers, who may work on it at the same time; None: none may."""
 
     common_clock: Clock | None
-    """What all who work on it go by, whatever their machines' clocks say; None: a machine's own."""
+    """What all who work on it go by, whatever their machines' clocks show; None: a machine's own."""
 
     namespace: str
     stop_key: bytes
@@ -396,7 +396,7 @@ class Journal(GroupCommit[Db]):
         return await self._try(lambda db: [*self._receive(db, reports), *self._hear(db, stops)])
 
     def _hear(self, db: Db, stops: Sequence[StopChange]) -> list[MatchedReceipt]:
-        """Record what receipts say of recipients."""
+        """Record what receipts report about recipients."""
         return stops_reported(db, stops)
 
     def _receive(self, db: Db, reports: Sequence[Reported]) -> list[MatchedReceipt]:

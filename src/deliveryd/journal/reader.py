@@ -1,6 +1,6 @@
 """What commands read of a journal, beside a worker or without one: the same of a file and of a database.
 
-Each call is a read transaction of its own, and short unless it is said to read the whole journal.
+Each call is a read transaction of its own, and short unless it is documented to read the whole journal.
 """
 
 from __future__ import annotations

@@ -116,7 +116,7 @@ def _content_of(text: str) -> Content:
 
 
 def digest_of(rendered: Rendered, values: Mapping[str, str]) -> bytes:
-    """Eight bytes to compare what a message says when it is rendered again: see `Content`.
+    """Eight bytes to compare the content of a message when it is rendered again: see `Content`.
 
     A checksum: it distinguishes chance from change, and is no protection from intent.
     """

@@ -32,7 +32,7 @@ LAST_POST = 3.0
 """Seconds that the end of the worker waits for the last spans to be posted."""
 
 _AGAIN = frozenset({408, 429, 502, 503, 504})
-"""Statuses after which the same spans are posted again, as OTLP says."""
+"""Statuses after which the same spans are posted again, by OTLP's rules."""
 
 AuthHeaders = Callable[[], Sequence[tuple[str, str]]]
 """Returns the headers that authenticate a request. Raises ValueError for an unusable secret."""

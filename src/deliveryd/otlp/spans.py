@@ -83,7 +83,7 @@ class SpanKind(IntEnum):
 
 
 class TraceSpan(NamedTuple):
-    """One span; instants in microseconds. `error` says why it failed. Attributes hold no personal data."""
+    """One span; instants in microseconds. `error` is why it failed. Attributes hold no personal data."""
 
     trace: bytes
     id: bytes

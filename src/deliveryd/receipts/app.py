@@ -342,12 +342,12 @@ class Receipts:
 
 
 def _depends(report: Report) -> bool:
-    """Whether what a report says of a recipient counts only if the message that it names is ours."""
+    """Whether what a report has about a recipient counts only if the message that it names is ours."""
     return report.is_shared and report.names_message
 
 
 def _opt_out(provider: str, report: Report, now: int) -> OptOut | None:
-    """Return what a report says of its recipient."""
+    """Return what a report has about its recipient."""
     if report.recipient is None:
         return None
     stopped = report.consent == "stopped"

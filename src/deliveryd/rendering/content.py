@@ -179,7 +179,7 @@ class CompiledBlock:
 class CompiledLanguage:
     """A language of the settings: the blocks that have at least one string field, by channel.
 
-    `unreadable` says why a block, or the greetings, can't be read.
+    `unreadable` is why a block, or the greetings, can't be read.
     """
 
     blocks: Mapping[str, CompiledBlock]
@@ -190,7 +190,7 @@ class CompiledLanguage:
 class CompiledSettings:
     """Settings ready for rendering. `expires_at` is an instant; languages by standard tag in lower case.
 
-    `unreadable` says of all languages why blocks can't be read, each reason once.
+    `unreadable` is, of all languages, why blocks can't be read, each reason once.
     """
 
     id: int

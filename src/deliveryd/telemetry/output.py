@@ -46,7 +46,7 @@ class Output(io.TextIOBase):
     encoding = "utf-8"
 
     def writable(self) -> bool:
-        """Say that it is an output."""
+        """Report that it is an output."""
         return True
 
     def fileno(self) -> int:

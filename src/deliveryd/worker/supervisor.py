@@ -446,7 +446,7 @@ def _serve_receipts(servers: TaskGroup, stop: anyio.Event, config: Config, recei
 
 @asynccontextmanager
 async def _loops(end: Callable[[], None]) -> AsyncIterator[TaskGroup]:
-    """What runs side by side. Where the journal ends it, the log says why: nothing more can be recorded.
+    """What runs side by side. If the journal ends it, the log has the reason: nothing more can be recorded.
 
     `end` is called when they are to end, for what isn't cancelled with them.
     """

@@ -62,7 +62,7 @@ class LookupReader:
         self._provider_id = compile_finder(options.provider_id) if options.provider_id else None
 
     def read(self, answer: WireResponse) -> Found:
-        """Return what the answer says."""
+        """Return what the answer means."""
         document = Document(answer.body, answer.headers)
         for statuses, conditions, verdict in self._rows:
             if answer.status in statuses and all_hold(conditions, document):

@@ -68,7 +68,7 @@ def send_test(
 class Sent(NamedTuple):
     """What went out and came back, secrets masked. `answer` is None without a complete one.
 
-    `decided_by` says what of the configuration decided about a complete answer.
+    `decided_by` is the part of the configuration that decided about a complete answer.
     """
 
     request: str

@@ -37,7 +37,7 @@ LOOKED_EVERY = 1.0
 """Seconds between two looks whether a commit stalls."""
 
 NO_ANSWER = f"a commit has had no answer for {STALLED:.0f} s: "
-"""What is said of it, before why."""
+"""The message about it, before the reason."""
 
 MOST_REPEATS = 5
 """How often a transaction is repeated that met another one's locks in the wrong order, or its changes."""

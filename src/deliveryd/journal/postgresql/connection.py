@@ -77,7 +77,7 @@ _SETTINGS = {
     "search_path": "main",
     "deliveryd.log": "0",
 }
-_PINNED = {  # one shape of plan for any size of table, whatever the statistics say
+_PINNED = {  # one shape of plan for any size of table, whatever the statistics are
     "plan_cache_mode": "force_generic_plan",
     "enable_hashjoin": "off",
     "enable_mergejoin": "off",
@@ -91,7 +91,7 @@ _PINNED = {  # one shape of plan for any size of table, whatever the statistics 
 
 
 def conninfo(source: JournalDatabase) -> str:
-    """Return what libpq needs to connect. Raises JournalUnusable, which says what to change."""
+    """Return what libpq needs to connect. Raises JournalUnusable, with what to change."""
     try:
         given = conninfo_to_dict(source.url)
     except psycopg.Error as error:
@@ -223,7 +223,7 @@ def first_line(error: Exception) -> str:
 
 
 def is_lost(error: psycopg.Error) -> bool:
-    """Whether an error says that the connection, or the server, is gone, or not to be had for now."""
+    """Whether an error means that the connection, or the server, is gone, or not to be had for now."""
     state = error.sqlstate or ""
     if not state:
         return isinstance(error, psycopg.OperationalError)

@@ -131,7 +131,7 @@ class PostgresqlJournal(LeasedCommits):
     """A journal in a PostgreSQL database; see `opening`."""
 
     reserve = 0
-    """The server says nothing of its disk before that is full."""
+    """The server reports nothing of its disk before that is full."""
 
     def __init__(
         self,
@@ -205,7 +205,7 @@ class PostgresqlJournal(LeasedCommits):
                 db.enter(self._own.number)
                 account.add_lost(db, batches, at)
 
-        with suppress(psycopg.Error, JournalError):  # the log says it too
+        with suppress(psycopg.Error, JournalError):  # the log has it too
             await self._read_in(count)
 
     def _hand_over_repeats(self, db: Db, ids: Collection[int], at: int) -> None:
@@ -277,7 +277,7 @@ class PostgresqlJournal(LeasedCommits):
         return results
 
     def _hear(self, db: Db, stops: Sequence[StopChange]) -> list[MatchedReceipt]:
-        """Record what receipts say of recipients: one worker after another, by the database's clock.
+        """Record what receipts report about recipients: one worker after another, by the database's clock.
 
         Else a word could count that another worker received before.
         """
@@ -447,7 +447,7 @@ class PostgresqlJournal(LeasedCommits):
     def _carry_out(
         self, db: Db, log: Log, kind: InboxKind, rows: Sequence[InboxRow], now: int
     ) -> Sequence[Effect]:
-        """Do what rows of one kind say, in the log that is worked on."""
+        """Carry out rows of one kind, in the log that is worked on."""
         match kind:
             case InboxKind.REPORTS:
                 return [each.effect for each in _received(db, log, rows) if each.effect is not None]

@@ -1,6 +1,6 @@
 """Which logs a worker has: its own, and those that it took over from workers that ended.
 
-`log.holder` says who has a log, or had it last. Taking one over is one update of that row, conditional on the
+`log.holder` is who has a log, or had it last. Taking one over is one update of that row, conditional on the
 holder that was seen, so that one of several adopters succeeds; a holder that was fenced commits nothing more.
 """
 

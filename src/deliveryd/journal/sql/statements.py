@@ -136,7 +136,7 @@ UPDATE unaccepted SET words = NULL WHERE message_id = ?1 AND words IS NOT NULL
 
 
 def empty_words(db: Db, ids: Sequence[int]) -> None:
-    """Delete what providers said about tries of those of these messages whose variables were emptied.
+    """Delete providers' words about tries of those of these messages whose variables were emptied.
 
     To be called for each that may have more tries than the accepted one; nearly none has.
     """

@@ -45,7 +45,7 @@ ON CONFLICT (channel, digest) DO UPDATE SET lifted_at = ?3
 
 
 class StoppedRecipient(NamedTuple):
-    """A recipient on the list: since when, why, and who said so: an answer, a receipt or an operator."""
+    """A recipient on the list: since when, why, and by what: an answer, a receipt or an operator."""
 
     channel: str
     digest: bytes

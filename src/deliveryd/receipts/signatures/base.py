@@ -18,7 +18,7 @@ Key = TypeVar("Key")
 
 
 class Forged(Exception):
-    """A request isn't signed by the provider; the text says why, without values."""
+    """A request isn't signed by the provider; the text has the reason, without values."""
 
 
 class Untrusted(Forged):

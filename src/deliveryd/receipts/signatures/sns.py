@@ -1,7 +1,7 @@
 """`sns`: Amazon SNS. The message names the certificate that its signature fits, on Amazon's own hosts only.
 
 Certificates are fetched once and remembered, and only for a message that could be genuine. A genuine
-signature only shows that Amazon sent the message: whose topic it is, `topics` says.
+signature only shows that Amazon sent the message: whose topic it may be is in `topics`.
 """
 
 from __future__ import annotations

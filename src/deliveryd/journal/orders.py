@@ -64,9 +64,7 @@ NOT_RETRIED: Mapping[ItemKind, str] = {
     ItemKind.MALFORMED: (
         "a malformed element can't be retried: it would be malformed again; drop it instead"
     ),
-    ItemKind.REPORT: (
-        "it can't be read; correct the receipt table, and have the provider report it once more"
-    ),
+    ItemKind.REPORT: ("it can't be read; correct the receipt table, and have the provider report it again"),
 }
 """Why things of these kinds are never retried."""
 

@@ -201,12 +201,12 @@ class Event(StrEnum):
     JOURNAL_ADOPTED = (
         "journal.adopted",
         WARNING,
-        "the leases of other workers ran out, or were ended; this one goes on with what they left",
+        "the leases of other workers ran out, or were ended; this one adopted their logs",
     )
     JOURNAL_HANDED_OVER = (
         "journal.handed_over",
         INFO,
-        "other workers gave up their leases themselves; this one goes on with what they left",
+        "other workers released their leases; this one adopted their logs",
     )
     JOURNAL_LOST = "journal.lost", ERROR, "the journal records nothing more for this worker, which ends"
     JOURNAL_COMMITS_LOST = (
@@ -230,7 +230,7 @@ class Event(StrEnum):
     CONFIG_RELOADED = "config.reloaded", INFO, "a changed configuration is in force"
     CONFIG_REFUSED = "config.refused", ERROR, "a configuration was not applied; the one before stays in force"
     MESSAGE_REPEATED = "message.repeated", INFO, "messages held in doubt are repeated by a new configuration"
-    PAUSE_ENDED = "pause.ended", INFO, "the time of a pause is over; what was paused goes on"
+    PAUSE_ENDED = "pause.ended", INFO, "the time of a pause is over; its messages continue"
 
     DESK_DECIDED = "desk.decided", INFO, "an operator's order was carried out"
     DESK_CLOSED = "desk.closed", WARNING, "the worker can't receive operators' orders"

@@ -140,6 +140,6 @@ def _clocks(ahead: float) -> Iterator[Finding]:
         which = "behind" if ahead > 0 else "ahead of"
         text = (
             f"this machine's clock is {format_duration(round(abs(ahead)))} {which} the database's:"
-            " synchronise all clocks (NTP), since workers go on with one another's times"
+            " synchronise all clocks (NTP), because workers continue with one another's times"
         )
         yield Finding(_URL, Level.WARNING, text)

@@ -117,7 +117,7 @@ def _left(ended: Supervisor) -> Iterator[str]:
     if ended.account is None:
         yield "deliveryd: the journal's totals couldn't be read"
     if ended.left.messages:
-        yield f"deliveryd: messages not at their end, the next run goes on with them: {ended.left.messages}"
+        yield f"deliveryd: messages not at their end, the next run continues them: {ended.left.messages}"
     if ended.left.events:
         yield f"deliveryd: events not accepted yet, the next run reports them: {ended.left.events}"
     if paused := sum(ended.paused.values()):

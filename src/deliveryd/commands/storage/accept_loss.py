@@ -26,7 +26,7 @@ def accept_loss(
     why: WhyOption = None,
     as_data: AsData = False,
 ) -> None:
-    """Show lost commits; with --yes, let workers go on.
+    """Show lost commits; with --yes, let workers continue.
 
     When a standby takes over that didn't have all acknowledged commits, the workers that notice stop all
     others. Before accepting, look for the lost ones: the former primary may still have them.

@@ -63,9 +63,7 @@ PasswordOfUrl = Annotated[
 ]  # fmt: skip
 OnceMore = Annotated[
     bool,
-    typer.Option(
-        "--accept-duplicates", help="What was sent from the other place since may be sent once more."
-    ),
+    typer.Option("--accept-duplicates", help="What was sent from the other place since may be sent again."),
 ]
 
 
@@ -134,7 +132,7 @@ def reopen(
     place = _place(url, "--url", password_file) or load_part(config, ("journal",)).config.journal.place
     if not accept_duplicates:
         raise typer.BadParameter(
-            "what was sent from its new place since would be sent once more: move it back instead,"
+            "what was sent from its new place since would be sent again: move it back instead,"
             " or give --accept-duplicates"
         )
     _work_as_owner_of(place)
@@ -155,7 +153,7 @@ def reopen(
 def take_over_service(
     *, config: ConfigOption = USUAL_CONFIG, why: WhyOption = None, as_data: AsData = False
 ) -> None:
-    """Let the journal go on with its service at service.base_url.
+    """Accept service.base_url as the service's new address.
 
     It must be the same service, with the same ids, at another address: messages of another one would be lost,
     or reported as sent. A worker has to be stopped for that.

@@ -282,7 +282,7 @@ def _commit_or(db: Connected, undo: Callable[[], object]) -> None:
         if db.broken:
             raise JournalUnreachable(
                 "the database went away while the move was committed, and neither journal may take workers:"
-                " run the same command once more"
+                " run the same command again"
             ) from None
         undo()
         raise

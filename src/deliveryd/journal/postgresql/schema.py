@@ -268,7 +268,7 @@ def writable_format(db: Connected) -> int | None:
     """
     if unfinished_move(db) is not None:
         raise JournalUnusable(
-            "a move into this database broke off: run deliveryd journal move once more, which finishes it"
+            "a move into this database broke off: run deliveryd journal move again, which finishes it"
         )
     return _format(db)
 

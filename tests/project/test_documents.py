@@ -444,7 +444,7 @@ WORDS = re.compile(rf"\b(?:{'|'.join(ABOLISHED)})\b", re.IGNORECASE)
 RECORDED = {str(Action.BEGIN_ANEW), str(Action.BEGIN_ANEW_ANYWAY)}
 """Values in journals and in JSON, which keep their words."""
 
-NO_TEXTS = {"journal/sql/schema.py", "sandbox/scenario_customers.py"}
+NO_TEXTS = {"journal/sql/schema.py", "sandbox/scenario.py"}
 """Modules whose strings are no texts for readers: the tables as they were made, streets."""
 
 

@@ -106,7 +106,7 @@ class Bench:
         terms = DispatchTerms(
             self.provider, choice, self.channel, policy, DoubtPolicy("sms", policy), 100, frozenset()
         )
-        self.dispatcher = Dispatcher(lane, common)
+        self.dispatcher = Dispatcher(terms, common)
 
     @property
     def recorded(self) -> list[Transition]:

@@ -7,12 +7,6 @@ from collections.abc import Mapping
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
-from deliveryd.delivery.choice import Choice, Idle, Sender
-from deliveryd.delivery.pauses import Pauses
-from deliveryd.delivery.routing import UNRENDERED, ChannelRoute, Route, Routed, Router, Undeliverable
-from deliveryd.model import Customer, Entry, LanguageContent, Settings, Spent
-from deliveryd.rendering.content import GreetingPolicy, compile_settings, general_stands_in, strict
 from support.roads import (
     DOUBT,
     EXPIRY,
@@ -23,6 +17,12 @@ from support.roads import (
     blocks,
     content,
 )
+
+from deliveryd.delivery.choice import Choice, Idle, Sender
+from deliveryd.delivery.pauses import Pauses
+from deliveryd.delivery.routing import UNRENDERED, ChannelRoute, Route, Routed, Router, Undeliverable
+from deliveryd.model import Customer, Entry, LanguageContent, Settings, Spent
+from deliveryd.rendering.content import GreetingPolicy, compile_settings, general_stands_in, strict
 
 # whether it matters who the customer is
 

@@ -210,7 +210,7 @@ def _ask_for_channel(answers: _Answers, folder: Path, blocks: Sequence[str]) -> 
         answers.ask(f"{place}.url", partial(_address, "Address of the gateway"))
         address = "{customer.email}" if block == "email" else "{customer.phone}"
         answers.values[f"{place}.json"] = {"to": address, "text": _text_of(block)}
-        print_lines(f"  {place}.json says what is sent; see deliveryd config example")
+        print_lines(f"  {place}.json defines the request; see deliveryd config example")
     return block
 
 

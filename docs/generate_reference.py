@@ -522,7 +522,7 @@ PAGES: Mapping[str, Callable[[], Iterator[str]]] = {
 
 
 def page(name: str) -> str:
-    """A page as it should be: its own text, with the generated part made anew."""
+    """A page as it should be: its own text, with the generated part made again."""
     text = (REFERENCE / name).read_text(encoding="utf-8")
     made = re.sub(r"\n{3,}", "\n\n", "\n".join(PAGES[name]())).strip("\n")
     return GENERATED.sub(lambda match: f"{match[1]}\n{made}\n\n{match[2]}", text)

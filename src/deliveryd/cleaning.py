@@ -1,4 +1,4 @@
-"""The one rule for what people and programs leave around and inside what they type, and nobody sees.
+"""The one rule for what people and programs leave around and inside what they type, and can't be seen.
 
 White space is what Unicode calls so. Invisible are its format and control characters, its default ignorable
 ones (blanks without width, byte order marks, variation selectors, fillers), and the empty Braille pattern.

@@ -55,7 +55,7 @@ POSTGRESQL = ("postgresql://", "postgres://")
 """How the URL of a shared journal begins; libpq takes both."""
 
 LEAST_BEYOND_TIMEOUT = 5.0
-"""Seconds that a worker's lease has to outlast any attempt: nobody takes over while one may be under way."""
+"""Seconds by which a worker's lease covers any attempt: no worker takes over while one may be under way."""
 
 LEAST_TOKEN = 16
 """Characters of the token for actions on the status page."""
@@ -164,7 +164,7 @@ class ServiceOptions(ProxyOptions, Section):
 
     @property
     def address(self) -> str:
-        """Return `base_url` in the one spelling by which services are told apart."""
+        """Return `base_url` in the one spelling by which services are distinguished."""
         return str(target_of(self.base_url)).rstrip("/")
 
 
@@ -227,7 +227,7 @@ class EntitiesOptions(ProxyOptions, Section):
     allow_http: StrictBool = Field(False, description="allow hosts other than the service's own without TLS")
     ca_file: FilePath | None = Field(None, description="authorities to trust on other hosts, PEM")
     max_size: Size = Field(1 << 20, ge=1 << 10, le=4 << 20, description="largest configuration that is read")
-    ttl: Positive = Field(3600.0, description="how long to keep one if its host doesn't say")
+    ttl: Positive = Field(3600.0, description="how long to keep one if its host doesn't state it")
     cache_dir: FilePath | None = Field(None, description="left out: entities in settings.cache_dir")
     size_limit: Size = Field(64 << 20, ge=1 << 20, description="size of the disk cache")
 
@@ -312,7 +312,7 @@ class ReceiptsOptions(Section):
 
     listen: Listen = Field("127.0.0.1:9471", description="address; port 0: any free one; empty: off")
     max_body: Size = Field(
-        64 << 10, ge=1, description="largest request accepted, unless a provider's table says more"
+        64 << 10, ge=1, description="largest request accepted, unless a provider's table allows more"
     )
     public_url: PublicUrl | None = Field(
         None, description="address that providers call, in front of /receipts/…"
@@ -460,7 +460,7 @@ def examine(path: Path, environ: Mapping[str, str] = os.environ) -> Examined:
 
 
 def _believed(config: Config | None) -> Iterator[Opened]:
-    """Yield the files that say who is trusted, and what customers have: certificates, a SQLite database."""
+    """Yield the files that define who is trusted and what customers have: certificates, a SQLite database."""
     if config is None:
         return
     tables = [provider.options for provider in config.channels.providers.values()]

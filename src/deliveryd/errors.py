@@ -61,7 +61,7 @@ class AddressInUse(DeliverydError):
 
 
 class WireError(DeliverydError):
-    """An HTTP exchange gave no answer; the text says why, without secrets of addresses and without bodies."""
+    """An HTTP exchange gave no answer; the text is the reason, without secrets of addresses or bodies."""
 
 
 class NotSent(WireError):
@@ -73,7 +73,7 @@ class TooLate(NotSent):
 
 
 class OutOfFiles(NotSent):
-    """This process, or its system, can open no more files or begin no thread: it says nothing of the peer."""
+    """This process, or its system, can open no more files or threads: it shows nothing of the peer."""
 
 
 class ProxyRefused(NotSent):

@@ -44,7 +44,7 @@ _USUAL = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:\.\d{1,6})?(?:Z|\+00:0
 def provider_identity(channel: str, name: str) -> str:
     """One text for a provider of a channel: `CHANNEL/NAME`, or `CHANNEL` where both have one name.
 
-    Entries, queues, waits, receipts and metrics know a provider by it.
+    Entries, queues, waits, receipts and metrics name a provider by it.
     """
     return channel if name == channel else f"{channel}/{name}"
 
@@ -104,7 +104,7 @@ def parse_instant(text: str) -> int:
 
     Raises ValueError when it is anything else, a bare date among them, or outside the years 1 to 9999.
     """
-    if _USUAL.fullmatch(text):  # in a quarter of the time; in others, Python passes over what it doesn't know
+    if _USUAL.fullmatch(text):  # in a quarter of the time; in others, Python passes over what it can't read
         with suppress(ValueError):
             return (datetime.fromisoformat(text) - _EPOCH) // _MICROSECOND
     return read_instant(text)
@@ -164,7 +164,7 @@ def size_of(entry: Entry, rendered: Rendered, customer: Customer | None) -> int:
 
 
 class Content(NamedTuple):
-    """What a message says to its customer on a channel: two tries with equal content say the same.
+    """What a message shows its customer on a channel: two tries with equal content are the same.
 
     `values` are the customer's values that the channel sends.
     """
@@ -191,7 +191,7 @@ class Entry(NamedTuple):
     they were made at where the message isn't bound to one any more. `beginning` counts how often it began
     under a new key, by an operator's order or since a provider rejected it for sure and keeps the key of what
     it rejected; it belongs to its idempotency key (see `message_key`).
-    `doubt`: the outcome of a try under this key is unknown. `content` is what a try under this key said that
+    `doubt`: the outcome of a try under this key is unknown. `content` is that of a try under this key that
     may have arrived, and `digest` that of the latest try; see `Journal`.
     `taken_at` is the instant at which it was recorded. `sent_by` is the provider that accepted it before, and
     didn't confirm in time that it arrived.
@@ -229,7 +229,7 @@ class Entry(NamedTuple):
         )
 
     def begun(self, provider: str, digest: bytes | None, at: int) -> Entry:
-        """The message with its next try at a provider; `digest` is that of what it will say."""
+        """The message with its next try at a provider; `digest` is that of its content."""
         if (
             self.provider is None and self.via is None and not self.number
         ):  # the first one, as with most messages
@@ -266,7 +266,7 @@ class Entry(NamedTuple):
         return _made(Entry, (*self[:5], self.tries + 1, *self[6:9], False, None, None, *self[12:]))
 
     def _unbound(self) -> Entry:
-        """The message without a provider: its stay is over, and what it says next is rendered anew."""
+        """The message without a provider: its stay is over, and its content is rendered again."""
         stay = self.key + 1 if self.number else self.key  # a stay without a try isn't counted
         return self._replace(
             provider=None, tries=0, key=stay, number=0, doubt=False, content=None, digest=None, begun_at=0,
@@ -278,7 +278,7 @@ class Entry(NamedTuple):
         return self._replace(beginning=self.beginning + 1)
 
     def anew(self) -> Entry:
-        """The message as an operator has it begin anew: its keys are new ones at every provider."""
+        """The message as an operator has it begin again: with new keys at every provider."""
         return self._unbound()._replace(beginning=self.beginning + 1)
 
     def released(self) -> Entry:
@@ -288,7 +288,7 @@ class Entry(NamedTuple):
     def left(self, reason: str) -> Entry:
         """The message after it left its provider, whoever has it leave, with all that belongs to its stay.
 
-        A provider that may have it is spent: when it came back, it would say something else under its key.
+        A provider that may have it is spent: when it came back, its content would differ under its key.
         One that doesn't have it for sure, or wasn't tried, may take it again.
         """
         return self._unbound() if self.content is None else self.given_up(reason)
@@ -359,7 +359,7 @@ def _key_tag(provider: str, beginning: int) -> str:
 class LanguageContent:
     """One language: its greetings, and per block the string fields by dotted name (`button.url`).
 
-    `unreadable` says why a block can't be read, by its name; `greetings` may be among them.
+    `unreadable` is why a block can't be read, by its name; `greetings` may be among them.
     """
 
     general: str | None = None
@@ -393,7 +393,7 @@ def first_of(reasons: Collection[str]) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class Customer:
-    """What the issuer knows of a customer (interface 2.6).
+    """What the issuer has of a customer (interface 2.6).
 
     `fields` holds every named value by its name, `name`, `language`, `phone` and `email` among them, without
     what surrounds it and isn't seen (see `deliveryd.cleaning`). A value of which nothing is left is none.
@@ -475,7 +475,7 @@ class StopChange(NamedTuple):
 
 
 class OptOut(NamedTuple):
-    """A provider's report that a recipient stopped a channel, or resumed it (`stopped` False).
+    """A provider's report that a recipient ended messages on a channel, or resumed them (`stopped` False).
 
     `at` is the provider's instant; the report came at `heard_at`, which is `at` too if it has none
     (`is_dated` False).
@@ -492,10 +492,10 @@ class OptOut(NamedTuple):
 class Transition(NamedTuple):
     """One step of one message; `deliveryd.transitions` makes them all.
 
-    `entry` is the message as it is after the step. `outcome` ends the latest try, `due_at` says when a
+    `entry` is the message as it is after the step. `outcome` ends the latest try, `due_at` is when a
     waiting message goes on, and `events` enter the outbox together with the step. `waits_for` names what
     wakes a waiting message before it is due (see `deliveryd.runtime.waits`). A step from READY to IN_DOUBT
-    makes no try: its outcome says why the message isn't repeated; one from READY to SENT says why the message
+    makes no try: its outcome is why the message isn't repeated; one from READY to SENT has why the message
     stays sent. `confirmation` is that of an acceptance after which the message may still go on. `stop` is
     recorded with a try that failed.
     """

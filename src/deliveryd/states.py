@@ -45,7 +45,7 @@ class Cause(Enum):
     GIVEN_UP = "channel given up"  # the next channel of the order may take it
     EXHAUSTED = "tries exhausted"
     REPEATED = "repeated in doubt"  # on_in_doubt = "resend"
-    HELD = "held in doubt"  # on_in_doubt = "hold", or it would say something else now
+    HELD = "held in doubt"  # on_in_doubt = "hold", or its content would differ now
     INTERRUPTED = "worker ended"
     CHANNEL_REMOVED = "channel removed"
     PROVIDER_REMOVED = "provider removed"
@@ -54,7 +54,7 @@ class Cause(Enum):
     ORDERED_SENT = "ordered: settle as sent"
     ORDERED_FAILED = "ordered: settle as failed"
     ORDERED_RETRY = "ordered: retry"
-    ORDERED_ANEW = "ordered: begin anew"
+    ORDERED_ANEW = "ordered: begin again"
     RECEIPT_PROVES = "receipt proves it sent"
     RECEIPT_DELIVERED = "receipt: delivered"
     RECEIPT_FAILED = "receipt: failed"

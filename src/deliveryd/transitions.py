@@ -30,16 +30,16 @@ BY_LOOKUP = "settled by asking the provider, which has it"
 BY_RECEIPT = "settled by the provider's receipt"
 WORKER_ENDED = "the worker ended before the outcome was known"
 CHANGED = (
-    "not repeated: rendered anew it says something else; settle it, or let it begin anew (resend --new-key)"
+    "not repeated: rendered again, its content differs; settle it, or let it begin again (resend --new-key)"
 )
 """Why a message in doubt is held whose content the worker had no time to keep."""
 
 UNREADABLE_TWICE = "; held, since its repeat brought no answer that can be read either"
-"""Why a message in doubt is held whatever `on_in_doubt` says; ends the reason of its last try."""
+"""Why a message in doubt is held whatever `on_in_doubt` is; ends the reason of its last try."""
 
 _UNFIT = (
-    "not repeated: what is kept of it fits the configuration no more ({}); change that back, settle it"
-    " or let it begin anew (resend --new-key)"
+    "not repeated: what is kept of it doesn't fit the configuration any more ({}); change that back, settle"
+    " it or let it begin again (resend --new-key)"
 )
 
 WAS_REMOVED = "the provider was removed"
@@ -209,7 +209,7 @@ def retry_later(entry: Entry, at: int, due_at: int, outcome: Outcome, waits_for:
 
 
 def unsent(entry: Entry, at: int, due_at: int, reason: str) -> Transition:
-    """Nothing was sent after the intent, which says nothing of the provider and uses up no try."""
+    """Nothing was sent after the intent, which shows nothing of the provider and uses up no try."""
     return retry_later(entry, at, due_at, Outcome("try_again", None, reason), None)
 
 
@@ -259,22 +259,22 @@ def no_later_than(transition: Transition, instant: int) -> Transition:
 
 
 def ordered_resend(entry: Entry, at: int) -> Transition:
-    """Repeat a held message at once; with a new key if it was begun anew.
+    """Repeat a held message at once; with a new key if it was begun again.
 
-    One without a try in doubt, which its provider only put off, says what it would say now.
+    One without a try in doubt, which its provider only put off, gets its content of now.
     """
     entry = entry if entry.doubt else entry._replace(content=None, digest=None)
     return Transition(entry, *_ORDERED_RESEND, at, due_at=at)
 
 
 def ordered_sent(entry: Entry, at: int) -> Transition:
-    """An operator knows that the message arrived."""
+    """An operator confirmed that the message arrived."""
     outcome, sent = Outcome("accepted", None, BY_OPERATOR), StatusEvent(entry.id, "sent", at)
     return Transition(entry.settled(), *_ORDERED_SENT, at, outcome=outcome, events=(sent,))
 
 
 def ordered_failed(entry: Entry, at: int) -> Transition:
-    """An operator knows that the message didn't arrive."""
+    """An operator confirmed that the message didn't arrive."""
     reason = f"{entry.provider}: the outcome was unknown; {BY_OPERATOR} as failed"
     settled = entry.settled()
     return _failed(settled, _ORDERED_FAILED, at, settled.ending(reason))
@@ -286,9 +286,9 @@ def ordered_retry(entry: Entry, at: int) -> Transition:
 
 
 def ordered_anew(entry: Entry, at: int) -> Transition:
-    """A message that failed begins anew, at once: every channel may take it, under new keys.
+    """A message that failed begins again, at once: every channel may take it, under new keys.
 
-    Its expiry is checked before the attempt, as always. The service is told what comes of it.
+    Its expiry is checked before the attempt, as always. The service receives the outcome.
     """
     return Transition(entry.anew()._replace(spent=(), sent_by=None), *_ORDERED_ANEW, at, due_at=at)
 
@@ -297,7 +297,7 @@ def ordered_anew(entry: Entry, at: int) -> Transition:
 
 
 def unconfirmed(entry: Entry, at: int, within: float) -> Transition:
-    """Nobody confirmed within so many seconds that the message arrived: the next channel may take it."""
+    """The message wasn't confirmed within this many seconds: the next channel may take it."""
     reason = f"not confirmed within {format_duration(within)}"
     onwards = entry.off_channel(reason)._replace(sent_by=entry.provider)
     return Transition(onwards, *UNCONFIRMED, at, due_at=at)
@@ -310,7 +310,7 @@ def failed_to_next(entry: Entry, receipt: Receipt) -> Transition:
 
 
 def _stays_sent(entry: Entry, at: int, reason: str) -> Transition:
-    """No later channel takes a message that was sent before; the service isn't told anything."""
+    """No later channel takes a message that was sent before; nothing is reported to the service."""
     return Transition(entry, *STAYS_SENT, at, outcome=Outcome("accepted", None, reason))
 
 
@@ -321,9 +321,9 @@ def proved_sent(message_id: int, before: State, at: int) -> ReceiptStep:
 
 
 def reported(message_id: int, before: State, receipt: Receipt, *earlier: str) -> ReceiptStep | None:
-    """What a receipt says of a message that was sent; None: nothing new.
+    """What a receipt reports about a message that was sent; None: nothing new.
 
-    `earlier` says why other providers failed before: an error names every one that was tried.
+    `earlier` is why other providers failed before: an error names every one that was tried.
     """
     cause = Cause.RECEIPT_DELIVERED if receipt.delivered else Cause.RECEIPT_FAILED
     if before is State.DELIVERED or (before is State.FAILED and not receipt.delivered):
@@ -342,7 +342,7 @@ def _reported(receipt: Receipt) -> str:
 
 
 def progressed(message_id: int, state: State, status: str, at: int) -> StatusEvent | None:
-    """What a provider's report on the way tells the service, which is told only while the message is sent."""
+    """What a provider's report on the way reports to the service, only while the message is sent."""
     return StatusEvent(message_id, status, at) if state is State.SENT else None
 
 

@@ -134,8 +134,8 @@ def _takeovers(folder: Path, options: argparse.Namespace) -> Part:
         "in doubt": len(taken.doubts), "repeated": len(taken.repeated),
     }  # fmt: skip
     line = (
-        "{number}, lease {lease} s: all was told after {median:.2f} s in the median, {worst:.2f} s at worst;"
-        " {repeated} of {in doubt} messages in doubt were repeated under their keys"
+        "{number}, lease {lease} s: all was reported after {median:.2f} s in the median, {worst:.2f} s at"
+        " worst; {repeated} of {in doubt} messages in doubt were repeated under their keys"
     )
     return _judged(f"{line.format_map(figures)}; {taken.rest.summary}", figures, taken.rest)
 

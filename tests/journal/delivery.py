@@ -107,12 +107,12 @@ class DeliveryCases:
         self, open_journal: OpenJournal
     ) -> None:
         async with open_journal() as journal:
-            for id_, lane in ((1, "sms"), (2, "sms"), (3, "email"), (4, None), (5, None)):
-                await bring_to_wait(journal, id_, NOW + id_, lane)
+            for id_, provider in ((1, "sms"), (2, "sms"), (3, "email"), (4, None), (5, None)):
+                await bring_to_wait(journal, id_, NOW + id_, provider)
             due = await journal.due(NOW + 10, {"sms": 1, "": 2})
             assert [entry.id for entry in due.entries] == [1, 4, 5]
             assert [entry.provider for entry in due.entries] == ["sms", None, None]
-            assert due.next_due is None  # of sms more is due already, and of no lane nothing is left
+            assert due.next_due is None  # of sms more is due already, and of no provider nothing is left
             assert await journal.due(NOW, {"sms": 1, "email": 1}) == Due([], NOW + 2)
             assert await journal.due(NOW + 10, {}) == Due([], None)
 

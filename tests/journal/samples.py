@@ -76,8 +76,8 @@ def key_of(journal: Journal, provider: str = "sms", beginning: int = 1) -> str:
     return message_key(journal.namespace, 7, provider, beginning)
 
 
-def attempt_on(id_: int, lane: str = "sms", number: int = 1, key: int = 1) -> Entry:
-    return sample_entry(id_, provider=lane, key=key, number=number, digest=b"12345678", begun_at=NOW)
+def attempt_on(id_: int, provider: str = "sms", number: int = 1, key: int = 1) -> Entry:
+    return sample_entry(id_, provider=provider, key=key, number=number, digest=b"12345678", begun_at=NOW)
 
 
 def accepted_step(entry: Entry, provider_id: str | None) -> Transition:
@@ -113,11 +113,11 @@ async def refuse_sent(journal: Journal) -> OutboxRow:
     return sent
 
 
-async def bring_to_wait(journal: Journal, id_: int, due_at: int, lane: str | None = None) -> None:
+async def bring_to_wait(journal: Journal, id_: int, due_at: int, provider: str | None = None) -> None:
     """Bring a message from the queue to WAITING."""
     await make_ready(journal, id_)
     await journal.change(
-        [Transition(sample_entry(id_, provider=lane), State.READY, State.WAITING, NOW, due_at)]
+        [Transition(sample_entry(id_, provider=provider), State.READY, State.WAITING, NOW, due_at)]
     )
 
 
@@ -186,7 +186,7 @@ async def gone_on(journal: Journal, state: State) -> None:
     entry = left.begun("email", b"87654321", NOW + 2)
     if state is State.READY:
         return
-    if state is State.WAITING:  # for the room of the lane
+    if state is State.WAITING:  # for the room of the provider
         await journal.change([Transition(left.bound("email"), State.READY, state, NOW + 2, NOW + ONE_SECOND)])
         return
     await journal.change([Transition(entry, State.READY, State.SENDING, NOW + 2)])

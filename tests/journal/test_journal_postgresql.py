@@ -537,8 +537,8 @@ async def test_nothing_is_lost_or_told_twice_while_connections_break_at_random(
 
         tasks.start_soon(break_connections)
         async with anyio.create_task_group() as lives:
-            for lane in range(8):
-                lives.start_soon(_live, journal, range(lane * 10 + 1, lane * 10 + 11))
+            for part in range(8):
+                lives.start_soon(_live, journal, range(part * 10 + 1, part * 10 + 11))
         tasks.cancel_scope.cancel()
         proxy.cuts = 0
     async with open_shared_journal(source) as journal:
@@ -638,7 +638,7 @@ def test_an_error_of_the_database_quotes_no_row(source: JournalDatabase) -> None
 def test_a_password_that_others_may_read_is_not_used(tmp_path: Path) -> None:
     (tmp_path / "password").write_text("secret\n")
     (tmp_path / "password").chmod(0o644)
-    with pytest.raises(JournalUnusable, match="may be read by everybody"):
+    with pytest.raises(JournalUnusable, match="may be read by all users"):
         conninfo(JournalDatabase("postgresql://ops@db.example/j", tmp_path / "password"))
 
 
@@ -797,7 +797,7 @@ async def test_names_too_long_for_an_index_still_match_and_end_no_worker(source:
             [Transition(attempt_on(2), State.SENDING, State.WAITING, NOW + 1, NOW + 2, doubt)]
         )
         with pytest.raises(psycopg.errors.ProgramLimitExceeded):
-            await bring_to_wait(journal, 3, NOW, lane=long)
+            await bring_to_wait(journal, 3, NOW, provider=long)
         await make_ready(journal, 4)
 
 

@@ -119,7 +119,7 @@ async def test_what_cant_be_read_is_kept_once_and_shown(tmp_path: Path) -> None:
         assert shown is not None
         assert (shown["raw"], shown["provider"], shown["times"]) == ('{"x":1}', "sms", 2)
         retried = await journal.decide(Order(Action.RETRY, ItemKind.REPORT, (letter.key,)), NOW, ["sms"])
-        assert "report it once more" in retried.skipped[letter.key]
+        assert "report it again" in retried.skipped[letter.key]
         drop = Order(Action.DROP, ItemKind.REPORT, (letter.key,))
         assert (await journal.decide(drop, NOW, ["sms"])).done == (letter.key,)
         assert "was dropped" in (await journal.decide(drop, NOW, ["sms"])).skipped[letter.key]

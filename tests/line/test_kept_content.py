@@ -217,7 +217,7 @@ def test_what_is_kept_and_fits_the_mapping_no_more_is_held(
     assert world.service.statuses(1) == ["dequeued"]
     [reason] = world.reasons()
     assert reason is not None
-    assert "not repeated: what is kept of it fits the configuration no more" in reason
+    assert "not repeated: what is kept of it doesn't fit the configuration any more" in reason
     assert world.violations() == {}
 
 

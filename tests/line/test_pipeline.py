@@ -180,7 +180,7 @@ def test_too_many_waiting_messages_stop_the_taking_until_they_have_gone(world: V
 
 @pytest.mark.slow
 def test_messages_that_found_no_room_in_their_lane_are_all_sent_once(world: VirtualWorld) -> None:
-    """A lane has half of six places; what it can't hold is parked in the journal and comes back."""
+    """A dispatcher has half of six places; what it can't hold is parked in the journal and comes back."""
     world.add(f"concurrency = 2\n{EMAIL}[queue]\nbatch_size = 6\nmax_in_flight = 6\n")
     world.service.enqueue(*(message(id_) for id_ in range(1, 61)))
     world.channels["sms"].seconds = 1.0

@@ -24,7 +24,7 @@ from deliveryd.channels.base import (
 from deliveryd.delivery.choice import Choice, Idle, Sender
 from deliveryd.model import Customer, Entry, Spent
 from support.messages import message
-from support.roads import Down
+from support.routes import Down
 from support.two_providers import (
     ACCEPTED,
     BOTH,

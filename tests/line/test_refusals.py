@@ -356,16 +356,16 @@ def test_many_messages_of_a_refused_template_cost_little_while_they_wait(
         async with trio.open_nursery() as nursery:
             nursery.start_soon(supervisor.run)
             await trio.sleep(20)
-            lane = supervisor.parts.stations.dispatchers["sms"]
-            offer = lane.offer
+            dispatcher = supervisor.parts.stations.dispatchers["sms"]
+            offer = dispatcher.offer
 
             def counted(routed: Routed) -> Transition | None:
                 looked_at.append(routed.entry.id)
                 return offer(routed)
 
-            lane.offer = counted  # type: ignore[method-assign]
+            dispatcher.offer = counted  # type: ignore[method-assign]
             await trio.sleep(40)
-            lane.offer = offer  # type: ignore[method-assign]
+            dispatcher.offer = offer  # type: ignore[method-assign]
             await trio.sleep_until(90 + 60 + 60)
             supervisor.stop()
 

@@ -398,12 +398,12 @@ def test_a_part_that_cant_be_opened_leaves_everything_as_it_was(world: VirtualWo
     """What was opened before it is closed again."""
 
     async def scene(stage: Stage) -> None:
-        lanes = dict(stage.worker.parts.stations.dispatchers)
+        dispatchers = dict(stage.worker.parts.stations.dispatchers)
         world.unopenable = B
         world.write(TWO.replace("http://a/", "http://new/").replace("http://b/", "http://newer/"))
         assert await stage.refused() == ["channels.sms.providers.b: can't be opened"]
         assert world.channels[A].closed == 1
-        assert stage.worker.parts.stations.dispatchers == lanes
+        assert stage.worker.parts.stations.dispatchers == dispatchers
 
     play(world, scene)
 

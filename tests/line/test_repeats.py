@@ -149,11 +149,11 @@ def renaming(world: VirtualWorld) -> VirtualWorld:
     return world
 
 
-def said(world: VirtualWorld, lane: str = "sms") -> list[tuple[str, str]]:
+def said(world: VirtualWorld, provider: str = "sms") -> list[tuple[str, str]]:
     """What each attempt said, and to whom."""
     return [
         (dispatch.rendered.fields["text"], dispatch.customer.fields["phone"] if dispatch.customer else "")
-        for _, dispatch in world.channels[lane].attempts
+        for _, dispatch in world.channels[provider].attempts
     ]
 
 

@@ -116,20 +116,20 @@ def test_the_list_in_the_hands_of_operators(world: World, bot: Gateway) -> None:
     addresses.write_text("c1\n\n c2 \nc1\n")
     assert stopped(world, "import", "--channel", "messenger", addresses).out.startswith("import: 2\n")
     assert stopped(world, "import", "--channel", "messenger", addresses).out == "import: 0\n"
-    assert "2 stopped" in stopped(world, "list").out
+    assert "2 suppressed" in stopped(world, "list").out
     digests = stopped(world, "export", "--channel", "messenger").out.split()
     assert [each.startswith("digest:") for each in digests] == [True, True]
 
     world.state.enqueue(message(1, customer_id=1))
     world.run_until_idle()
     [error] = [event for event in world.state.events if event["status"] == "error"]
-    assert error["details"] == "the recipient stopped messenger"
+    assert error["details"] == "the recipient is suppressed on messenger"
     assert bot.seen == []
 
     assert stopped(world, "lift", "--channel", "messenger", *digests).status == 0
     assert stopped(world, "list", "--json").data == []
     again = stopped(world, "lift", "--channel", "messenger", "c1")
-    assert (again.status, "isn't stopped on messenger" in again.out) == (1, True)
+    assert (again.status, "isn't suppressed on messenger" in again.out) == (1, True)
     addresses.write_text("\n".join(digests))
     assert stopped(world, "import", "--channel", "messenger", addresses).status == 0
     assert len(stopped(world, "list", "--channel", "messenger", "--json").data) == 2

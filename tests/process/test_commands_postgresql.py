@@ -216,7 +216,7 @@ def test_render_minds_who_stopped_the_channel(filled: Path, tmp_path: Path) -> N
         filled.with_name("customers.jsonl").write_text(f'{{"id": 9, "phone": "{phone}"}}\n', encoding="utf-8")
         answered = command("render", "--settings", settings, "--customer", 9, "--config", filled)
         assert answered.status == status, answered
-        assert ("the recipient stopped" in answered.out) == bool(status), answered.out
+        assert ("the recipient is suppressed" in answered.out) == bool(status), answered.out
 
 
 def test_lint_compares_placeholders_with_the_variables_of_the_journal(filled: Path) -> None:

@@ -35,7 +35,7 @@ REFUSED_EVENTS = {
     ),
     "A device but no phone, and only a text for SMS": "sms: no address of the customer",
     "No name and no general greeting: an error": "missing placeholders: greeting",
-    "A customer that nobody knows": (
+    "A customer who isn't known": (
         "inApp: no address of the customer; messenger: no address of the customer;"
         " sms: no address of the customer; email: no address of the customer"
     ),
@@ -52,7 +52,7 @@ WORDS = {
     "pt-BR falls back to pt": ("sms", "Olá, Rafael Souza!"),
     "No French text: the first language configured": ("sms", "Hello Claire Martin,"),
     "Points by e-mail as plain text": ("email", "Guten Tag Felix Krüger, 500 Punkte"),
-    "Picture and button; a dotted name": ("messenger", "Ihre Bestellung L-20417"),
+    "Image and button; a dotted name": ("messenger", "Ihre Bestellung L-20417"),
     "No messenger, so by SMS": ("sms", "your order L-20419"),
     "10.50 stays 10.50": ("sms", "10.50 GBP paid"),
     "No HTML here: & stays &": ("sms", "bei Rad & Tour"),

@@ -154,7 +154,7 @@ def test_a_waiting_message_says_until_when_and_for_what(world: World) -> None:
     told = explain(world, 5).out
     assert told.startswith("message 5: waiting until it is due\n")
     assert "channel    sms, tries so far: 1" in told
-    assert re.search(r"\+\S+  due: goes on with sms then, or as soon as there is capacity$", told.strip())
+    assert re.search(r"\+\S+  due: continues with sms then, or as soon as there is capacity$", told.strip())
 
 
 def test_a_message_that_waits_for_an_answer_says_for_which_one(world: World) -> None:

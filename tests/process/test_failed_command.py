@@ -103,9 +103,9 @@ def test_500_messages_that_a_wrong_address_failed_are_found_retried_and_sent(wor
     assert listed[-1] == "501 failed"
 
     choice = ("failed", "retry", "--all", "--matching", "answered 404")
-    assert of(world, *choice, "--dry-run").out == "would begin anew: 500 messages\n"
+    assert of(world, *choice, "--dry-run").out == "would begin again: 500 messages\n"
     retried = of(world, *choice, "--reason", "the gateway's address was mistyped")
-    assert (retried.status, retried.out) == (0, "begun anew: 500 messages\n")
+    assert (retried.status, retried.out) == (0, "begun again: 500 messages\n")
 
     world.state.wait_for(lambda state: len(state.received) == 500, PATIENCE)
     world.state.wait_for(
@@ -136,7 +136,7 @@ def test_codes_of_providers_are_told_apart_and_numbers_of_people_are_not() -> No
 
 def test_without_a_worker_the_next_start_sends_what_was_retried(world: World) -> None:
     fail_all(world, 1, 2, 3)
-    assert of(world, "failed", "retry", 1, 3).out == "begun anew: 2 messages\n"
+    assert of(world, "failed", "retry", 1, 3).out == "begun again: 2 messages\n"
     world.run_until_idle()
     assert [world.state.statuses(id_)[-1] for id_ in (1, 2, 3)] == ["sent", "error", "sent"]
     assert [each["id"] for each in of(world, "failed", "list", "--ids", "--json").data] == [2]
@@ -195,7 +195,7 @@ def test_what_may_have_arrived_is_refused_unless_duplicates_are_accepted(world: 
         assert would.out.splitlines()[1:] == refused.out.splitlines()[1:]
     assert "may have arrived" in of(world, "failed", "show", 1).out
     accepted = of(world, "failed", "retry", 1, "--accept-duplicates")
-    assert (accepted.status, accepted.out) == (0, "begun anew: 1 message\n")
+    assert (accepted.status, accepted.out) == (0, "begun again: 1 message\n")
     assert "might get it twice" in accepted.err
     world.run_until_idle()
     first, second = world.state.received

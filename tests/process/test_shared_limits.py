@@ -271,11 +271,11 @@ def test_dispatchers_of_two_workers_keep_one_rate(source: JournalDatabase, tmp_p
             provider = Provider("sms", policy.breaker, memory.backlog, memory.pauses, clock)
             with closing(Endless(partial(connect_to_write, source, 9), inline, clock)) as shared:
                 choice = Choice({"sms": Sender(channel, provider)})
-                lane = DispatchTerms(
+                terms = DispatchTerms(
                     provider, choice, channel, policy, DoubtPolicy("sms", policy), 500, frozenset()
                 )
                 journal.limits = shared
-                dispatcher = Dispatcher(lane, common_on(journal, memory, None, clock, metrics))
+                dispatcher = Dispatcher(terms, common_on(journal, memory, None, clock, metrics))
                 await journal.take([QueuedMessage(id_, 1, 1, {}) for id_ in range(500)], [], clock.now())
                 await journal.accept(await journal.outbox(0, 500), clock.now())
                 for id_ in range(500):

@@ -267,10 +267,10 @@ def test_what_failed_is_sent_once_more_and_the_configuration_read_anew(browser: 
     site = Site(operator=Operator())
     with site.served() as url, opened(browser, url, PHONE) as page:
         unlock(page)
-        page.get_by_role("button", name="Send once more …").click()
+        page.get_by_role("button", name="Send again …").click()
         expect(page.get_by_label("That failed for")).to_have_value("no")
-        page.locator("#retry-dialog").get_by_role("button", name="Send once more").click()
-        expect(page.locator("#outcome")).to_have_text("begin anew: 1, 2.\n3: it has expired")
+        page.locator("#retry-dialog").get_by_role("button", name="Send again").click()
+        expect(page.locator("#outcome")).to_have_text("begin again: 1, 2.\n3: it has expired")
         page.get_by_role("button", name="Reload").click()
         expect(page.locator("#outcome")).to_have_text("Configuration: applied.")
 

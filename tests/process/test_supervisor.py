@@ -198,8 +198,7 @@ def test_until_idle_that_a_signal_stops_says_what_is_left_for_the_next_run(world
     worker.terminate()
     assert worker.wait(PATIENCE) == 1
     assert (
-        world.log().splitlines()[-1]
-        == "deliveryd: messages not at their end, the next run goes on with them: 1"
+        world.log().splitlines()[-1] == "deliveryd: messages not at their end, the next run continues them: 1"
     )
     world.run_until_idle()
     assert world.state.statuses(1) == ["dequeued", "sent"]

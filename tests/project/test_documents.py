@@ -28,6 +28,7 @@ from deliveryd.delivery.settings import MOST_FETCHES
 from deliveryd.http.client import MAX_BODY
 from deliveryd.http.expressions import SEARCHED_TEXT
 from deliveryd.http.lenient_answer import LARGEST_HEAD
+from deliveryd.journal.orders import Action
 from deliveryd.service.batch import LARGEST_BATCH, LARGEST_ELEMENT
 from deliveryd.telemetry.log_events import Event
 from deliveryd.testing.gateway import Gateway, Reply, open_gateway
@@ -414,6 +415,70 @@ UNFIT = re.compile(
 def test_no_document_holds_what_only_concerns_one_machine(document: Path) -> None:
     """No note to oneself, no home directory, no package registry."""
     assert UNFIT.search(document.read_text(encoding="utf-8")) is None
+
+
+ABOLISHED = {
+    r"anew": "again",
+    r"desks?": "control",
+    r"elsewhere": "on another host, in another table",
+    r"hears?|heard": "receives",
+    r"homeless": "unowned",
+    r"kits?": "attempt parts, conformance tests",
+    r"knows": "has, can tell by",
+    r"lanes?": "dispatcher",
+    r"left (?:behind|over)": "orphan",
+    r"nobody|somebody|everybody": "no worker, an operator, all users",
+    r"outlasts?": "the lease covers it",
+    r"pictures?": "overview, diagram, image",
+    r"roads?": "channel route",
+    r"says?|said": "reports, prints, states",
+    r"so many": "the number itself",
+    r"standing(?! still)": "obstacle",
+    r"the stopped list|stopped recipients?": "suppression list, suppressed",
+    r"tells?|told": "reports, logs, receives",
+    r"wants": "needs, requests",
+}
+"""Words that readers don't find in texts any more, as patterns, and what is written instead."""
+
+WORDS = re.compile(rf"\b(?:{'|'.join(ABOLISHED)})\b", re.IGNORECASE)
+RECORDED = {str(Action.BEGIN_ANEW), str(Action.BEGIN_ANEW_ANYWAY)}
+"""Values in journals and in JSON, which keep their words."""
+
+NO_TEXTS = {"journal/sql/schema.py", "sandbox/scenario.py"}
+"""Modules whose strings are no texts for readers: the tables as they were made, streets."""
+
+
+def texts_of(path: Path) -> Iterator[str]:
+    """The texts in a file: prose, or strings of more than one word that are no docstrings."""
+    content = path.read_text(encoding="utf-8")
+    if path.suffix == ".md":
+        yield prose(path).partition("\n## Write English\n")[0]
+    elif path.suffix == ".js":
+        yield from (each for each in re.findall(r"\"[^\"\n]*\"|`[^`]*`", content) if " " in each)
+    elif path.suffix == ".py":
+        tree = ast.parse(content)
+        aside = {node.value for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in aside:
+                yield node.value if " " in node.value and node.value not in RECORDED else ""
+    else:
+        yield from re.findall(r"#+ (.*)|description: (.*)", content)
+
+
+READ = [
+    *DOCUMENTS,
+    *(ROOT / "deploy").rglob("*.md"),
+    ROOT / "deploy" / "prometheus" / "rules.yml",
+    *(ROOT / "src").rglob("*.js"),
+    *(path for path in (ROOT / "src").rglob("*.py") if not path.as_posix().endswith(tuple(NO_TEXTS))),
+]
+
+
+@pytest.mark.parametrize("path", READ, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_no_text_has_a_word_that_was_abolished(path: Path) -> None:
+    """One word for one thing, and no program that hears or tells: `ABOLISHED` has what to write instead."""
+    found = [word for text in texts_of(path) for word in WORDS.findall("".join(text))]
+    assert found == []
 
 
 TEMPORARY = re.compile(r"(?:^|[^\w.])/(?:var/)?tmp/[\w.-]|\$\{?TMPDIR\}?/[\w.-]|/dev/shm/\w")

@@ -151,11 +151,11 @@ def commit_after_send_instead_of_before(patch: Patch) -> None:
 def _begun_anew(patch: Patch, when: Callable[[Entry], bool]) -> None:
     begun = Entry.begun
 
-    def anew(self: Entry, lane: str, digest: bytes, at: int) -> Entry:
+    def anew(self: Entry, provider: str, digest: bytes, at: int) -> Entry:
         entry = (
             self._replace(key=self.key + 1, number=0, beginning=self.beginning + 1) if when(self) else self
         )
-        return begun(entry, lane, digest, at)
+        return begun(entry, provider, digest, at)
 
     patch.setattr(Entry, "begun", anew)
 

@@ -21,7 +21,7 @@ from simulation.ledger import Stillness
 from simulation.plan import Life
 from simulation.run import causes, hand_out_lost
 from simulation.service import id_of
-from simulation.sharing_orders import Desk
+from simulation.sharing_orders import Control
 from simulation.sharing_plan import Blow, Fault, SharedPlan
 from simulation.sharing_reports import SharedReports
 from simulation.statements import Process, Server
@@ -45,7 +45,7 @@ class Stage:
     server: Server
     others: StandIns
     reports: SharedReports
-    desk: Desk
+    control: Control
     faults_to_come: int = 0
     machines: list[Machine] = field(default_factory=list)
     is_over: bool = False
@@ -132,12 +132,12 @@ class SharingWorker(Worker):
         self._machine.worker = parts.journal._lease.worker
         async with anyio.create_task_group() as tasks:
             stage.reports.open(number, self._machine.world.life, parts.receipts, tasks)
-            stage.desk.open(number, self._orders, tasks)
+            stage.control.open(number, self._orders, tasks)
             try:
                 await self._go_on(parts)
             finally:
                 stage.reports.shut(number)
-                stage.desk.shut(number)
+                stage.control.shut(number)
 
     def _configured(self, life: Life) -> Config:
         config, retention = super()._configured(life), self._machine.stage.shared.retention
@@ -264,7 +264,7 @@ class Machine:
     async def _fenced(self) -> None:
         if self.worker is not None:
             self._is_fenced_by_order = True
-            await self.stage.desk.fence(self.worker)
+            await self.stage.control.fence(self.worker)
 
     def _note_still(self, seconds: float) -> None:
         if seconds >= MAY_BE_FENCED:

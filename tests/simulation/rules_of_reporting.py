@@ -275,7 +275,7 @@ def _is_reason(case: Case, reason: str, told_at: float) -> bool:
         return was_failed_by_report(case)
     if "settled by an operator" in reason:
         return Action.SETTLE_FAILED in case.orders
-    if reason.startswith(("no content", "the recipient stopped ")) or reason.endswith(NO_WAY):
+    if reason.startswith(("no content", "the recipient is suppressed ")) or reason.endswith(NO_WAY):
         return _is_about_channels(case, reason)
     if "unknown" in reason or "couldn't be asked" in reason:
         return any(map(case.may_have_arrived, case.asked)) or bool(ledger.crashed)
@@ -286,7 +286,7 @@ def _is_reason(case: Case, reason: str, told_at: float) -> bool:
 def _is_about_channels(case: Case, reason: str) -> bool:
     """Whether it is true that no channel can be taken, or one of them."""
     plan, lives = case.history.plan, case.history.lives
-    if reason.startswith("the recipient stopped "):
+    if reason.startswith("the recipient is suppressed "):
         return case.may_be_stopped(reason.rpartition(" ")[2])
     open_channels = [channels_open_in(plan, life) for life in lives]
     if reason.endswith("no provider is enabled"):

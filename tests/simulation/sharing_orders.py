@@ -27,7 +27,7 @@ from simulation.world import World
 Done = tuple[str, ...]
 
 
-class Desk:
+class Control:
     """Where operators give orders: at any worker that lives, else by a command, which is a process too."""
 
     def __init__(self, world: World, kept: DatabaseJournal, server: Server) -> None:
@@ -115,9 +115,9 @@ class Desk:
 class SharedOperators(Operators):
     """Run their errands at their times."""
 
-    def __init__(self, world: World, shared: SharedPlan, desk: Desk) -> None:
+    def __init__(self, world: World, shared: SharedPlan, control: Control) -> None:
         super().__init__(world)
-        self._desk = desk
+        self._control = control
         self._commands = shared.commands
         self.waiting = len(shared.commands)
 
@@ -132,7 +132,7 @@ class SharedOperators(Operators):
         begun = self._world.ledger.number()
         order = self._order(command.errand)
         if order is not None:
-            done = await self._desk.give(order, command.cut)
+            done = await self._control.give(order, command.cut)
             if done is not None:
                 note_forgotten(self._world, order.verb, done)
             self._note_changes(order, begun, is_carried_out=done is not None)
@@ -142,13 +142,13 @@ class SharedOperators(Operators):
 class SharedPausers(Pausers):
     """Give the orders to pause and to resume wherever they find somebody."""
 
-    def __init__(self, world: World, desk: Desk) -> None:
+    def __init__(self, world: World, control: Control) -> None:
         super().__init__(world)
-        self._desk = desk
+        self._control = control
 
     async def _ask(self, verb: Action, halt: Halt, seconds: float | None) -> bool | None:
         order = Order(verb, halt.kind, (halt.key,), reason="a plan", lasts=seconds)
-        done = await self._desk.give(order)
+        done = await self._control.give(order)
         return None if done is None else bool(done)
 
 

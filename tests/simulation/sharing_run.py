@@ -23,7 +23,7 @@ from simulation.providers import Providers
 from simulation.run import History
 from simulation.service import Service
 from simulation.sharing_counts import counted_in
-from simulation.sharing_orders import Desk, SharedOperators, SharedPausers
+from simulation.sharing_orders import Control, SharedOperators, SharedPausers
 from simulation.sharing_plan import Retention, SharedPlan
 from simulation.sharing_reports import SharedReports
 from simulation.start import made_ready
@@ -102,10 +102,10 @@ def _seconds_for(shared: SharedPlan) -> float:
 def _stage(shared: SharedPlan, world: World, kept: DatabaseJournal, reports: SharedReports) -> Stage:
     providers = Providers(world, reports.expect)
     server = kept.server(shared.sql)
-    desk = Desk(world, kept, server)
-    operators, pausers = SharedOperators(world, shared, desk), SharedPausers(world, desk)
+    control = Control(world, kept, server)
+    operators, pausers = SharedOperators(world, shared, control), SharedPausers(world, control)
     others = StandIns(Service(world), providers, reports, operators, pausers)
-    stage = Stage(shared, world, kept, server, others, reports, desk, len(shared.faults))
+    stage = Stage(shared, world, kept, server, others, reports, control, len(shared.faults))
     stage.machines = [Machine(stage, number) for number in range(shared.workers)]
     return stage
 

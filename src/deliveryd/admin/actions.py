@@ -1,7 +1,7 @@
 """The actions of the status page: pause, resume, retry what failed, reload. Only with `admin.token_file`.
 
 A request changes something only with the token in its header, which a page of another site can't send: it
-doesn't know it, and isn't allowed the header. Besides, where a browser says what page a request comes from,
+doesn't have it, and isn't allowed the header. Besides, if a browser reports what page a request comes from,
 that has to be ours.
 """
 

@@ -109,7 +109,7 @@ def admin_app(
 
 
 def _readiness(look: Callable[[], tuple[bool, str]]) -> Callable[[Request], Awaitable[Response]]:
-    """Return what answers whether something is ready, with the sentence that says why not."""
+    """Return what answers whether something is ready, with the sentence that gives the reason."""
 
     async def answer(_request: Request) -> Response:
         ready, sentence = look()

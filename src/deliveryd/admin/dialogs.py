@@ -65,9 +65,9 @@ DIALOGS = "".join((
     ),
     _dialog(
         "retry",
-        "Send failed messages once more",
+        "Send failed messages again",
         '<label>That failed for <select name="failure" required></select></label>'
         "<output hidden>There are more than could be counted: see deliveryd failed list.</output>" + _REASON,
-        "Send once more",
+        "Send again",
     ),
 ))  # fmt: skip

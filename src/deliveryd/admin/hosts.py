@@ -3,7 +3,7 @@
 A page can reach a server in its reader's network by resolving its own name to the server's address (DNS
 rebinding); the `Host` header is then the page's name. So only addresses and configured names are accepted.
 Without that, a page can't read the answers, but could send requests and hold the places of viewers: browsers
-mark those with `Sec-Fetch-Site`. Links from elsewhere work.
+mark those with `Sec-Fetch-Site`. Links from other pages work.
 """
 
 from __future__ import annotations

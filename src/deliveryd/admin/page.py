@@ -95,7 +95,7 @@ ORDERS = Extras(
     SESSION,
     DIALOGS,
     button("pause", "Pause …"),
-    button("retry", "Send once more …"),
+    button("retry", "Send again …"),
     button("reload", "Reload"),
 )
 

@@ -1,6 +1,6 @@
 """Server-sent events: what a worker shows, every second, to a bounded number of viewers.
 
-Each message is made once, whoever asks first, however many viewers there are; nobody asks, nothing is made.
+Each message is made once, however many viewers there are; without a viewer, nothing is made.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class ViewerPlaces:
     """The viewers of all feeds together.
 
     If there are too many, one leaves for the next: of the peer that has most of them, the one that has been
-    there for longest. So viewers that only hold their connections shut out nobody.
+    there for longest. So viewers that only hold their connections don't shut out others.
     """
 
     def __init__(self, most: int = MOST_VIEWERS) -> None:

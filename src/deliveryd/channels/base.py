@@ -16,7 +16,7 @@ class Dispatch(NamedTuple):
     operator restarts the message. `provider_id` is that of a message in doubt, for `look_up`, if the provider
     gave one. Nothing may be sent after `expires_at` by `clock`: an adapter calls
     `check_time` immediately before the first byte that can't be withdrawn. `traceparent` continues the
-    message's trace (W3C Trace Context); None: it isn't traced. `may_begin` says whether the worker surely
+    message's trace (W3C Trace Context); None: it isn't traced. `may_begin` returns whether the worker surely
     keeps the message until an attempt that begins now is over; None: no other worker can take it. `size` is
     the number of characters that writing the message may grow with: see `size_of`.
     """
@@ -48,7 +48,7 @@ class Dispatch(NamedTuple):
 class Accepted(NamedTuple):
     """The provider accepted the message. `provider_id` is its ID there, if it returned one.
 
-    `lacks_id`: it returned none, though the configuration says where it stands.
+    `lacks_id`: it returned none, though the configuration names its place.
     """
 
     provider_id: str | None = None
@@ -61,7 +61,7 @@ class Refused(NamedTuple):
     `by` is the host that refused. Such refusals are counted per settings ID: many in a row mean that the
     template or the channel's configuration is at fault. None: the refusal concerns only this message or its
     recipient, such as a missing address or an SMTP server's answer to RCPT. `ends_channel`: a table of the
-    configuration says that any other provider of the channel would refuse the message as well. `unsent`: no
+    configuration states that any other provider of the channel would refuse the message as well. `unsent`: no
     request can be made of the message, so nothing was sent.
     """
 
@@ -178,7 +178,7 @@ class AskLater(NamedTuple):
 
 
 Found = Taken | NotTaken | Unknown | AskLater
-"""What a provider says of a message in doubt."""
+"""What a provider reports about a message in doubt."""
 
 
 class Channel(Protocol):

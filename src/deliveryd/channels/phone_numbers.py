@@ -1,7 +1,7 @@
 """Phone numbers in the form that providers expect: E.164, `+` and digits only.
 
 A text is a number only if all of it is: whatever the library would skip or turn into digits may be half of a
-number, two numbers, a mask or a note, and the digits that are left somebody else's number.
+number, two numbers, a mask or a note, and the digits that are left another person's number.
 """
 
 from __future__ import annotations

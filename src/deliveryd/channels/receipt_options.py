@@ -248,7 +248,7 @@ class ReceiptOptions(_ReceiptTable):
 
     @property
     def is_about_messages(self) -> bool:
-        """Whether reports name messages; others only say who may be sent to."""
+        """Whether reports name messages; others only report who may be sent to."""
         return bool(self.provider_id or self.reference)
 
     @property

@@ -133,7 +133,7 @@ class BasicSignature(Signature):
     username: Annotated[str, Field(pattern=r"^[^:]+$")] = Field(description="user name")
 
     def signs(self, _place: str) -> bool:
-        """Who knows the secret may say anything."""
+        """A sender with the secret may report anything."""
         return True
 
 
@@ -147,7 +147,7 @@ class TokenSignature(Signature):
     prefix: str = Field("", description='text before the secret, such as "Bearer "')
 
     def signs(self, _place: str) -> bool:
-        """Who knows the secret may say anything."""
+        """A sender with the secret may report anything."""
         return True
 
 

@@ -62,11 +62,13 @@ COMMANDS: Mapping[str, CommandEntry] = {
     "erase": CommandEntry("orders.erase", "Remove a customer's data from the journal."),
     "send-test": CommandEntry("providers.send_test", "Send one real message through one provider."),
     "health": CommandEntry("watch.health", "Check that a running worker is alive."),
-    "accept-loss": CommandEntry("storage.accept_loss", "Show lost commits; with --yes, let workers go on."),
+    "accept-loss": CommandEntry(
+        "storage.accept_loss", "Show lost commits; with --yes, let workers continue."
+    ),
     "in-doubt": CommandEntry("orders.in_doubt", "List messages held in doubt, and resend or settle them."),
     "dead": CommandEntry("orders.dead", "List dead letters, and retry or drop them."),
-    "failed": CommandEntry("orders.failed", "List the messages that failed, and have them begin anew."),
-    "stopped": CommandEntry("orders.stopped", "List recipients who stopped a channel, and change the list."),
+    "failed": CommandEntry("orders.failed", "List the messages that failed, and send them again."),
+    "stopped": CommandEntry("orders.stopped", "List suppressed recipients, and change the suppression list."),
     "pause": CommandEntry("orders.pause", "Pause the intake, channels, providers, settings or messages."),
     "resume": CommandEntry("orders.resume", "Resume what deliveryd pause paused."),
     "customers": CommandEntry("customers.customers", "Show the service's data about a customer."),

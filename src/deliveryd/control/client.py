@@ -102,7 +102,7 @@ def _checked(line: bytes) -> Mapping[str, object]:
 
 
 def listener_at(place: Path) -> int | None:
-    """Return the process of the worker at this socket; None: nobody listens there, or it isn't visible."""
+    """Return the process of the worker at this socket; None: none listens there, or it isn't visible."""
     try:
         with _connected(place, ANSWER_TIMEOUT) as connection:
             raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
@@ -142,7 +142,7 @@ def order(
     *,
     lasts: float | None = None,
 ) -> ControlReply:
-    """Apply an action to everything that these keys name, in portions; a pause lasts so many seconds.
+    """Apply an action to everything that these keys name, in portions; a pause lasts this many seconds.
 
     Raises JournalError; portions completed before it stay done, and are skipped when repeated.
     """

@@ -27,13 +27,13 @@ LONGEST_ORDERED_PAUSE = 3650 * 86400.0
 """Seconds of a pause that ends by itself."""
 
 CREDENTIALS = struct.Struct("3i")
-"""What the system says of the peer at a socket: its process, user and group."""
+"""What the system reports about the peer at a socket: its process, user and group."""
 
 _LONGEST_PATH = 100  # of a socket's address, which the system limits to 107 bytes
 
 
 class ReloadRequest(NamedTuple):
-    """Read the configuration anew and apply it; `accept_orphans` allows the removal of busy providers.
+    """Read the configuration again and apply it; `accept_orphans` allows the removal of busy providers.
 
     `accept_customers` has the customer file used though more than half of its customers are gone.
     """
@@ -97,7 +97,7 @@ class Misconfiguration(NamedTuple):
 def socket_at(place: JournalPlace, configured: Path) -> Path:
     """Return the socket at which this machine's worker on a journal takes requests.
 
-    It is beside a journal's file; for a database it is where the configuration says (`control.socket`).
+    It is beside a journal's file; for a database it is where the configuration puts it (`control.socket`).
     """
     return socket_of(place.path) if isinstance(place, JournalFile) else configured
 

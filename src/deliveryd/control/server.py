@@ -191,7 +191,7 @@ def _refuse_taken(path: Path) -> None:
         except ConnectionRefusedError:
             return  # a killed worker left it
         except BlockingIOError:
-            pass  # so many wait there that nobody else gets in
+            pass  # the queue there is full
         except FileNotFoundError:
             if path.parent.is_dir():
                 return

@@ -11,7 +11,7 @@ from deliveryd.telemetry.overview import Overview, as_json
 
 
 class OverviewSource(Protocol):
-    """What knows the state of the worker, and what happens in it."""
+    """What has the state of the worker, and what happens in it."""
 
     def overview(self) -> Overview:
         """Return the state of the worker, without texts, names, addresses or secrets. Doesn't block."""

@@ -1,4 +1,4 @@
 """The line: the life of a message, from the queue to its last event.
 
-Imports metrics and what lies below. Knows no configuration file, no process and no command.
+Imports metrics and what lies below. Uses no configuration file, no process and no command.
 """

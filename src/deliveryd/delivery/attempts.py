@@ -77,7 +77,7 @@ class AttemptParts:
         return {name: fields[name] for name in self.customer_fields if name in fields}
 
     def content(self, routed: Routed) -> Content:
-        """What a message says at the provider."""
+        """The content of a message at the provider."""
         return routed.entry.content or Content(routed.rendered, self.values(routed.customer))
 
     def asks(self, entry: Entry) -> bool:
@@ -85,7 +85,7 @@ class AttemptParts:
         return entry.doubt and self.channel.lookup_after is not None
 
     def obstacle(self, entry: Entry, routed: Routed) -> str | None:
-        """Why what may have arrived isn't repeated: it would say something else, or can't be written."""
+        """Why what may have arrived isn't repeated: its content would differ, or can't be written."""
         if entry.content is None:  # known by its digest alone
             return None if entry.digest == digest_of(*self.content(routed)) else transitions.CHANGED
         if self.channel.reaches(routed.customer):

@@ -18,7 +18,7 @@ class Availability:
     """Measures for how long providers are down, and keeps in the journal since when.
 
     After its channel's limit (seconds) a provider is given up, until it answers; providers of a channel
-    without a limit never are. While the worker runs, the event loop's clock counts, which nobody can put
+    without a limit never are. While the worker runs, the event loop's clock counts, which can't be put
     forward; the time of day counts only over a restart. After that a probe comes first: a provider that was
     down before is given up when that fails, or when none succeeds within the limit.
     """
@@ -63,7 +63,7 @@ class Availability:
     def follow(self, since: Mapping[str, int]) -> None:
         """Take over what is noted in a journal that others share: a provider's earliest outage counts.
 
-        Whether it is down is each worker's own matter: its breaker says so.
+        Whether it is down is each worker's own matter, by its breaker.
         """
         self._kept = dict(since)
         self._others = {provider: at for provider, at in since.items() if provider not in self._down_from}

@@ -105,7 +105,7 @@ class Backlog:
         self._short_of_room.discard(provider)
 
     def answered(self, waits_for: str, seconds: float = 0.0) -> None:
-        """Note that messages that wait for this may go on, after so many seconds."""
+        """Note that messages that wait for this may go on, after this many seconds."""
         self._answers[waits_for] = seconds
         self.changed.set()
 

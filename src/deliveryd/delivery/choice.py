@@ -224,7 +224,7 @@ class Choice:
         )
 
     def leaves(self, entry: Entry, name: str) -> bool:
-        """Whether a message that may have arrived at a provider, but isn't in doubt, may go elsewhere."""
+        """Whether a message that may have arrived at a provider, but isn't in doubt, may go to another."""
         standing = self.senders[name].standing
         if standing.is_paused:
             return self.has_other_for(entry, name)

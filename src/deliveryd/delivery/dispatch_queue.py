@@ -50,7 +50,7 @@ class DispatchQueue:
             self._expect_expiry(routed.expires_at)
 
     def take(self, count: int) -> list[Routed]:
-        """Take so many messages in their order."""
+        """Take this many messages in their order."""
         if count and not self.repeats:
             self._repeated_last = False
             return [self.new.popleft() for _ in range(count)]

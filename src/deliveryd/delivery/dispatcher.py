@@ -110,7 +110,7 @@ class Dispatcher:
         return None if is_same else parts.use.retire()
 
     def route_all_again(self) -> None:
-        """Have all that is queued routed anew, since routing or rendering have changed."""
+        """Requeue all queued messages, since routing or rendering have changed."""
         self._route_again(_all)
 
     # queue
@@ -303,7 +303,7 @@ class Dispatcher:
             begun.append((entry, routed, parts))
             steps.append(transitions.intent(entry, now, self._intermediate))
         settled = await self._record(steps)
-        if settled:  # a receipt says that it was sent already
+        if settled:  # a receipt proved that it was sent already
             for entry, *_ in begun:
                 if entry.id in settled:
                     parts.refusals.unanswered(entry.settings_id)

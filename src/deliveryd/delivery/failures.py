@@ -45,7 +45,7 @@ class Failures:
                 self._count(*reason_of(transition))
 
     def add_reported(self, count: int) -> None:
-        """So many messages failed by a receipt or an operator's order, after the line was done with them."""
+        """Add messages that failed by a receipt or an operator's order, after the line was done with them."""
         self._count(NO_PROVIDER, REPORTED, count)
 
     def _count(self, provider: str, reason: str, count: int = 1) -> None:
@@ -54,7 +54,7 @@ class Failures:
         self._counts[provider, reason] += count
 
     def report(self) -> None:
-        """Log the sums, the largest first, and begin anew."""
+        """Log the sums, the largest first, and begin again."""
         counts, self._counts = self._counts, Counter()
         for (provider, reason), count in counts.most_common():
             log(

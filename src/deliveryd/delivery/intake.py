@@ -32,7 +32,7 @@ MOST_EXTRA = 1000
 """How many more are taken, at most, to get past elements that can't be reported to the service."""
 
 TOO_SLOW = frozenset({408, 504})
-"""Statuses with which a service, or what stands before it, says that its answer took too long."""
+"""Statuses with which a service, or a proxy before it, reports that its answer took too long."""
 
 RECORDED_WITHIN = 5.0
 """Seconds within which a batch has to be recorded once the worker ends, if its answer is there."""
@@ -62,13 +62,13 @@ class TakeSize:
         self._full = 0
 
     def fell_short(self, asked: int) -> None:
-        """An answer to a request for so many didn't come whole."""
+        """An answer to a request for this many didn't come whole."""
         self._failed = asked if asked > 1 else 2 * self._most  # of one message, the size isn't the reason
         self.now = max(min(self.now, asked) // 2, 1)
         self._full = 0
 
     def came_whole(self, asked: int, size: int) -> None:
-        """An answer came whole; one with less than was asked for says nothing of larger ones."""
+        """An answer came whole; one with less than was requested shows nothing of larger ones."""
         if self.now == self._most or not size >= asked >= self.now:
             return
         self._full += 1
@@ -120,7 +120,7 @@ class Intake:
         """Whether the queue's last answer held nothing new."""
 
         self.lost_a_batch = False
-        """Whether a batch may be lost of which the journal doesn't know."""
+        """Whether a batch may be lost of which the journal has no record."""
 
     @property
     def down(self) -> bool:
@@ -146,7 +146,7 @@ class Intake:
             self._taking.cancel()
 
     def give_up(self, reason: str) -> None:
-        """Say that a batch may be lost, if one was asked for that isn't recorded."""
+        """Log that a batch may be lost, if one was requested that isn't recorded."""
         if self._asked:
             self._metrics.lost.add()
             log(Event.QUEUE_BATCH_LOST, asked=self._asked, kept=0, reason=reason)
@@ -219,8 +219,8 @@ class Intake:
     async def _may_take(self) -> bool:
         """Whether to take still, once this worker surely keeps what it takes.
 
-        Between the service's answer and the commit nobody else could record a batch: a worker that another
-        one has taken over mustn't ask for it.
+        Between the service's answer and the commit no other worker could record a batch: a worker whose log
+        another one has adopted mustn't request one.
         """
         await self._journal.renew()
         return not self._stopping and self._recorder.obstacle() is None
@@ -229,7 +229,7 @@ class Intake:
         """How many to take now: a whole batch, or after a short wait whatever there is room for.
 
         Elements that can't be reported come on top of that: the queue may hold them until it ends, and they
-        need no places. Where good messages come instead, they exceed `queue.max_in_flight` by so many, once.
+        need no slots. If good messages come instead, they exceed `queue.max_in_flight` by that number, once.
         """
         self._set_paused(self._recorder.obstacle())
         if self._paused:
@@ -287,7 +287,7 @@ class Intake:
         return self._backoff(least=0.8)
 
     async def _after_loss(self, asked: int, batch: Batch, fault: ServiceError) -> float:
-        """Keep what came of a batch, and say that the rest may be lost; return the pause after it."""
+        """Keep what came of a batch, and log that the rest may be lost; return the pause after it."""
         self._size.fell_short(asked)
         self._extra = 0
         self.found_empty = False

@@ -39,7 +39,7 @@ class OutboxSignals:
         self._full.set()
 
     def hasten(self, events: int) -> None:
-        """Make so many events enough for the next post: places that they free are waited for."""
+        """Make this many events enough for the next post: places that they free are waited for."""
         self._enough = min(events, self._batch_size)
         self._set_if_full()
 
@@ -56,7 +56,7 @@ class OutboxSignals:
             await self._full.wait(flush_interval)
 
     def reset(self) -> int:
-        """Begin to count anew, since a batch is being read; return how many events entered the outbox."""
+        """Begin to count again, since a batch is being read; return how many events entered the outbox."""
         waiting, self._waiting, self._enough = self._waiting, 0, self._batch_size
         return waiting
 

@@ -47,7 +47,7 @@ class Pace:
 
 
 SPREAD = 0.06
-"""Seconds over which workers spread their questions that were told the same instant."""
+"""Seconds over which workers spread their questions that are due at the same instant."""
 
 UNREACHABLE_PAUSE = 1.0
 """Seconds until a database is asked again that couldn't be reached."""
@@ -138,7 +138,7 @@ class SharedPace:
         return max(min(instants, default=math.inf) - now, 0.0)
 
     def reserve(self, tasks: TaskGroup, wakeup: AutoResetEvent, wanted: int) -> None:
-        """Begin to ask for more attempts if so many are wanted, and it is time; wake when they are there."""
+        """Begin to request more attempts if this many are needed and it is time; wake when they are there."""
         now = anyio.current_time()
         more = wanted - sum(each.left for each in self._current(now))
         self._is_short = more > 0

@@ -18,7 +18,7 @@ from deliveryd.journal.journal import Journal
 from deliveryd.model import SECOND, STEP, Clock
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-"""What tells one start of the machine, in which its monotonic clock runs on, from the next."""
+"""What distinguishes one start of the machine, in which its monotonic clock runs on, from the next."""
 
 KEPT_EVERY = 3600 * SECOND
 """Microseconds between two records of the passed time; as many may be lost when the machine goes down."""
@@ -59,7 +59,7 @@ class PassedTime:
         self._look()
 
     def before(self, seconds: float) -> int:
-        """Return the instant before which all that was recorded is older than so many seconds."""
+        """Return the instant before which all that was recorded is older than this many seconds."""
         self._look()
         since = self._passed - int(seconds * SECOND)
         ends = [later.passed for _, later in pairwise(self._readings)] + [self._passed + 1]

@@ -104,7 +104,7 @@ class Pausing:
             log(Event.PAUSE_ENDED, kind=pause.kind, key=pause.key)
 
     async def refresh(self) -> None:
-        """Read the pauses anew after messages were removed, with which their own pauses go."""
+        """Read the pauses again after messages were removed, with which their own pauses go."""
         if self.pauses.hold_messages:
             async with self._turn:
                 self._replace(await self._journal.end_pauses(self._clock.now()))

@@ -3,7 +3,7 @@
     GET /queue ─► journal ─► POST /events ─► settings ─► render ─► channel ─► journal ─► POST /events
       intake     (durable)    dequeued     (disk cache)              (dispatcher)    (durable)   sent | error
 
-Only this module knows the order. The stations are built before it and know neither it nor one another; what
+Only this module has the order. The stations are built before it and import neither it nor one another; what
 they have in common is the recorder, which makes each step durable and then signals the next station.
 """
 

@@ -20,7 +20,7 @@ class RetryPolicy(NamedTuple):
     max: float
 
     def pause(self, tries: int, at_least: float | None = None) -> float:
-        """Seconds to wait after so many tries, jittered; never less than the provider asked for."""
+        """Seconds to wait after this many tries, jittered; never less than the provider asked for."""
         return backoff(self.base, self.max, tries, asked=at_least)
 
 

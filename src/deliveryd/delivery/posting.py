@@ -33,7 +33,7 @@ MOST_FAILED_POSTS = 20
 """Failed posts of several events without an acceptance between them, after which it is an outage."""
 
 REFUSALS_LOG_INTERVAL = 3600.0
-"""Seconds after which the log says again how many events the service keeps refusing."""
+"""Seconds after which is logged again how many events the service keeps refusing."""
 
 
 class EventSink(Protocol):
@@ -128,7 +128,7 @@ class Posting:
     async def ask(self, rows: Sequence[OutboxRow]) -> Posted:
         """Post events once, and pause if the service is unavailable.
 
-        Not those that another worker may have taken over: the service might hear the last one's news first.
+        Not those that another worker may have taken over: the service might receive that worker's first.
         """
         if self._pausing.locked():
             async with self._pausing:

@@ -41,7 +41,7 @@ MOST_FILLED = 512 << 10
 
 
 class Deferred(NamedTuple):
-    """A message that waits in the journal, so many seconds at most, for something that it is made from.
+    """A message that waits in the journal, this many seconds at most, for something that it is made from.
 
     `waits_for` names what wakes it; None: only its time does.
     """

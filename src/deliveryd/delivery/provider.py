@@ -1,4 +1,4 @@
-"""What the verdicts say of a provider: whether it works, and which settings it refuses."""
+"""What the verdicts show of a provider: whether it works, and which settings it refuses."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from deliveryd.runtime.breaker import Breaker, BreakerPolicy
 from deliveryd.telemetry.log_events import Event, log
 
 SAID_AGAIN = 60.0
-"""Seconds until the log says again that attempts lack files."""
+"""Seconds until it is logged again that attempts lack files."""
 
 IDS_SAID_AGAIN = 3600.0
-"""Seconds until the log says again how many messages were accepted without an id."""
+"""Seconds until it is logged again how many messages were accepted without an id."""
 
 LONGEST_WAIT_ALONE = 300.0
 """Seconds after which it is looked again whether another provider or channel takes a message."""
@@ -138,14 +138,14 @@ class Provider:
             self._log_failed(Event.CHANNEL_PROBE_FAILED, reason, pause)
 
     def lacks_files(self, reason: str) -> None:
-        """An attempt found no free file: say so, which concerns this worker and not the provider."""
+        """An attempt found no free file: log it, which concerns this worker and not the provider."""
         now = anyio.current_time()
         if now >= self._lacked_files_at + SAID_AGAIN:
             self._lacked_files_at = now
             log(Event.FILES_EXHAUSTED, channel=self._channel, provider=self.name, reason=reason)
 
     def lacks_id(self) -> None:
-        """It accepted a message without the id that its configuration names; say how many it were."""
+        """It accepted a message without the id that its configuration names; log how many."""
         self._without_id += 1
         now = anyio.current_time()
         if now >= self._lacked_id_at + IDS_SAID_AGAIN:

@@ -53,7 +53,7 @@ LOGGED_STATES = {
 FINAL = frozenset({"sent", "delivered", "error"})
 """Statuses after which a message needs no place any more.
 
-`sent` may have been told long before: of a message that went on, and is delivered all the same.
+`sent` may have been reported long before: of a message that went on, and is delivered all the same.
 """
 
 _EVENTS = attrgetter("events")
@@ -336,7 +336,7 @@ class Recorder:
         return self._recovered and self._journal.has_room()
 
     async def pass_deadlines(self, listened: int, providers: Collection[str], limit: int) -> PassedDeadlines:
-        """Send messages on whose receipt deadline passed, after so many more microseconds of listening."""
+        """Send messages on whose receipt deadline passed, after this many more microseconds of listening."""
         found = await self._journal.pass_deadlines(listened, self._clock.now(), providers, limit)
         if passed := sum(found.passed.values()):
             self._backlog.change(passed)

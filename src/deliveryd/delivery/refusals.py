@@ -42,7 +42,7 @@ SPACING = 0.01
 """Seconds between two messages of ids that wait, when they come back from the journal to be looked at."""
 
 LONGEST_SPREAD = 600.0
-"""Seconds over which all messages of an id are spread at most: so many that wait cost little meanwhile."""
+"""Seconds over which all messages of an id are spread at most: many that wait cost little meanwhile."""
 
 
 class _Counted:
@@ -59,7 +59,7 @@ class _Counted:
 class Refusals:
     """Which settings ids wait at a provider, since it refuses all of their messages.
 
-    When it refuses everything, `breaker` is opened, which is the provider's; `policy` says for how long.
+    When it refuses everything, `breaker` is opened, which is the provider's; `policy` has for how long.
     `queue` holds what is yet to be sent.
     """
 
@@ -173,7 +173,7 @@ class Refusals:
             )  # fmt: skip
 
     def _are_widespread(self) -> bool:
-        """Whether so many ids wait that it is the provider's fault, or all that are in use.
+        """Whether enough ids wait that it is the provider's fault, or all that are in use.
 
         It isn't while others are accepted. With fewer than `WIDESPREAD` ids waiting, one of as many that were
         accepted last isn't among them, unless fewer were accepted at all: no more need to be known.
@@ -220,7 +220,7 @@ class Refusals:
         return self.refuses_all or settings_id in self.waiting
 
     def unanswered(self, settings_id: int) -> None:
-        """What became of a message of this id doesn't say whether the provider takes its settings.
+        """What became of a message of this id doesn't show whether the provider takes its settings.
 
         If it was the probe, another one may follow.
         """

@@ -1,4 +1,4 @@
-"""Routing: which channel, provider and language a message takes, and what it says there. Pure functions."""
+"""Routing: which channel, provider and language a message takes, and its content there. Pure functions."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ _Place = tuple[str, str]
 """A language, and a channel whose block may be found there."""
 
 UNRENDERED = Rendered("", "", {})
-"""What a message in doubt says that can't be rendered any more: its provider may be asked for it."""
+"""The content of a message in doubt that can't be rendered any more: its provider may be asked for it."""
 
 DOWN = "provider was down"
 WAS_PAUSED = "provider was paused"
@@ -165,9 +165,9 @@ class Router:
         return choice.block is not None and choice.block.needs_name(entry.variables)
 
     def route(self, entry: Entry, settings: CompiledSettings, customer: Customer | None, now: int) -> Route:
-        """Where a message goes now, and what it says; or why it can't be sent at all, or not now.
+        """Where a message goes now, and its content; or why it can't be sent at all, or not now.
 
-        `customer` is None when the directory doesn't know them, and when they don't matter.
+        `customer` is None when they aren't in the directory, and when they don't matter.
         """
         if settings.expires_at is not None and is_expired(settings.expires_at, now):
             details = entry.ending(expiry_details(settings.expires_at))
@@ -192,7 +192,7 @@ class Router:
     def route_without(self, entry: Entry, reason: str) -> Route:
         """Where a message goes whose settings can't be used for this reason.
 
-        It ends, unless a provider may have it: that one is asked for it, or is told the same again.
+        It ends, unless a provider may have it: that one is asked for it, or gets the same again.
         """
         if entry.doubt or entry.content is not None:
             nothing = CompiledSettings(entry.settings_id, None, {}, ())
@@ -211,7 +211,7 @@ class Router:
         """The first offer, of some channels or of any, that can be sent.
 
         It is one of an unavailable channel only if there is no other. The message is held if that is paused,
-        whatever it would say.
+        whatever its content would be.
         """
         try:
             tags = candidates(customer.language if customer else None, self._languages)
@@ -239,7 +239,7 @@ class Router:
                 return routed
         return Undeliverable.because(entry, *self._why_none(entry, settings, customer, tags, unfit))
 
-    def _render(  # noqa: PLR0917 - what `route` knows
+    def _render(  # noqa: PLR0917 - the values that `route` has
         self,
         entry: Entry,
         settings: CompiledSettings,
@@ -248,7 +248,7 @@ class Router:
         offered: _Offered,
         unfit: dict[str, str],
     ) -> Routed | Undeliverable | None:
-        """What a message says there; None: an SMS that isn't sent, which `unfit` notes."""
+        """Its content there; None: an SMS that isn't sent, which `unfit` notes."""
         channel, provider, block = offered
         rendered = block.render(entry.variables, customer)
         if not isinstance(rendered, Rendered):
@@ -268,12 +268,12 @@ class Router:
         return entry if is_there or entry.doubt else entry.left(WAS_REMOVED)
 
     def _repeats(self, entry: Entry) -> str | None:
-        """The provider to which a message says again what may have arrived there, if it does so."""
+        """The provider to which a message repeats what may have arrived there, if it does so."""
         provider = entry.provider or entry.via
         return provider if entry.content is not None and provider in self._providers else None
 
     def _has_stopped(self, channel: str, provider: str, customer: Customer | None) -> bool:
-        """Whether the recipient, at the address that a provider has, stopped a channel."""
+        """Whether the recipient, at the address that a provider has, is suppressed on a channel."""
         if customer is None:
             return False
         adapter = self._channels[channel].choice.senders[provider].adapter
@@ -432,7 +432,7 @@ class Router:
         """Why no provider of a channel takes the message."""
         senders = self._channels[channel].choice.senders
         if unfit is None and any(self._has_stopped(channel, name, customer) for name in senders):
-            return f"the recipient stopped {channel}"
+            return f"the recipient is suppressed on {channel}"
         reasons = [unfit] if unfit else [each.adapter.unreached(customer) for each in senders.values()]
         return f"{channel}: {', '.join(dict.fromkeys(reasons))}"
 

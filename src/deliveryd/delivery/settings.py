@@ -75,9 +75,9 @@ class SettingsSource(Protocol):
 
 
 class SettingsCache:
-    """Hands out compiled settings. `ttl` (seconds) is the age to fetch them anew at, None: never.
+    """Hands out compiled settings. `ttl` (seconds) is the age to fetch them again at, None: never.
 
-    While they can't be fetched, those of before are used for so many seconds more, `stale_while_down`.
+    While they can't be fetched, those of before are used for this many more seconds, `stale_while_down`.
     `run` requests what is wanted, and repeats that for as long as messages wait for it in the journal.
     """
 
@@ -141,7 +141,7 @@ class SettingsCache:
                 self._repeat_at(settings_id, wanted, anyio.current_time())
 
     def forget(self, settings_id: int | None) -> int:
-        """Look settings up anew when they are next needed (None: all); return how many were known."""
+        """Look settings up again when they are next needed (None: all); return how many were known."""
         chosen = list(self._known) if settings_id is None else [settings_id]
         known = [each for each in chosen if self._forget(each)]
         return len(known)
@@ -160,7 +160,7 @@ class SettingsCache:
         self._size -= self._known.pop(settings_id).size
 
     def at_hand(self, settings_id: int) -> CompiledSettings | SettingsUnusable | ServiceUnavailable | None:
-        """The settings of an id, or why there are none, if that is known; None: `ask` can say.
+        """The settings of an id, or why there are none, if that is known; None: `ask` can find out.
 
         With ServiceUnavailable a message has to wait in the journal; it goes on when the settings are known.
         """
@@ -199,7 +199,7 @@ class SettingsCache:
         """The settings of an id, however long the request takes.
 
         Raises SettingsUnusable when they don't exist or can't be read, and ServiceUnavailable when the
-        service can't say; its `after` are the seconds until the next request for this id.
+        service can't answer; its `after` are the seconds until the next request for this id.
         """
         known, wanted = self._recall(settings_id), self._open.get(settings_id)
         is_first = known is None and wanted is None
@@ -449,7 +449,7 @@ class SettingsCache:
             raise SettingsUnusable(str(error)) from None
 
     def _usable(self, compiled: CompiledSettings, size: int, age: float | None = 0.0) -> UsableSettings:
-        """Settings of an age (None: it can't be told). With an unreadable block they are current for less."""
+        """Settings of an age (None: it isn't known). With an unreadable block they are current for less."""
         limits = [] if self._ttl is None else [self._ttl]
         if compiled.unreadable:
             limits.append(FLAWED_SECONDS)

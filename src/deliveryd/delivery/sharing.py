@@ -70,7 +70,7 @@ class Sharing:
     async def _follow(self) -> bool:
         """Look once; return whether to look again at once.
 
-        The next look tells that this worker goes by new pauses, which an operator waits for.
+        The next look reports that this worker goes by new pauses, which an operator waits for.
         """
         providers = {name: self._doubts[name] for name in self._dispatchers}
         found = await self._common.recorder.follow(providers)

@@ -19,7 +19,7 @@ class StoppedRecipients:
         self._metrics = metrics
         self._changes: Counter[tuple[str, bool]] = Counter()
         self.digests: dict[str, set[bytes]] = {}
-        """By channel, only those on which somebody is stopped: where there are none, nothing is computed."""
+        """By channel, only those with a suppressed recipient: if there are none, nothing is computed."""
 
     def load(self, rows: Iterable[tuple[str, bytes]]) -> None:
         """Take over the channel and the digest of each recipient."""

@@ -1,4 +1,4 @@
-"""From verdicts to steps: what becomes of a message after its attempt, and what that says of the provider."""
+"""From verdicts to steps: what becomes of a message after its attempt, and what it shows of the provider."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class VerdictHandler:
         return transitions.unsent(entry, now, now + int(UNSENT_PAUSE * SECOND), reason)
 
     def unfit(self, entry: Entry, verdict: Refused) -> Transition:
-        """The step of a message that no request can be made of, which says nothing of the provider."""
+        """The step of a message that no request can be made of, which shows nothing of the provider."""
         if entry.may_have_arrived:
             return self.not_repeated(entry, State.SENDING, transitions.unfit(verdict.reason))
         self._refusals.unanswered(entry.settings_id)
@@ -170,7 +170,7 @@ class VerdictHandler:
         return transitions.given_up(entry, now, outcome, verdict.reason)
 
     def _counts(self, entry: Entry, verdict: Refused) -> bool:
-        """Whether a refusal says something of the settings, and not of this message alone.
+        """Whether a refusal is about the settings, and not about this message alone.
 
         One that may have arrived can be refused for that, unless all others with its settings are as well.
         """
@@ -185,7 +185,7 @@ class VerdictHandler:
         if self._refusals.refuses_all:
             if self._refusals.probed(settings_id):
                 self._provider.failed(verdict)
-            else:  # says nothing of those that were probed before: the pause doesn't grow
+            else:  # shows nothing of those that were probed before: the pause doesn't grow
                 self._provider.breaker.put_off()
             self._defer_queued(settings_id)
             return True
@@ -234,7 +234,7 @@ class VerdictHandler:
     ) -> Transition:
         """Go on with another provider, or wait, without using up a try: the message isn't at fault.
 
-        While the provider is up, a rejection sends none elsewhere: the message may be at fault after all.
+        While the provider is up, a rejection sends none to another: the message may be at fault.
         """
         if isinstance(verdict, TryAgain):
             outcome, after = Outcome("try_again", None, verdict.reason, verdict.words), verdict.after

@@ -1,4 +1,4 @@
-"""What PostgreSQL is told of a password without TLS: nothing that gives it away, whoever listens there.
+"""What PostgreSQL receives of a password without TLS: nothing that reveals it to a listener.
 
 asyncpg answers whatever a server asks for, also in plain text or by MD5, which is as good as that.
 """
@@ -18,7 +18,7 @@ PLAIN_REFUSED = (
     " (PostgreSQL) or mysql_native_password, or connect over TCP with customers.tls.ca_file"
 )
 UNPROVEN = (
-    "the server doesn't prove that it knows the password: have it ask by scram-sha-256, or leave out"
+    "the server doesn't prove that it has the password: have it ask by scram-sha-256, or leave out"
     " customers.password_file"
 )
 
@@ -31,7 +31,7 @@ _CODE = 4
 class AuthenticationGuard(asyncio.Protocol):
     """Stands before asyncpg's protocol until the server takes queries, and ends a connection that asks so.
 
-    `refused` is called then, with the reason. `must_prove`: the server has to show by SCRAM that it knows the
+    `refused` is called then, with the reason. `must_prove`: the server has to show by SCRAM that it has the
     password, before it is believed.
     """
 

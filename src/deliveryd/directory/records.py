@@ -16,7 +16,7 @@ _BOM = b"\xef\xbb\xbf"
 
 
 class RecordError(Exception):
-    """A record, or the header, is invalid. The text says why, without values."""
+    """A record, or the header, is invalid. The text gives the reason, without values."""
 
 
 class Span(NamedTuple):

@@ -279,7 +279,7 @@ class _Connection(asyncio.Protocol):
             self._raw = None
 
     def _read_leniently(self, data: bytes) -> None:
-        """Read the answer anew, leniently: what has come of it isn't strict HTTP."""
+        """Read the answer again, leniently: what has come of it isn't strict HTTP."""
         if self._waiter is None or self._waiter.done():
             self.close()  # there is more than the answer
             return

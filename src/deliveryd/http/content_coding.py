@@ -36,7 +36,7 @@ _NOT_READ = frozenset({"br", "compress", "x-compress", "zstd", "dcb", "dcz"})
 
 
 class Undecodable(Exception):
-    """A body can't be decoded; the text says why, and `kind` is the error of its exchange."""
+    """A body can't be decoded; the text has the reason, and `kind` is the error of its exchange."""
 
     kind: type[BrokenOff] = BrokenOff
 
@@ -50,7 +50,7 @@ class TooMuch(Undecodable):
 def decoder_of(encoding: str, max_size: int) -> Decoder | Layers | None:
     """Return the decoder of a body of `max_size` bytes at most, by its `Content-Encoding` (RFC 9110 8.4).
 
-    None: it isn't encoded. What is no coding, such as `utf-8` or nothing, says nothing, and neither does what
+    None: it isn't encoded. What is no coding, such as `utf-8` or nothing, has no effect, nor does what
     stands around one, as in `gzip;q=1.0` or `application/gzip`. Raises Undecodable.
     """
     codings = [name for name in _NAME.findall(encoding.lower()) if name in _READ or name in _NOT_READ]
@@ -63,7 +63,7 @@ def decoder_of(encoding: str, max_size: int) -> Decoder | Layers | None:
 
 
 class Layers:
-    """Decodes a body that was encoded twice, or once if two servers on its way say so of the same coding."""
+    """Decodes a body that was encoded twice, or once if two servers on its way each name the same coding."""
 
     def __init__(self, outer: Decoder, inner: Decoder) -> None:
         self._outer, self._inner = outer, inner

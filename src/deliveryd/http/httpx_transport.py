@@ -126,7 +126,7 @@ class _LenientStream(httpcore.AsyncNetworkStream):
     async def _read_leniently(
         self, answer: LenientAnswer, raw: bytes, max_bytes: int, timeout: float | None
     ) -> bytes:
-        """Read what can be told next of an answer; nothing behind its end."""
+        """Read what is known next of an answer; nothing behind its end."""
         strict: list[bytes] = []
         try:
             strict.extend(answer.feed(raw))

@@ -26,7 +26,7 @@ _NEVER_SENT = (
 )
 
 NOTHING_CAME = "Server disconnected without sending a response."
-"""What httpcore says of a connection that ended before an answer."""
+"""What httpcore reports of a connection that ended before an answer."""
 
 EARLIER = 0.9
 """The part of the deadline that connecting may take: httpcore closes the socket of a time-out of its own, but

@@ -1,8 +1,8 @@
-"""Reads an answer that the strict parsers refuse, and writes it anew in their form.
+"""Reads an answer that the strict parsers refuse, and writes it again in their form.
 
 What a recipient may put right is put right: line ends, blank and folded lines, white space around names
 (RFC 9112 2.2, 5.1, 5.2), control characters in values (RFC 9110 5.5), the framing (RFC 9112 6.3) and what
-separates chunks (7.1). A line that is no header is left out. The head says `Connection: close`, and its body
+separates chunks (7.1). A line that is no header is left out. The head has `Connection: close`, and its body
 reaches to the end of the connection if it was chunked, so that nothing else is read from there.
 """
 
@@ -68,11 +68,11 @@ class LenientAnswer:
 
     @property
     def breaks_off(self) -> bool:
-        """Whether the answer isn't whole if the connection ends now, though no length says so."""
+        """Whether the answer isn't whole if the connection ends now, though no length shows it."""
         return not self._in_body or (self._is_chunked and not self.is_over)
 
     def feed(self, data: bytes) -> Iterator[bytes]:
-        """Yield what can be told of it by now, in strict form."""
+        """Yield what is known of it by now, in strict form."""
         is_long = len(self._raw) > len(_START)
         self._raw += data
         if is_long and not self._in_body and b"\n" not in data:

@@ -22,5 +22,5 @@ def _page() -> re.Pattern[bytes]:
 
 
 def is_page(body: bytes) -> bool:
-    """Whether a body is HTML, whatever its Content-Type says: many servers call everything HTML."""
+    """Whether a body is HTML, whatever its Content-Type is: many servers call everything HTML."""
     return body[:1] not in b'{["' and _page().match(body[:_SEARCHED]) is not None

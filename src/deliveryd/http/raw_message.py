@@ -25,7 +25,7 @@ class RawRequest(NamedTuple):
 
 
 def parse_request(raw: bytes) -> RawRequest:
-    """Parse a request. Raises ValueError, which says what is expected."""
+    """Parse a request. Raises ValueError, with what is expected."""
     first, headers, body = _parts(raw, "transfer-encoding")
     match = _REQUEST.fullmatch(first)
     target = _split(match[2]) if match is not None else None
@@ -42,7 +42,7 @@ def _split(target: str) -> SplitResult | None:
 
 
 def parse_answer(raw: bytes) -> WireResponse:
-    """Parse an answer. Raises ValueError, which says what is expected."""
+    """Parse an answer. Raises ValueError, with what is expected."""
     first, headers, body = _parts(raw, "transfer-encoding", "content-encoding")
     match = _STATUS.fullmatch(first)
     if match is None:

@@ -1,4 +1,4 @@
-"""How often a peer may be wrong, such as with a token, before it is told to wait.
+"""How often a peer may be wrong, such as with a token, before it has to wait.
 
 Only what is wrong is counted and answered so: whoever has the right token is never shut out by others.
 """

@@ -24,7 +24,7 @@ class OutboxRow(NamedTuple):
 
 
 class Doubtful(NamedTuple):
-    """A message whose latest try has an intent and no outcome, or that is held: then `reason` says why."""
+    """A message whose latest try has an intent and no outcome, or that is held: then `reason` is why."""
 
     entry: Entry
     state: State
@@ -62,7 +62,7 @@ class PassedDeadlines(NamedTuple):
 
     `listened` is the listening time, `passed` the number of messages that go on to the next channel, by
     provider, and `silent` names the providers whose deadlines stand still. `dropped` is the number of
-    messages, by provider, whose deadline was dropped since nobody would report on them. `next_by` is the next
+    messages, by provider, whose deadline was dropped because no report would come. `next_by` is the next
     deadline; None: none waits. `is_complete` False: there was more than one portion.
     """
 
@@ -142,7 +142,7 @@ class Allotment(NamedTuple):
 class Due(NamedTuple):
     """Waiting messages whose time has come, now READY, and when the next one of the same providers is due.
 
-    `left` says how many more are due; they are counted up to `MOST_COUNTED`. `paused`: how many of the
+    `left` is how many more are due; they are counted up to `MOST_COUNTED`. `paused`: how many of the
     entries were paused.
     """
 
@@ -158,7 +158,7 @@ MOST_COUNTED = 500
 class Orphans(NamedTuple):
     """What would be left of a provider if it were removed.
 
-    `in_doubt`: messages that nobody could repeat there. `waiting`: others bound to it. `unconfirmed`: those
+    `in_doubt`: messages that couldn't be repeated there. `waiting`: others bound to it. `unconfirmed`: those
     that it accepted and hasn't reported on. `deadlines`: receipt deadlines among them.
     """
 
@@ -249,10 +249,10 @@ class SharedLimits(Protocol):
 
 
 class Shared(SharedLimits, Protocol):
-    """What a shared journal says of attempts."""
+    """What a shared journal decides about attempts."""
 
     def lease_covers(self, seconds: float) -> bool:
-        """Whether this worker's lease lasts for so many seconds more, so that nobody adopts meanwhile.
+        """Whether this worker's lease lasts for this many more seconds, so that no worker adopts meanwhile.
 
         Measured by a clock that goes on while the machine sleeps, from before the last renewal was sent.
         """

@@ -45,7 +45,7 @@ class GroupCommit(ABC, Generic[_Db]):
         self._closing = False
         self._short_of_room = 0
         self._unreachable = False
-        self._logged: str | None = None  # what is lacking, as the log last said
+        self._logged: str | None = None  # what is lacking, as last logged
         self._broken: JournalError | None = None
 
     @abstractmethod
@@ -67,7 +67,7 @@ class GroupCommit(ABC, Generic[_Db]):
 
     @property
     def is_broken(self) -> bool:
-        """Whether nothing more can be recorded until the journal is opened anew."""
+        """Whether nothing more can be recorded until the journal is opened again."""
         return self._broken is not None
 
     @property
@@ -107,7 +107,7 @@ class GroupCommit(ABC, Generic[_Db]):
                 log(Event.JOURNAL_REACHED if self._unreachable else Event.JOURNAL_ROOM)
 
     def _note_lack(self, error: JournalFull) -> None:
-        """Log what is lacking, unless the log said so last: it may change while it lasts."""
+        """Log what is lacking, unless it was logged last: it may change while it lasts."""
         self._unreachable = isinstance(error, JournalUnreachable)
         lack = str(error) if self._unreachable else ""
         if lack != self._logged:

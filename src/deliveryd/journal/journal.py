@@ -52,10 +52,10 @@ class Journal(GroupCommit[Db]):
     """
 
     limits: Shared | None = None
-    """What is shared of limits with other workers, who may work on it at the same time; None: nobody may."""
+    """What is shared of limits with other workers, who may work on it at the same time; None: none may."""
 
     common_clock: Clock | None
-    """What all who work on it go by, whatever their machines' clocks say; None: a machine's own."""
+    """What all who work on it go by, whatever their machines' clocks show; None: a machine's own."""
 
     namespace: str
     stop_key: bytes
@@ -127,7 +127,7 @@ class Journal(GroupCommit[Db]):
 
     @property
     def is_shared(self) -> bool:
-        """Whether other workers may work on it at the same time: then `follow` tells what they did."""
+        """Whether other workers may work on it at the same time: then `follow` returns what they did."""
         return self.limits is not None
 
     def _log_of_message(self, message_id: int) -> int:
@@ -288,7 +288,7 @@ class Journal(GroupCommit[Db]):
         return await self._commit(lambda db: self._in_own(db).orders.end_pauses(db, now))
 
     async def retime_pauses(self, back: int, now: int) -> Sequence[Pause]:
-        """Bring pauses in line with a clock that was put back by so many microseconds (negative: forward).
+        """Bring pauses in line with a clock that was put back by this many microseconds (negative: forward).
 
         Each lasts no longer from `now` on than it was ordered to. Returns all pauses.
         """
@@ -396,7 +396,7 @@ class Journal(GroupCommit[Db]):
         return await self._try(lambda db: [*self._receive(db, reports), *self._hear(db, stops)])
 
     def _hear(self, db: Db, stops: Sequence[StopChange]) -> list[MatchedReceipt]:
-        """Record what receipts say of recipients."""
+        """Record what receipts report about recipients."""
         return stops_reported(db, stops)
 
     def _receive(self, db: Db, reports: Sequence[Reported]) -> list[MatchedReceipt]:
@@ -422,7 +422,7 @@ class Journal(GroupCommit[Db]):
 
         They wait, due `at` once, at no provider and under a new key, with their accepted try kept. At most
         `limit` of each of the providers. If a provider reported on no message since, up to
-        `MOST_UNREPORTED` go on; if more are due, its deadlines stand still until it reports, and begin anew.
+        `MOST_UNREPORTED` go on; if more are due, its deadlines stand still until it reports, and begin again.
         `providers` are all that report: messages of another one, which was removed, stay sent without a
         deadline, and their variables are emptied.
         """
@@ -444,7 +444,7 @@ class Journal(GroupCommit[Db]):
         return passed
 
     async def count_overdue(self, provider: str, since: int | None, until: int) -> int:
-        """Count what a provider accepted between two instants and nobody confirmed.
+        """Count what a provider accepted between two instants and didn't confirm.
 
         `since` None: from where an earlier run ended.
         """
@@ -521,7 +521,7 @@ class Journal(GroupCommit[Db]):
         await self._commit(lambda db: own_values.note_down(db, since))
 
     async def retime(self, back: int, now: int, longest: int) -> None:
-        """Bring due times in line with a clock that was put back by so many microseconds (0: it wasn't).
+        """Bring due times in line with a clock that was put back by this many microseconds (0: it wasn't).
 
         None lies more than `longest` microseconds ahead then, but of messages that are paused: they are due
         when they expire.
@@ -610,10 +610,10 @@ class Journal(GroupCommit[Db]):
         """
 
     async def follow(self, now: int, providers: Collection[str]) -> FromOthers:  # noqa: ARG002
-        """Return what other workers did since the last call, and tell them which providers this one has.
+        """Return what other workers did since the last call, and record which providers this one has.
 
         What workers left whose leases are over is adopted, and treated as a restart would. A worker
-        that is alone has nobody to follow.
+        that is alone has no other to follow.
         """
         return FromOthers()
 

@@ -32,7 +32,7 @@ class Action(StrEnum):
     """What can be done with it."""
 
     RESEND = "resend"  # a message in doubt: try it again under its key
-    RESEND_ANEW = "resend under a new key"  # a message in doubt: begin it anew, though it may arrive twice
+    RESEND_ANEW = "resend under a new key"  # a message in doubt: begin it again, though it may arrive twice
     SETTLE_SENT = "settle as sent"  # a message in doubt that is known to have arrived
     SETTLE_FAILED = "settle as failed"  # a message in doubt that is known not to have arrived
     RETRY = "retry"
@@ -64,9 +64,7 @@ NOT_RETRIED: Mapping[ItemKind, str] = {
     ItemKind.MALFORMED: (
         "a malformed element can't be retried: it would be malformed again; drop it instead"
     ),
-    ItemKind.REPORT: (
-        "it can't be read; correct the receipt table, and have the provider report it once more"
-    ),
+    ItemKind.REPORT: ("it can't be read; correct the receipt table, and have the provider report it again"),
 }
 """Why things of these kinds are never retried."""
 

@@ -1,6 +1,6 @@
 """What commands read of a journal, beside a worker or without one: the same of a file and of a database.
 
-Each call is a read transaction of its own, and short unless it is said to read the whole journal.
+Each call is a read transaction of its own, and short unless it is documented to read the whole journal.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def _stays_here(_db: Db, _message_id: int) -> str | None:
 class Reader:
     """Reads of a journal that don't change it, through `read`.
 
-    Each raises JournalAbsent when there is no journal yet, JournalUnusable when somebody has to change
+    Each raises JournalAbsent when there is no journal yet, JournalUnusable when an operator has to change
     something, and JournalError when another attempt may succeed.
 
     `look_at`: work on the log of a message, and return the name of the worker that has it. `checks` are those
@@ -139,7 +139,7 @@ class Reader:
     def obstacles(self, verb: Action, ids: Collection[int]) -> Mapping[int, str]:
         """Return which of these messages an order would be refused for now, and why.
 
-        The verb is to begin anew, to forget or to erase.
+        The verb is to begin again, to forget or to erase.
         """
         obstacle = OBSTACLES[verb]
         return self._read(lambda db: {id_: why for id_ in ids if (why := obstacle(db, id_)) is not None})
@@ -187,7 +187,7 @@ class Reader:
         return self._read(lambda db: stopped_recipients(db, channel))
 
     def stop_list(self) -> StopList:
-        """Return what tells whether a recipient is among them."""
+        """Return what checks whether a recipient is among them."""
         return self._read(stop_list)
 
     def decisions(self, selection: DecisionSelection, after: int, limit: int) -> Sequence[Decision]:

@@ -116,9 +116,9 @@ def _content_of(text: str) -> Content:
 
 
 def digest_of(rendered: Rendered, values: Mapping[str, str]) -> bytes:
-    """Eight bytes to compare what a message says when it is rendered anew: see `Content`.
+    """Eight bytes to compare the content of a message when it is rendered again: see `Content`.
 
-    A checksum: it tells chance from change, and is no protection from intent.
+    A checksum: it distinguishes chance from change, and is no protection from intent.
     """
     block, language, fields = rendered
     said = (block, language, fields, values)

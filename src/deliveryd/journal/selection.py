@@ -39,7 +39,7 @@ class FoundMessage(NamedTuple):
     """A message as far as a list shows it.
 
     `providers` are those that failed with it, in their order, and the one that it is bound to. `reason` is
-    why it failed, as the service was told. `may_have_arrived`: it failed with an attempt whose outcome is
+    why it failed, as reported to the service. `may_have_arrived`: it failed with an attempt whose outcome is
     unknown, or which was accepted and never confirmed.
     """
 

@@ -1,4 +1,4 @@
-"""What is said of a value beyond a bound, written as the file has such values."""
+"""The message about a value beyond a bound, written as the file has such values."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _BOUNDS = {
 
 
 def bound_text(problem: ErrorDetails, field: FieldInfo | None) -> str | None:
-    """Return what is said of a value beyond a bound of its field, or None of any other problem.
+    """Return the message about a value beyond a bound of its field, or None of any other problem.
 
     The bound is written as the file has such values: a duration or a size with its unit.
     """

@@ -29,7 +29,7 @@ Loc = tuple[int | str, ...]
 
 
 class Elsewhere(NamedTuple):
-    """The key that a value was made from. `label` says what was made, if the key alone doesn't."""
+    """The key that a value was made from. `label` is what was made, if the key alone isn't clear."""
 
     key: str
     label: str = ""

@@ -1,4 +1,4 @@
-"""What pydantic says about a wrong value, in the words of this program's own messages."""
+"""pydantic's messages about a wrong value, in the words of this program's own messages."""
 
 from __future__ import annotations
 

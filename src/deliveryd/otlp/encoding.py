@@ -28,7 +28,7 @@ _LONGEST_REASON = 500
 
 
 class TelemetryOrigin(NamedTuple):
-    """Who sends: the journal's namespace tells one worker from another. `started` is in microseconds."""
+    """Who sends: the journal's namespace distinguishes workers. `started` is in microseconds."""
 
     namespace: str
     host: str

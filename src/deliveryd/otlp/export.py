@@ -32,7 +32,7 @@ LAST_POST = 3.0
 """Seconds that the end of the worker waits for the last spans to be posted."""
 
 _AGAIN = frozenset({408, 429, 502, 503, 504})
-"""Statuses after which the same spans are posted again, as OTLP says."""
+"""Statuses after which the same spans are posted again, by OTLP's rules."""
 
 AuthHeaders = Callable[[], Sequence[tuple[str, str]]]
 """Returns the headers that authenticate a request. Raises ValueError for an unusable secret."""
@@ -135,7 +135,7 @@ class Exporter:
             await self._post_metrics()
 
     async def _post_metrics(self) -> None:
-        """Post the present values; what a failed post would have told, the next one tells."""
+        """Post the present values; what a failed post would have reported, the next one reports."""
         found, now = list(families(self._metrics)), self._clock.now()
         body = await self._blocking(lambda: encode_metrics(found, self._origin, now))
         with suppress(_Failed):

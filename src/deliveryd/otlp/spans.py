@@ -83,7 +83,7 @@ class SpanKind(IntEnum):
 
 
 class TraceSpan(NamedTuple):
-    """One span; instants in microseconds. `error` says why it failed. Attributes hold no personal data."""
+    """One span; instants in microseconds. `error` is why it failed. Attributes hold no personal data."""
 
     trace: bytes
     id: bytes
@@ -159,7 +159,7 @@ class Tracer:
         """Make spans of the messages of this journal."""
         self.ids = self.ids._replace(namespace=namespace)
 
-    # what the recorder tells
+    # what the recorder passes on
 
     def taken(self, entries: Sequence[Entry], at: int) -> None:
         """Do nothing: a message's span begins at its `taken_at`."""

@@ -74,7 +74,7 @@ class Receipts:
     """Verifies, reads, records and answers what providers report.
 
     `paths` are their addresses, `largest` the sizes of their largest requests, `intermediate` the
-    intermediate statuses that the service is told.
+    intermediate statuses that are reported to the service.
     """
 
     def __init__(
@@ -279,7 +279,7 @@ class Receipts:
         return results
 
     def _reported(self, provider: str, report: Report, now: int) -> Reported | None:
-        """Return what the journal is told of a report."""
+        """Return what the journal records of a report."""
         id_ = report.provider_id or ""
         if report.meaning in ("delivered", "failed"):
             delivered = report.meaning == "delivered"
@@ -342,12 +342,12 @@ class Receipts:
 
 
 def _depends(report: Report) -> bool:
-    """Whether what a report says of a recipient counts only if the message that it names is ours."""
+    """Whether what a report has about a recipient counts only if the message that it names is ours."""
     return report.is_shared and report.names_message
 
 
 def _opt_out(provider: str, report: Report, now: int) -> OptOut | None:
-    """Return what a report says of its recipient."""
+    """Return what a report has about its recipient."""
     if report.recipient is None:
         return None
     stopped = report.consent == "stopped"

@@ -208,7 +208,7 @@ class ReceiptEndpoint:
         return await self._take_in(provider, request)
 
     def _peer(self, scope: Scope) -> str | None:
-        """Return who sent a request; None: a trusted proxy that names nobody."""
+        """Return who sent a request; None: a trusted proxy that names no peer."""
         client = scope.get("client")
         if client is None:
             return None

@@ -15,7 +15,7 @@ class LargeBodies:
     """Room for what bodies have beyond `SMALL_BODY`.
 
     If it isn't enough, the one leaves that has been arriving for longest; and of a peer whose unfinished
-    bodies take more than half of the room, its own. So who sends slowly shuts out nobody.
+    bodies take more than half of the room, its own. So a slow sender doesn't shut out others.
     """
 
     def __init__(self, largest: int) -> None:

@@ -76,7 +76,7 @@ class Pages:
         self._missing: OrderedDict[str, float] = OrderedDict()
 
     async def get(self, url: str, is_needed: Callable[[], bool], peer: str | None) -> bytes | None:
-        """Return a page, or None. `is_needed` tells whether it still is when those before it are done."""
+        """Return a page, or None. `is_needed` is whether it still is when those before it are done."""
         if self._is_missing(url) or self._allowance(peer) < 1:
             return None
         if self._one.statistics().tasks_waiting >= MOST_WAITING:

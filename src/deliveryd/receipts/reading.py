@@ -48,10 +48,10 @@ Consent = Literal["stopped", "resumed"]
 
 
 class Report(NamedTuple):
-    """What a provider says of one message, or of one recipient.
+    """What a provider reports about one message, or one recipient.
 
     `word` is what has a meaning: the status, or the status and the code. `intermediate` is the status for the
-    service, `consent` what it says of `recipient`. `at` is when it happened, or when the report came if it
+    service, `consent` what it has about `recipient`. `at` is when it happened, or when the report came if it
     has no instant (`is_dated` False). `is_shared`: it is signed, and others may send by the same account; a
     report of ours has our reference, or the provider's id once that is known.
     """
@@ -71,7 +71,7 @@ class Report(NamedTuple):
 
     @property
     def names_message(self) -> bool:
-        """Whether it says which message it is about."""
+        """Whether it names the message it is about."""
         return self.provider_id is not None or self.reference is not None
 
     @property
@@ -301,7 +301,7 @@ def _check_shapes(document: Document, steps: Steps) -> None:
 
 
 def _absence(options: ConditionOptions) -> Steps | None:
-    """Return the steps to what a condition says is absent; None: it is another condition."""
+    """Return the steps to what is absent by a condition; None: it is another condition."""
     return parse_pointer(options.at) if options.absent and options.at.startswith("/") else None
 
 

@@ -54,7 +54,7 @@ class ReceiptHeaders(Mapping[str, str]):
 class ReceiptRequest:
     """One request. `base` is `receipts.public_url`, in front of the path that the provider called.
 
-    `peer` tells who sent it; None: nobody is named.
+    `peer` returns who sent it; None: no peer is named.
 
     `token`: its signature covers this token and not the report, so the token counts for this report only.
     `sent` is the body as it was sent, if it was compressed.
@@ -96,7 +96,7 @@ class ReceiptRequest:
 
     @property
     def is_form(self) -> bool:
-        """Whether the body is a form: the body tells, as its content type isn't signed, and often wrong."""
+        """Whether the body is a form: the body decides, as its content type isn't signed, and often wrong."""
         return b"=" in self.body and not _NO_FORM.match(self.body)
 
     @property

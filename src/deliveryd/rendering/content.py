@@ -57,7 +57,7 @@ LONGEST_BRACED_KEYS = 1000
 """Characters, in all, of a message's keys that hold braces: each brace of a template is held against each."""
 
 MOST_BRACES = 2000
-"""Opening braces of a block that is read anew for the keys of one message."""
+"""Opening braces of a block that is read again for the keys of one message."""
 
 
 class Missing(NamedTuple):
@@ -179,7 +179,7 @@ class CompiledBlock:
 class CompiledLanguage:
     """A language of the settings: the blocks that have at least one string field, by channel.
 
-    `unreadable` says why a block, or the greetings, can't be read.
+    `unreadable` is why a block, or the greetings, can't be read.
     """
 
     blocks: Mapping[str, CompiledBlock]
@@ -190,7 +190,7 @@ class CompiledLanguage:
 class CompiledSettings:
     """Settings ready for rendering. `expires_at` is an instant; languages by standard tag in lower case.
 
-    `unreadable` says of all languages why blocks can't be read, each reason once.
+    `unreadable` is, of all languages, why blocks can't be read, each reason once.
     """
 
     id: int
@@ -292,7 +292,7 @@ def _fill(field: CompiledField, values: Mapping[str, str], greeting: Template | 
 
 
 def _content_tag(tag: str) -> str:
-    # A key that is no language tag is nobody's language, and no reason to give up the other ones.
+    # A key that is no language tag is no customer's language, and no reason to give up the other ones.
     try:
         return standard_tag(tag)
     except LanguageUnreadable:

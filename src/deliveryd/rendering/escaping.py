@@ -30,7 +30,7 @@ class Escaping(NamedTuple):
 def escaping_for(block: str, field: str, email_format: EmailFormat) -> Escaping:
     """Return the escaping: only bodies of HTML e-mails are HTML, only subjects must be one line.
 
-    Only the text of an SMS must say something: other blocks have further fields.
+    Only the text of an SMS must not be empty: other blocks have further fields.
     """
     if block != "email":
         return NOT_EMPTY if block == "sms" else VERBATIM

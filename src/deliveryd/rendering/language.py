@@ -42,7 +42,7 @@ def _candidates(customer_language: str | None, configured: tuple[str, ...]) -> t
 
 @lru_cache(maxsize=1024)
 def matching(tags: tuple[str, ...], there: tuple[str, ...]) -> tuple[str, ...]:
-    """Return those of the standard tags `there` that serve somebody with these candidates, the best first.
+    """Return those of the standard tags `there` that serve a customer with these candidates, the best first.
 
     Each candidate is served by itself, a tag that means the same (`zh-TW` and `zh-Hant`, `de` and `de-DE`),
     and a region's part of the world (`es-MX` and `es-419`).

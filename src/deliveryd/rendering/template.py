@@ -45,7 +45,7 @@ Naming = Callable[[str], bool]
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """A text split into pieces; `slots` says which pieces are placeholders, and for what.
+    """A text split into pieces; `slots` has which pieces are placeholders, and for what.
 
     `names` are the placeholders that must have a value, each once, by first appearance (interface 2.7).
     `spellings` are those that are written otherwise than their names; a variable may have one as its key.

@@ -106,7 +106,7 @@ class Breaker:
             self._next_probe = anyio.current_time()
 
     def put_off(self, seconds: float | None = None) -> None:
-        """Record an inconclusive probe: another may begin after so many seconds.
+        """Record an inconclusive probe: another may begin after this many seconds.
 
         None: after the same pause as before.
         """

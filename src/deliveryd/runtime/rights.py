@@ -151,7 +151,7 @@ def _owner_problem(path: Path, status: os.stat_result, user: int) -> str | None:
 
 def _writer_problem(path: Path, status: os.stat_result) -> str | None:
     if may_others(status, WRITE):
-        return f"{path}: everybody may change it; run: chmod o-w {path}"
+        return f"{path}: all users may change it; run: chmod o-w {path}"
     group = foreign_group(status, WRITE)
     return None if group is None else f"{path}: the group {group} may change it; run: chmod g-w {path}"
 
@@ -159,8 +159,8 @@ def _writer_problem(path: Path, status: os.stat_result) -> str | None:
 def _folder_problem(path: Path, status: os.stat_result) -> str | None:
     """Return who can put another file in the place of one in this folder; a link has only an owner.
 
-    Nobody can if the folder's sticky bit is set, or if it is a read-only mount of its own: a ConfigMap of
-    Kubernetes is one, whose mode lets everybody write.
+    No other user can if the folder's sticky bit is set, or if it is a read-only mount of its own: a ConfigMap
+    of Kubernetes is one, whose mode lets all users write.
     """
     if stat.S_ISLNK(status.st_mode) or status.st_mode & stat.S_ISVTX:
         return None

@@ -98,7 +98,7 @@ class SecretFile:
 def _open_to_others(path: Path, status: os.stat_result) -> str | None:
     """Return who else can read or change a secret's file, and the remedy; None: no one."""
     if may_others(status, READ | WRITE):
-        return f"{path} may be read by everybody; run: chmod o-rwx {path}"
+        return f"{path} may be read by all users; run: chmod o-rwx {path}"
     if (group := foreign_group(status, READ | WRITE)) is not None:
         return f"{path} may be read by the group {group}, which isn't yours; run: chmod g-rwx {path}"
     return None

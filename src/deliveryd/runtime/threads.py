@@ -39,7 +39,7 @@ _NEXT_TRY = 1.0
 
 _SAID_AGAIN = 60.0
 
-_SAID_AT: RunVar[float] = RunVar("when it was said that no thread can be begun")
+_SAID_AT: RunVar[float] = RunVar("when it was logged that no thread can be begun")
 
 
 async def in_thread(work: Callable[[], T], /, *, abandon_on_cancel: bool = False) -> T:
@@ -88,7 +88,7 @@ class Aside:
         self._turn = anyio.Lock(fast_acquire=True)
 
     async def sized(self, size: int, work: Callable[[], T], /) -> T:
-        """Run what grows with so many characters: beside the event loop only if they are many."""
+        """Run what grows with this many characters: beside the event loop only if they are many."""
         return await self(work) if size > LARGE else work()
 
     async def __call__(self, work: Callable[[], T], /) -> T:

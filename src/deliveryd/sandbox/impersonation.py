@@ -312,7 +312,7 @@ class Impersonation:
     def answer(
         self, mood: Mood, provider_id: str, to: str, reference: str | None = None, error: str = ""
     ) -> Response:
-        """Return the answer to a request; `error` says what is wrong, for gateways that say it."""
+        """Return the answer to a request; `error` is what is wrong, for gateways that answer it."""
         shape = self.answers.get(mood) or (_BUSY if mood == "busy" else self.answers["refused"])
         return _response(shape, values_of(provider_id, to, reference, datetime.now(UTC)) | {"error": error})
 

@@ -345,7 +345,7 @@ _STORY: tuple[tuple[int, int, str, str], ...] = (
         502,
         2,
         '{"order.id": "L-20417", "carrier": "DHL", "day": "Freitag"}',
-        "Picture and button; a dotted name",
+        "Image and button; a dotted name",
     ),
     (
         502,
@@ -386,7 +386,7 @@ _STORY: tuple[tuple[int, int, str, str], ...] = (
     (508, 6, "{}", "No name and no general greeting: an error"),
     (501, 18, '{"points": 5, "shop": "Linden Market"}', "Sent, then reported as failed by the provider"),
     (501, 8, '{"points": 33, "shop": "{customer.name}"}', "Braces in a value are text like any other"),
-    (501, 4711, '{"points": 8, "shop": "Linden Market"}', "A customer that nobody knows"),
+    (501, 4711, '{"points": 8, "shop": "Linden Market"}', "A customer who isn't known"),
     (599, 1, "{}", "Settings that do not exist"),
 )
 

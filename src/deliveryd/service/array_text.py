@@ -47,7 +47,7 @@ def _closed() -> re.Pattern[bytes]:
 
 
 class NoArray(ValueError):
-    """From some position on, a text isn't a JSON array; the message says why, without quoting it."""
+    """From some position on, a text isn't a JSON array; the message has the reason, without quoting it."""
 
 
 def spans(text: bytes) -> Iterator[tuple[int, int]]:

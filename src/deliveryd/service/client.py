@@ -92,8 +92,8 @@ class ServiceClient:
     async def fetch_settings(self, settings_id: int) -> bytes:
         """Return settings as sent by the service (interface 4.3); `parse_settings` parses them.
 
-        Raises ServiceRefused, with a status of NO_SETTINGS, only if the service itself seems to say that it
-        has none.
+        Raises ServiceRefused, with a status of NO_SETTINGS, only if the service itself seems to answer that
+        it has none.
         """
         path = below(self._base, f"/settings/{settings_id}")
         try:

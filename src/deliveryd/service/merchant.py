@@ -33,7 +33,7 @@ Degrees = Annotated[float, Field(strict=True), BeforeValidator(_number)]
 
 
 class _MerchantPart(BaseModel):
-    """Further fields are kept in `model_extra`; the interface doesn't say which are required."""
+    """Further fields are kept in `model_extra`; the interface doesn't define which are required."""
 
     model_config = ConfigDict(extra="allow", frozen=True, defer_build=True)
 

@@ -1,4 +1,4 @@
-"""Tells the service's answers from those of something else in its place, such as a proxy or a portal.
+"""Distinguishes the service's answers from those of something else in its place, such as a proxy or a portal.
 
 All bodies of the service are JSON (interface 4), so a page or any other text isn't its answer. Nothing may be
 sent with an error, and in answer to events.

@@ -1,4 +1,4 @@
-"""What a worker tells of itself: log events and layouts, systemd's journal, the status overview.
+"""What a worker reports of itself: log events and layouts, systemd's journal, the status overview.
 
 Imports errors alone. Counters belong to metrics, spans to otlp.
 """

@@ -97,7 +97,7 @@ class Event(StrEnum):
     SETTINGS_CURRENT = (
         "settings.current",
         INFO,
-        "the service gives settings again; old copies are fetched anew",
+        "the service answers for settings again; old copies are fetched again",
     )
     SETTINGS_UNUSABLE = "settings.unusable", WARNING, "settings don't exist or can't be read"
     SETTINGS_FLAWED = "settings.flawed", WARNING, "blocks of the settings can't be read and are skipped"
@@ -119,7 +119,7 @@ class Event(StrEnum):
     EVENTS_TOO_LARGE = (
         "events.too_large",
         WARNING,
-        "the service refused so many events as too large; smaller posts from now on",
+        "the service refused count events as too large; the next posts are smaller",
     )
     EVENTS_UNAVAILABLE = "events.unavailable", WARNING, "status events can't be posted; the outbox keeps them"
     EVENTS_RECOVERED = "events.recovered", INFO, "status events can be posted again"
@@ -128,7 +128,7 @@ class Event(StrEnum):
     CUSTOMERS_RECOVERED = "customers.recovered", INFO, "the directory answers again"
     CUSTOMERS_FILE_PROBLEM = "customers.file_problem", WARNING, "the customer file, or a row of it, is wrong"
 
-    RECIPIENTS_STOPPED = "recipients.stopped", INFO, "count recipients stopped a channel"
+    RECIPIENTS_STOPPED = "recipients.stopped", INFO, "count recipients were suppressed on a channel"
     RECIPIENTS_RESUMED = "recipients.resumed", INFO, "count recipients may be sent to on a channel again"
 
     RECEIPT_ACCEPTED = "receipt.accepted", DEBUG, "a receipt changed a message"
@@ -151,7 +151,11 @@ class Event(StrEnum):
         ERROR,
         "a provider reports nothing though over 100 deadlines passed; its deadlines stand still",
     )
-    RECEIPT_REPORTING = "receipt.reporting", INFO, "a silent provider reports again; its deadlines begin anew"
+    RECEIPT_REPORTING = (
+        "receipt.reporting",
+        INFO,
+        "a silent provider reports again; its deadlines start again",
+    )
     RECEIPT_OVERDUE = (
         "receipt.overdue",
         WARNING,
@@ -197,12 +201,12 @@ class Event(StrEnum):
     JOURNAL_ADOPTED = (
         "journal.adopted",
         WARNING,
-        "the leases of other workers ran out, or were ended; this one goes on with what they left",
+        "the leases of other workers ran out, or were ended; this one adopted their logs",
     )
     JOURNAL_HANDED_OVER = (
         "journal.handed_over",
         INFO,
-        "other workers gave up their leases themselves; this one goes on with what they left",
+        "other workers released their leases; this one adopted their logs",
     )
     JOURNAL_LOST = "journal.lost", ERROR, "the journal records nothing more for this worker, which ends"
     JOURNAL_COMMITS_LOST = (
@@ -226,7 +230,7 @@ class Event(StrEnum):
     CONFIG_RELOADED = "config.reloaded", INFO, "a changed configuration is in force"
     CONFIG_REFUSED = "config.refused", ERROR, "a configuration was not applied; the one before stays in force"
     MESSAGE_REPEATED = "message.repeated", INFO, "messages held in doubt are repeated by a new configuration"
-    PAUSE_ENDED = "pause.ended", INFO, "the time of a pause is over; what was paused goes on"
+    PAUSE_ENDED = "pause.ended", INFO, "the time of a pause is over; its messages continue"
 
     DESK_DECIDED = "desk.decided", INFO, "an operator's order was carried out"
     DESK_CLOSED = "desk.closed", WARNING, "the worker can't receive operators' orders"
@@ -241,7 +245,7 @@ class Event(StrEnum):
     meaning: str
 
     def __new__(cls, name: str, level: int, meaning: str) -> Self:
-        """Make the member a string that knows its level and what it means."""
+        """Make the member a string with its level and its meaning."""
         event = str.__new__(cls, name)
         event._value_ = name
         event.level = level

@@ -19,7 +19,7 @@ LARGEST_BACKLOG = 1 << 20
 """Bytes that wait for the reader; further lines are dropped."""
 
 _PIECE = select.PIPE_BUF
-"""A pipe that is ready takes so many bytes at once."""
+"""A pipe that is ready takes this many bytes at once."""
 
 _PART = 64 << 10
 
@@ -46,7 +46,7 @@ class Output(io.TextIOBase):
     encoding = "utf-8"
 
     def writable(self) -> bool:
-        """Say that it is an output."""
+        """Report that it is an output."""
         return True
 
     def fileno(self) -> int:
@@ -175,7 +175,7 @@ def _open(descriptor: int) -> _OwnDescriptor:
 
     The flag O_NONBLOCK belongs to the open file, which other processes share, the shell for instance: setting
     it there would make their writes fail. So a pipe or a terminal is opened a second time, with the flag, and
-    a socket is told with each call. What can't be opened again (a terminal of another user) is asked first.
+    a socket is set with each call. What can't be opened again (a terminal of another user) is asked first.
     """
     mode = os.fstat(descriptor).st_mode
     if stat.S_ISSOCK(mode):

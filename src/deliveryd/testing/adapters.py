@@ -47,7 +47,7 @@ from deliveryd.testing.samples import ADA, CONTENT, dispatch, opened
 class ScriptedProvider(Protocol):
     """A provider on a loopback socket that does to the next message what a test asks for.
 
-    Without instructions it accepts every message. A provider that can say that a recipient can't be reached
+    Without instructions it accepts every message. A provider that can report a recipient as not reachable
     any more also has the method `block`: its answer to the next message must lead to `Stopped`.
     """
 
@@ -89,7 +89,7 @@ class ScriptedProvider(Protocol):
 class GatewayProvider:
     """A provider behind an HTTP gateway: 200 accepts, 400 refuses, 503 defers, 401 rejects credentials.
 
-    Override a method where the real provider says it in another way. `options` are the adapter's keys; their
+    Override a method where the real provider does it in another way. `options` are the adapter's keys; their
     `url`, if they have one, is replaced by `disappear`.
     """
 
@@ -269,7 +269,7 @@ class AdapterConformance:
     async def test_reach(self, provider: ScriptedProvider, channel: Channel) -> None:
         """A customer without an address isn't reached: sending is refused, and doesn't raise.
 
-        An adapter that reaches an unknown customer needs no address, and reaches everybody.
+        An adapter that reaches an unknown customer needs no address, and reaches every customer.
         """
         assert channel.reaches(self.customer)
         empty = dict.fromkeys(self.customer.fields, "")
@@ -290,7 +290,7 @@ class AdapterConformance:
         assert all(isinstance(name, str) for name in channel.customer_fields)
 
     async def test_probe_and_preview_send_nothing(self, provider: ScriptedProvider, channel: Channel) -> None:
-        """`probe` finds no problem, `preview` shows the content, `look_up` does as `lookup_after` says."""
+        """`probe` finds no problem, `preview` shows the content, `look_up` waits for `lookup_after`."""
         if channel.lookup_after is None:
             assert isinstance(await channel.look_up(self.dispatch()), Unknown)
         assert await channel.probe() is None

@@ -264,7 +264,7 @@ def _difference(before: Config, config: Config, old: Outside, new: Outside) -> _
 
 
 def _routing(config: Config) -> object:
-    """What of a configuration decides where a message goes and what it says."""
+    """What of a configuration decides where a message goes, and its content."""
     channels = {
         name: (
             channel.block,

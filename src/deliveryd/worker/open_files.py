@@ -14,7 +14,7 @@ from deliveryd.telemetry.log_events import Event, log
 
 FILES_BESIDE = 128
 """Journal and caches with the threads that use them, the control socket and its clients, the service's queue
-and events, the log, the collector, files that are read anew, modules while they are loaded."""
+and events, the log, the collector, files that are read again, modules while they are loaded."""
 
 OF_A_SERVER = 3 * MOST
 """Connections of one server: those that wait for their client, and complete requests."""

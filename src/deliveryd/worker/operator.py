@@ -21,10 +21,10 @@ from deliveryd.states import State
 from deliveryd.worker.health import WorkerHealth
 
 CALLER = "status page"
-"""Who gives the orders, for the record: the page knows a token, and no user."""
+"""Who gives the orders, for the record: the page has a token, and no user."""
 
 MOST_RETRIED = 5000
-"""Messages that one order lets begin anew; the next order takes the next ones."""
+"""Messages that one order lets begin again; the next order takes the next ones."""
 
 READ_SECONDS = 5.0
 """How long failed messages are read for one answer."""
@@ -64,7 +64,7 @@ class PageOperator:
     async def pause(
         self, kind: str, key: str, seconds: float | None, reason: str | None
     ) -> Mapping[str, object]:
-        """Pause something for so many seconds."""
+        """Pause something for this many seconds."""
         order = _order(Action.PAUSE, ItemKind(kind), [self._key(kind, key)], reason)
         return await self._carry_out(order._replace(lasts=seconds))
 
@@ -79,7 +79,7 @@ class PageOperator:
         return {"reasons": reasons, "complete": is_complete and len(counts) <= MOST_REASONS}
 
     async def retry(self, failure: str, reason: str | None) -> Mapping[str, object]:
-        """Let messages begin anew that failed for this reason: those that are found in time, up to a bound.
+        """Let messages begin again that failed for this reason: those that are found in time, up to a bound.
 
         Raises DeliverydError if none was found in time.
         """
@@ -97,7 +97,7 @@ class PageOperator:
         return {"done": done, "skipped": skipped}
 
     async def reload(self) -> Mapping[str, object]:
-        """Read the configuration anew, and apply it if it would orphan nothing."""
+        """Read the configuration again, and apply it if it would orphan nothing."""
         if self._health.reloader is None:
             raise Starting("the worker is starting; try again later")
         found = await self._health.reloader.reload(accept_orphans=False)
@@ -118,7 +118,7 @@ class PageOperator:
         return counts, True
 
     def _failed_for(self, failure: str) -> tuple[Sequence[int], int]:
-        """The messages that may begin anew, and how many may not, since they could arrive twice."""
+        """The messages that may begin again, and how many may not, since they could arrive twice."""
         ids: list[int] = []
         left_out = 0
         try:

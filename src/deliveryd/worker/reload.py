@@ -129,7 +129,7 @@ class LastReload(NamedTuple):
 class Around(NamedTuple):
     """What a reload needs of the process around the line.
 
-    `examine` reads the configuration anew. `serve_receipts` begins to serve where nothing reported before;
+    `examine` reads the configuration again. `serve_receipts` begins to serve where nothing reported before;
     raises ConfigError, AddressInUse. `adopted` is called at the moment of the exchange.
     """
 

@@ -108,7 +108,7 @@ class Supervisor:
     """Runs one worker.
 
     `on_ready` is called with its addresses as soon as it takes messages, `on_ending` on the first signal to
-    stop. `examine` reads the configuration anew for a reload; None: it stays what it is.
+    stop. `examine` reads the configuration again for a reload; None: it stays what it is.
     """
 
     def __init__(
@@ -148,7 +148,7 @@ class Supervisor:
         """What the next start has to go on with; nothing on a shared journal, where others may do so."""
 
         self.lost_a_batch = False
-        """Whether a batch may be lost of which the journal doesn't know."""
+        """Whether a batch may be lost of which the journal has no record."""
 
         self.reloader: Reloader | None = None
         """What reloads, set when the start is over."""
@@ -170,7 +170,7 @@ class Supervisor:
         self._stop.set()
 
     def reload(self) -> None:
-        """Read the configuration anew and apply it, as SIGHUP does; during a start, after it."""
+        """Read the configuration again and apply it, as SIGHUP does; during a start, after it."""
         self._hung_up.set()
 
     async def run(self, *, until_idle: bool = False) -> None:
@@ -446,7 +446,7 @@ def _serve_receipts(servers: TaskGroup, stop: anyio.Event, config: Config, recei
 
 @asynccontextmanager
 async def _loops(end: Callable[[], None]) -> AsyncIterator[TaskGroup]:
-    """What runs side by side. Where the journal ends it, the log says why: nothing more can be recorded.
+    """What runs side by side. If the journal ends it, the log has the reason: nothing more can be recorded.
 
     `end` is called when they are to end, for what isn't cancelled with them.
     """

@@ -13,7 +13,7 @@ from typing import Self
 class Notifier:
     """The sender's side of sd_notify(3). Without an address every call does nothing. No call raises.
 
-    Its socket is opened once: a watchdog must be told also when no more files can be opened.
+    Its socket is opened once: a watchdog must be notified also when no more files can be opened.
     `watchdog_interval`: the seconds between calls of `watchdog`; None without a watchdog.
     """
 

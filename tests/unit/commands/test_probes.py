@@ -183,7 +183,7 @@ def test_rejected_credentials(asked: Asked, provider: Provider, tmp_path: Path) 
             "failed",
             "the provider answered 200: the account is suspended or closed",
         ),
-        ("twilio", (404, {}), "failed", "it knows no such account"),
+        ("twilio", (404, {}), "failed", "it has no such account"),
         ("twilio", (503, {}), "warning", "answered 503, which doesn't show"),
         ("twilio", (302, {}), "failed", "a redirect, which isn't followed"),
         ("sendgrid", (200, {"scopes": ["alerts.read"]}), "failed", "no right to send mail"),

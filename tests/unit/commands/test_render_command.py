@@ -379,5 +379,5 @@ def test_a_recipient_who_stopped_the_channel_is_not_reached_there(several: World
     stopped = command("stopped", "import", "--config", several.config, "--channel", "messenger", file)
     assert stopped.status == 0, stopped
     answered = render(several, "--customer", 1, "--variables", VARIABLES)
-    assert "can't be sent: the recipient stopped messenger" in answered.out
+    assert "can't be sent: the recipient is suppressed on messenger" in answered.out
     assert "sms, en (chosen)" in headings(answered)

@@ -39,7 +39,7 @@ def test_a_configuration_that_everybody_may_change_starts_nothing(world: World) 
     world.config.chmod(0o666)
     for answered in (check(world, "--offline"), command("run", "--config", world.config)):
         assert answered.status == 78
-        assert f"{world.config}: everybody may change it; run: chmod o-w {world.config}" in answered.err
+        assert f"{world.config}: all users may change it; run: chmod o-w {world.config}" in answered.err
     assert command("config", "show", "--config", world.config).status == 0
 
 
@@ -78,7 +78,7 @@ def test_presets_that_everybody_may_change_start_nothing(world: World, shared: s
     (world.folder / shared).chmod(0o777)
     problems = set(examine_to_run(world.config, {}).problems) - set(before)
     assert problems == {
-        f"{world.folder / shared}: everybody may change it; run: chmod o-w {world.folder / shared}"
+        f"{world.folder / shared}: all users may change it; run: chmod o-w {world.folder / shared}"
     }
 
 
@@ -113,7 +113,7 @@ def test_a_database_and_certificates_that_everybody_may_change_start_nothing(tmp
         file.chmod(0o666)
     problems = examine_to_run(path, {}).problems
     assert set(problems) - set(before) == {
-        f"{file}: everybody may change it; run: chmod o-w {file}" for file in (database, authorities)
+        f"{file}: all users may change it; run: chmod o-w {file}" for file in (database, authorities)
     }
 
 
@@ -134,8 +134,8 @@ async def test_a_customer_file_that_everybody_may_change_is_not_read(tmp_path: P
     with anyio.fail_after(60):
         await directory.look_up([1], answered)
     assert "+447700900101" in str(found)
-    assert problems == [f"{path}: everybody may change it; run: chmod o-w {path}"]
-    with pytest.raises(ConfigError, match="everybody may change it"):
+    assert problems == [f"{path}: all users may change it; run: chmod o-w {path}"]
+    with pytest.raises(ConfigError, match="all users may change it"):
         FileDirectory.load(path, problems.append)
 
 
@@ -171,7 +171,7 @@ def test_a_plug_in_that_everybody_may_change_is_not_run(
     answered = command(*arguments, "--config", world.config)
     assert not (tmp_path / "ran").exists()
     place = (plug_in / shared).resolve()
-    told = f"the source 'own' isn't loaded: {place}: everybody may change it; run: chmod o-w {place}"
+    told = f"the source 'own' isn't loaded: {place}: all users may change it; run: chmod o-w {place}"
     assert f"{world.config}:customers.source: {told}" in answered.err
 
 
@@ -194,7 +194,7 @@ def test_a_folder_on_the_way_that_everybody_may_change_starts_nothing(world: Wor
         command("run", "--config", inner / "deliveryd.toml"),
     ):
         assert answered.status == 78
-        assert f"{above}: everybody may change it; run: chmod o-w {above}" in answered.err
+        assert f"{above}: all users may change it; run: chmod o-w {above}" in answered.err
     above.chmod(0o1777)
     assert examine_to_run(inner / "deliveryd.toml", {}).problems == []
 
@@ -206,11 +206,11 @@ def test_a_folder_behind_a_link_is_on_the_way(world: World, tmp_path: Path) -> N
     (shared / "here").symlink_to(world.config.parent)
     shared.chmod(0o777)
     there = shared / "here" / world.config.name
-    assert f"{shared}: everybody may change it; run: chmod o-w {shared}" in examine_to_run(there, {}).problems
+    assert f"{shared}: all users may change it; run: chmod o-w {shared}" in examine_to_run(there, {}).problems
     shared.chmod(0o755)
     world.config.parent.chmod(0o777)
     own = world.config.parent.resolve()
-    assert f"{own}: everybody may change it; run: chmod o-w {own}" in examine_to_run(there, {}).problems
+    assert f"{own}: all users may change it; run: chmod o-w {own}" in examine_to_run(there, {}).problems
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")

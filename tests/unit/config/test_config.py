@@ -436,8 +436,8 @@ def test_secrets_that_cannot_be_used_are_told_with_their_keys_and_never_shown(pa
             "config.toml:channels.sms.secrets.key: expected the path of a file that contains the secret:"
             " there is no such file"
         ),
-        "config.toml:channels.sms.secrets.token: token may be read by everybody; run: chmod o-rwx token",
-        "config.toml:service.auth.token_file: token may be read by everybody; run: chmod o-rwx token",
+        "config.toml:channels.sms.secrets.token: token may be read by all users; run: chmod o-rwx token",
+        "config.toml:service.auth.token_file: token may be read by all users; run: chmod o-rwx token",
     ]
     assert "s3cret" not in str(told)
 

@@ -374,7 +374,7 @@ def test_a_secret_is_checked_by_what_was_opened(tmp_path: Path, monkeypatch: pyt
         path.chmod(mode)
     shown = closed.stat()
     monkeypatch.setattr(Path, "stat", lambda _path, **_options: shown)
-    assert "may be read by everybody" in (SecretFile(open_to_all).problem() or "")
+    assert "may be read by all users" in (SecretFile(open_to_all).problem() or "")
 
 
 def test_a_cache_that_cannot_be_used_is_done_without(world: World) -> None:
@@ -420,7 +420,7 @@ def test_a_validity_that_changes_with_each_try_is_warned_of_where_keys_are_heede
     world.config.write_text(re.sub(r'(url = "[^"]*/sms"\n)json = .*\n', rf"\g<1>{options}", text))
     assert warned(check(world, "--offline")) == {
         "channels.sms.heeds_keys": (
-            "a repeat must be the same, but {message.validity} is computed anew for each try:"
+            "a repeat must be the same, but {message.validity} is computed again for each try:"
             " use {message.expiresAt}, or leave the validity out"
         )
     }

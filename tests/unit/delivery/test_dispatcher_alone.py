@@ -103,10 +103,10 @@ class Bench:
         self.settled = common.outcomes._pending
         self.provider = Provider("sms", policy.breaker, self.memory.backlog, self.memory.pauses, self.clock)
         choice = Choice({"sms": Sender(self.channel, self.provider), **others})
-        lane = DispatchTerms(
+        terms = DispatchTerms(
             self.provider, choice, self.channel, policy, DoubtPolicy("sms", policy), 100, frozenset()
         )
-        self.dispatcher = Dispatcher(lane, common)
+        self.dispatcher = Dispatcher(terms, common)
 
     @property
     def recorded(self) -> list[Transition]:
@@ -298,8 +298,9 @@ def test_what_may_have_arrived_and_can_go_nowhere_else_waits_for_its_provider(tm
         content = Content(Rendered("sms", "en", {}), {})
         tried = Entry(1, 1, 1, {}, number=1, content=content, via="sms")
         message = Routed(tried, "sms", Customer(1, {}), content.rendered, None)
-        assert not bench.dispatcher.offer(message)
-        assert bench.dispatcher.admission.defer(message).waits_for == waits.alone("sms")
+        step = bench.dispatcher.offer(message)
+        assert step is not None
+        assert step.waits_for == waits.alone("sms")
 
     on_the_bench(tmp_path, scene, others={"sms/b": Sender(VirtualChannel(), Idle())})
 

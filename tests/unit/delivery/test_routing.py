@@ -24,13 +24,13 @@ from deliveryd.delivery.stopped import StoppedRecipients
 from deliveryd.model import Content, Customer, Entry, LanguageContent, Rendered, Settings, Spent
 from deliveryd.rendering.content import compile_settings
 from deliveryd.transitions import expiry_details
-from support.roads import (
+from support.routes import (
     DOUBT,
     EXPIRY,
     MESSAGE,
     NOBODY,
     ORDER,
-    ROADS,
+    ROUTES,
     Case,
     Down,
     Reaching,
@@ -113,7 +113,7 @@ CASES = {
         ("sms", "en"),
         MESSAGE._replace(spent=(Spent("inApp", "refused"),)),
     ),
-    "two lanes of one block": Case(
+    "two channels of one block": Case(
         {"en": content(sms="s")},
         customer(**ALL),
         ("sms2", "en"),
@@ -144,8 +144,8 @@ CASES = {
         MESSAGE._replace(spent=(Spent("fax", "no"),)),
     ),
     # in doubt
-    "doubt stays on its lane": Case({"en": EVERYTHING}, customer(**ALL), ("sms", "en"), DOUBT),
-    "doubt on a lane that is spent": Case(
+    "doubt stays at its provider": Case({"en": EVERYTHING}, customer(**ALL), ("sms", "en"), DOUBT),
+    "doubt at a provider that is spent": Case(
         {"en": EVERYTHING}, customer(**ALL), ("sms", "en"), DOUBT._replace(spent=(Spent("inApp", "no"),))
     ),
     "doubt without a block any more": Case(
@@ -158,7 +158,7 @@ CASES = {
         DOUBT._replace(spent=(Spent("inApp", "no"),)),
     ),
     "doubt without a value any more": Case({"en": content(sms="{b}")}, customer(**ALL), ("sms", ""), DOUBT),
-    "doubt on a lane that is gone": Case(
+    "doubt at a provider that is gone": Case(
         {"en": EVERYTHING},
         customer(**ALL),
         "fax: the attempt can't be repeated; fax: outcome unknown",
@@ -234,7 +234,7 @@ CASES = {
 
 @pytest.mark.parametrize("name", CASES)
 def test_where_a_message_goes(name: str) -> None:
-    """Language and lane, or the details of the error event.
+    """Language and provider, or the details of the error event.
 
     What is in doubt and can't be rendered any more says nothing there: its provider may be asked for it.
     """
@@ -248,7 +248,7 @@ def test_where_a_message_goes(name: str) -> None:
     assert isinstance(found, Routed)
     assert (found.provider, found.rendered.language) == case.goes
     if found.rendered is not UNRENDERED:
-        assert found.rendered.block == ROADS[found.provider].block
+        assert found.rendered.block == ROUTES[found.provider].block
     assert found.customer is case.customer
 
 
@@ -284,22 +284,22 @@ def test_expiry_counts_before_everything_else() -> None:
 
 
 @pytest.mark.parametrize(
-    ("lane", "tries", "expected"),
+    ("provider", "tries", "expected"),
     [(None, 0, 0), ("sms", 3, 3), ("inApp", 3, 0)],
     ids=["new", "same", "other"],
 )
-def test_tries_and_keys_are_those_of_one_lane(lane: str | None, tries: int, expected: int) -> None:
-    """On the lane that it is bound to a message keeps its tries and its key, on another one both are new."""
+def test_tries_and_keys_are_those_of_one_provider(provider: str | None, tries: int, expected: int) -> None:
+    """At the provider that it is bound to, a message keeps its tries and key; at another one both are new."""
     case = CASES["the customer's language"]
-    found = route(case._replace(entry=MESSAGE._replace(provider=lane, tries=tries, key=3, number=4)))
+    found = route(case._replace(entry=MESSAGE._replace(provider=provider, tries=tries, key=3, number=4)))
     assert isinstance(found, Routed)
     assert (found.bound.provider, found.bound.tries) == ("sms", expected)
-    assert (found.bound.key, found.bound.number) == ((3, 4) if lane == "sms" else (4, 0))
+    assert (found.bound.key, found.bound.number) == ((3, 4) if provider == "sms" else (4, 0))
 
 
 def test_the_order_names_only_what_is_configured() -> None:
     """Channels of `order` that aren't configured are no channels; configured ones outside it aren't used."""
-    router = Router(ROADS, ("messenger", "email"), ("en",), NOBODY, Pauses())
+    router = Router(ROUTES, ("messenger", "email"), ("en",), NOBODY, Pauses())
     settings = compile_settings(Settings(2, None, {"en": EVERYTHING}))
     found: Any = router.route(MESSAGE, settings, customer(**ALL), 0)
     assert found.provider == "email"
@@ -321,9 +321,9 @@ def route_sms(
     address: Customer | None = None,
 ) -> Route:
     """Route over a channel with these rules, and e-mail."""
-    roads = {"sms": ROADS["sms"]._replace(sms=rules), "email": ROADS["email"]}
+    routes = {"sms": ROUTES["sms"]._replace(sms=rules), "email": ROUTES["email"]}
     settings = compile_settings(Settings(2, None, languages))
-    return Router(roads, ORDER, ["en", "de"], NOBODY, Pauses()).route(
+    return Router(routes, ORDER, ["en", "de"], NOBODY, Pauses()).route(
         entry, settings, address or customer(**ALL), 0
     )
 
@@ -372,7 +372,7 @@ def test_without_a_next_channel_the_parts_are_the_reason(
 
 
 def test_what_its_provider_did_not_take_goes_to_the_other_one_though_the_first_channel_is_down() -> None:
-    roads = {
+    routes = {
         "inApp": ChannelRoute("inApp", Choice({"inApp": Sender(Reaching(None), Down())})),
         "sms": ChannelRoute(
             "sms",
@@ -382,7 +382,7 @@ def test_what_its_provider_did_not_take_goes_to_the_other_one_though_the_first_c
     said = Content(Rendered("sms", "en", {"text": "before"}), {})
     entry = MESSAGE._replace(content=said, via="sms/a", number=1)
     settings = compile_settings(Settings(2, None, {"en": content(inApp="now", sms="now")}))
-    found = Router(roads, ORDER, ["en"], NOBODY, Pauses()).route(entry, settings, None, 0)
+    found = Router(routes, ORDER, ["en"], NOBODY, Pauses()).route(entry, settings, None, 0)
     assert isinstance(found, Routed)
     assert (found.provider, found.rendered.fields) == ("sms/b", {"text": "now"})
 
@@ -394,11 +394,11 @@ def test_what_may_have_arrived_goes_past_a_channel_that_is_given_up(is_reached: 
     first.takes = lambda _settings_id: is_reached  # type: ignore[method-assign]
     sms = Choice({"sms/a": Sender(Reaching(None), first), "sms/b": Sender(Reaching(None), Down())})
     sms.give_up({"sms/a", "sms/b"})
-    roads = {"sms": ChannelRoute("sms", sms), "email": ROADS["email"]}
+    routes = {"sms": ChannelRoute("sms", sms), "email": ROUTES["email"]}
     said = Content(Rendered("sms", "en", {"text": "before"}), {})
     entry = MESSAGE._replace(content=said, via="sms/b", number=1)
     settings = compile_settings(Settings(2, None, {"en": content(sms="now", email="now")}))
-    found = Router(roads, ("sms", "email"), ["en"], NOBODY, Pauses()).route(
+    found = Router(routes, ("sms", "email"), ["en"], NOBODY, Pauses()).route(
         entry, settings, customer(email="a@b.example"), 0
     )
     assert isinstance(found, Routed)
@@ -410,7 +410,7 @@ def test_what_is_in_doubt_needs_no_customer_though_its_channel_is_given_up() -> 
     sms = Choice({"sms": Sender(Reaching(None), Down())})
     sms.give_up({"sms"})
     router = Router(
-        {"sms": ChannelRoute("sms", sms), "email": ROADS["email"]}, ORDER, ["en"], NOBODY, Pauses()
+        {"sms": ChannelRoute("sms", sms), "email": ROUTES["email"]}, ORDER, ["en"], NOBODY, Pauses()
     )
     settings = compile_settings(Settings(2, None, {"en": content(sms="hi", email="hi")}))
     assert router.needs_customer(MESSAGE, settings, 0)
@@ -436,24 +436,24 @@ def test_transliteration_comes_before_the_count() -> None:
 
 def test_a_limit_of_parts_makes_the_customer_matter() -> None:
     """A message that may take the next channel needs its customer, though the first needs no address."""
-    road = ChannelRoute(
+    channel_route = ChannelRoute(
         "sms", Choice({"sms": Sender(Reaching(None), Idle())}), SmsRules(1, transliterate=False)
     )
     settings = compile_settings(Settings(2, None, {"en": content(sms="hi", email="hi")}))
 
-    def needs_customer(road: ChannelRoute) -> bool:
-        router = Router({"sms": road, "email": ROADS["email"]}, ORDER, ["en"], NOBODY, Pauses())
+    def needs_customer(channel_route: ChannelRoute) -> bool:
+        router = Router({"sms": channel_route, "email": ROUTES["email"]}, ORDER, ["en"], NOBODY, Pauses())
         return router.needs_customer(MESSAGE, settings, 0)
 
-    assert needs_customer(road)
-    assert not needs_customer(road._replace(sms=None))
+    assert needs_customer(channel_route)
+    assert not needs_customer(channel_route._replace(sms=None))
 
 
 def test_who_stopped_a_channel_takes_the_next_one() -> None:
     """At the address that they stopped; without another channel, the event says why."""
     settings = compile_settings(Settings(2, None, {"en": content(sms="a", email="b")}))
     stopped = StoppedRecipients(b"key")
-    router = Router(ROADS, ("sms", "email"), ("en",), stopped, Pauses())
+    router = Router(ROUTES, ("sms", "email"), ("en",), stopped, Pauses())
     stopped.stop("sms", "+44 20", 1, "blocked")
     ann = Customer(3, {"phone": "+4420", "email": "ann@example.com"})
     found = [
@@ -462,7 +462,7 @@ def test_who_stopped_a_channel_takes_the_next_one() -> None:
     ]
     assert [each.provider for each in found if isinstance(each, Routed)] == ["email", "sms"]
     assert isinstance(found[2], Undeliverable)
-    assert found[2].details == "the recipient stopped sms; email: no address of the customer"
+    assert found[2].details == "the recipient is suppressed on sms; email: no address of the customer"
     doubt = MESSAGE._replace(provider="sms", number=1, doubt=True)
     repeated = router.route(doubt, settings, ann, 0)
     assert isinstance(repeated, Routed), "only the provider can settle what may have arrived"

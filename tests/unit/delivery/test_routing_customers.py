@@ -7,22 +7,22 @@ from collections.abc import Mapping
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
-from deliveryd.delivery.choice import Choice, Idle, Sender
-from deliveryd.delivery.pauses import Pauses
-from deliveryd.delivery.routing import UNRENDERED, ChannelRoute, Route, Routed, Router, Undeliverable
-from deliveryd.model import Customer, Entry, LanguageContent, Settings, Spent
-from deliveryd.rendering.content import GreetingPolicy, compile_settings, general_stands_in, strict
 from support.roads import (
     DOUBT,
     EXPIRY,
     MESSAGE,
     NOBODY,
     ORDER,
-    ROADS,
+    ROUTES,
     blocks,
     content,
 )
+
+from deliveryd.delivery.choice import Choice, Idle, Sender
+from deliveryd.delivery.pauses import Pauses
+from deliveryd.delivery.routing import UNRENDERED, ChannelRoute, Route, Routed, Router, Undeliverable
+from deliveryd.model import Customer, Entry, LanguageContent, Settings, Spent
+from deliveryd.rendering.content import GreetingPolicy, compile_settings, general_stands_in, strict
 
 # whether it matters who the customer is
 
@@ -58,7 +58,7 @@ def test_whether_it_matters_who_the_customer_is(name: str) -> None:
     """Only for a name, a greeting, an address, or a choice of languages."""
     languages, variables, needs = NEEDS[name]
     settings = compile_settings(Settings(2, None, languages))
-    router = Router(ROADS, ORDER, ("en", "uk"), NOBODY, Pauses())
+    router = Router(ROUTES, ORDER, ("en", "uk"), NOBODY, Pauses())
     for _ in range(2):  # the second time it is remembered
         assert router.needs_customer(MESSAGE._replace(variables=variables), settings, 0) is needs
 
@@ -66,14 +66,14 @@ def test_whether_it_matters_who_the_customer_is(name: str) -> None:
 def test_an_expired_message_needs_no_customer() -> None:
     """That it is over can be said without them."""
     settings = compile_settings(Settings(2, EXPIRY, {"en": content(sms="{customer.name}")}))
-    router = Router(ROADS, ORDER, ("en",), NOBODY, Pauses())
+    router = Router(ROUTES, ORDER, ("en",), NOBODY, Pauses())
     assert router.needs_customer(MESSAGE, settings, EXPIRY)
     assert not router.needs_customer(MESSAGE, settings, EXPIRY + 1)
 
 
 def test_the_general_greeting_for_everybody_needs_a_customer_only_for_a_name_in_it() -> None:
     """With `content.greeting_fallback` and no personal greeting, all are greeted alike."""
-    router = Router(ROADS, ORDER, ("en",), NOBODY, Pauses())
+    router = Router(ROUTES, ORDER, ("en",), NOBODY, Pauses())
     for text, needs in (("Hello", False), ("Hello {customer.name}", True)):
         language = LanguageContent(text, None, {"inApp": {"name": "{greeting}"}})
         settings = compile_settings(Settings(2, None, {"en": language}), greetings=general_stands_in)
@@ -83,7 +83,7 @@ def test_the_general_greeting_for_everybody_needs_a_customer_only_for_a_name_in_
 def test_what_is_left_after_failures_decides() -> None:
     """A channel that is spent, or an attempt in doubt, leaves others that may need an address."""
     settings = compile_settings(Settings(2, None, {"en": content(inApp="a", sms="b")}))
-    router = Router(ROADS, ORDER, ("en",), NOBODY, Pauses())
+    router = Router(ROUTES, ORDER, ("en",), NOBODY, Pauses())
     assert not router.needs_customer(MESSAGE, settings, 0)
     assert router.needs_customer(MESSAGE._replace(spent=(Spent("inApp", "no"),)), settings, 0)
     assert router.needs_customer(DOUBT, settings, 0)
@@ -93,8 +93,8 @@ def test_what_is_left_after_failures_decides() -> None:
 
 def test_what_is_in_doubt_at_a_disabled_provider_goes_to_its_customer() -> None:
     """It is repeated there, to the address that it went to; no other provider of the channel is enabled."""
-    sms = Choice({"sms": Sender(ROADS["sms"].choice.senders["sms"].adapter, Idle(), is_enabled=False)})
-    router = Router({**ROADS, "sms": ChannelRoute("sms", sms)}, ORDER, ("en",), NOBODY, Pauses())
+    sms = Choice({"sms": Sender(ROUTES["sms"].choice.senders["sms"].adapter, Idle(), is_enabled=False)})
+    router = Router({**ROUTES, "sms": ChannelRoute("sms", sms)}, ORDER, ("en",), NOBODY, Pauses())
     settings = compile_settings(Settings(2, None, {"en": content(inApp="a", sms="b")}))
     assert not router.needs_customer(MESSAGE, settings, 0)
     assert router.needs_customer(DOUBT, settings, 0)
@@ -159,8 +159,8 @@ def test_a_message_that_needs_no_customer_is_the_same_whoever_they_are(
     greetings: GreetingPolicy,
     configured: list[str],
 ) -> None:
-    """The same lane, language and text, or the same end, save for what was tried and couldn't be read."""
-    router = Router(ROADS, ORDER, configured, NOBODY, Pauses())
+    """The same provider, language and text, or the same end, save for what was tried and couldn't be read."""
+    router = Router(ROUTES, ORDER, configured, NOBODY, Pauses())
     settings = compile_settings(Settings(2, None, languages), greetings=greetings)
     first, second = (router.route(entry, settings, customer, 0) for customer in people)
     if router.needs_customer(entry, settings, 0):
@@ -179,7 +179,7 @@ def test_a_customer_is_not_asked_for_in_vain(
     languages: Mapping[str, LanguageContent], entry: Entry, configured: list[str]
 ) -> None:
     """Where one is needed, two of them get different messages; or nobody gets a text."""
-    router = Router(ROADS, ORDER, configured, NOBODY, Pauses())
+    router = Router(ROUTES, ORDER, configured, NOBODY, Pauses())
     settings = compile_settings(Settings(2, None, languages))
     if not router.needs_customer(entry, settings, 0) or any("{" in key for key in entry.variables):
         return

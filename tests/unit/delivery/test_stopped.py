@@ -166,11 +166,11 @@ async def test_orders_are_recorded_without_addresses(path: Path) -> None:
         [stopped] = file_reader(path).stopped("sms")
         assert (stopped.source, stopped.at) == ("operator", 9)
         again = await ordered(journal, Action.STOP, ADA)
-        assert again.skipped == {f"sms {ADA}": "is stopped already on sms"}
+        assert again.skipped == {f"sms {ADA}": "is suppressed already on sms"}
         lifted = await ordered(journal, Action.LIFT, stopped.name)
         assert lifted.done == (f"sms {stopped.name}",)
         never = await ordered(journal, Action.LIFT, ADA)
-        assert never.skipped == {f"sms {ADA}": "isn't stopped on sms"}
+        assert never.skipped == {f"sms {ADA}": "isn't suppressed on sms"}
     keys = read(path, lambda db: db.execute("SELECT verb, key, user FROM decision").fetchall())
     assert keys == [("stop", f"sms {stopped.name}", "ops"), ("lift", f"sms {stopped.name}", "ops")]
     with closing(sqlite3.connect(path)) as db:

@@ -201,7 +201,7 @@ def test_a_secret_that_cannot_be_used_is_named_and_not_shown(
 def test_a_secret_that_everybody_can_read_or_change_is_refused(secret: SecretFile, mode: int) -> None:
     """And the operator is told what to do."""
     secret.path.chmod(mode)
-    assert secret.problem() == f"{secret.path} may be read by everybody; run: chmod o-rwx {secret.path}"
+    assert secret.problem() == f"{secret.path} may be read by all users; run: chmod o-rwx {secret.path}"
     secret.path.chmod(0o640)
     assert secret.problem() is None
 

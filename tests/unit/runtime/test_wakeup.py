@@ -77,7 +77,7 @@ def test_who_waits_turns_after_the_longest_wait_without_a_ring() -> None:
 
 @pytest.mark.anyio
 async def test_who_came_to_rest_last_is_woken_first() -> None:
-    """So a lane with little to do keeps the same few tasks busy."""
+    """So a dispatcher with little to do keeps the same few tasks busy."""
     rest = ParkingLot()
     woken: list[str] = []
 
@@ -133,7 +133,7 @@ async def test_who_was_woken_can_rest_again() -> None:
 
 @pytest.mark.anyio
 async def test_who_was_cancelled_at_rest_harms_neither_who_wakes_nor_who_rests_beside_it() -> None:
-    """It counts as one that was woken; in a lane all tasks are cancelled together."""
+    """It counts as one that was woken; in a dispatcher all tasks are cancelled together."""
     rest = ParkingLot()
     cancelled = anyio.CancelScope()
     woken: list[str] = []

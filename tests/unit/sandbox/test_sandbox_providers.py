@@ -117,7 +117,7 @@ def test_a_recipient_that_times_out_is_well_the_second_time(
 # -- receipts
 
 
-class ReceiptDesk(http.server.ThreadingHTTPServer):
+class ReceiptServer(http.server.ThreadingHTTPServer):
     """Takes receipts, answering each with the next of `answers`, and 200 when there are none left."""
 
     def __init__(self) -> None:
@@ -127,7 +127,7 @@ class ReceiptDesk(http.server.ThreadingHTTPServer):
 
 
 class _ReceiptHandler(http.server.BaseHTTPRequestHandler):
-    server: ReceiptDesk
+    server: ReceiptServer
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["content-length"]))
@@ -141,8 +141,8 @@ class _ReceiptHandler(http.server.BaseHTTPRequestHandler):
 
 
 @pytest.fixture
-def desk() -> Iterator[ReceiptDesk]:
-    with ReceiptDesk() as server:
+def endpoint() -> Iterator[ReceiptServer]:
+    with ReceiptServer() as server:
         thread = threading.Thread(target=server.serve_forever, args=[0.01])
         thread.start()
         yield server
@@ -152,13 +152,13 @@ def desk() -> Iterator[ReceiptDesk]:
 
 @pytest.mark.parametrize(("to", "status"), [("+49123", "delivered"), ("+15550103", "failed")])
 def test_an_accepted_message_is_followed_by_a_signed_receipt(
-    sandbox: Sandbox, client: httpx.Client, desk: ReceiptDesk, to: str, status: str
+    sandbox: Sandbox, client: httpx.Client, endpoint: ReceiptServer, to: str, status: str
 ) -> None:
-    sandbox.state.receipt_targets["sms"] = f"http://127.0.0.1:{desk.server_port}/receipts/sms"
+    sandbox.state.receipt_targets["sms"] = f"http://127.0.0.1:{endpoint.server_port}/receipts/sms"
     sandbox.state.receipt_delay = 0.01
     sandbox.state.receipt_secret = "hush"
     provider_id = client.post("/sms", json={"to": to, "text": "x"}).json()["id"]
-    body, signed = desk.inbox.get(timeout=PATIENCE)
+    body, signed = endpoint.inbox.get(timeout=PATIENCE)
     receipt = json.loads(body)
     assert (receipt["id"], receipt["status"]) == (provider_id, status)
     assert receipt["at"].endswith("Z")
@@ -167,23 +167,23 @@ def test_an_accepted_message_is_followed_by_a_signed_receipt(
 
 
 def test_a_receipt_that_meets_an_outage_is_sent_again(
-    sandbox: Sandbox, client: httpx.Client, desk: ReceiptDesk
+    sandbox: Sandbox, client: httpx.Client, endpoint: ReceiptServer
 ) -> None:
-    desk.answers = [503]
-    sandbox.state.receipt_targets["inApp"] = f"http://127.0.0.1:{desk.server_port}/"
+    endpoint.answers = [503]
+    sandbox.state.receipt_targets["inApp"] = f"http://127.0.0.1:{endpoint.server_port}/"
     client.post("/inApp", json={"to": "device"})
-    assert desk.inbox.get(timeout=PATIENCE)[0] == desk.inbox.get(timeout=PATIENCE)[0]
+    assert endpoint.inbox.get(timeout=PATIENCE)[0] == endpoint.inbox.get(timeout=PATIENCE)[0]
     sandbox.state.wait_for(lambda state: [each.answered for each in state.receipts] == [503, 200])
 
 
 def test_a_duplicate_earns_no_second_receipt(
-    sandbox: Sandbox, client: httpx.Client, desk: ReceiptDesk
+    sandbox: Sandbox, client: httpx.Client, endpoint: ReceiptServer
 ) -> None:
-    sandbox.state.receipt_targets["sms"] = f"http://127.0.0.1:{desk.server_port}/"
+    sandbox.state.receipt_targets["sms"] = f"http://127.0.0.1:{endpoint.server_port}/"
     for key in ("a", "a", "b"):
         client.post("/sms", json={"to": "+49123"}, headers={"idempotency-key": key})
     sandbox.state.wait_for(lambda state: len(state.receipts) == 2)
-    assert len({json.loads(desk.inbox.get(timeout=PATIENCE)[0])["id"] for _ in range(2)}) == 2
+    assert len({json.loads(endpoint.inbox.get(timeout=PATIENCE)[0])["id"] for _ in range(2)}) == 2
 
 
 # -- mail

@@ -91,7 +91,7 @@ const opened = {
   retry: askRetry,
   async reload() {
     const answer = await order("reload", {});
-    if (answer) report(`Configuration: ${answer.outcome ?? "read anew"}.`, "good");
+    if (answer) report(`Configuration: ${answer.outcome ?? "read again"}.`, "good");
   },
 };
 
@@ -120,7 +120,7 @@ const submitted = {
   async retry(form) {
     const { failure, reason } = form.elements;
     const answer = await order("retry", { failure: failure.value, reason: reason.value.trim() });
-    if (answer) told(answer, "begin anew");
+    if (answer) told(answer, "begin again");
   },
 };
 

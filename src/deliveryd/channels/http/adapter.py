@@ -74,7 +74,7 @@ class PreparedRequests:
     logins: tuple[str, ...] = field(default=(), compare=False, repr=False)
 
     def masked(self, text: str) -> str:
-        """Return what the provider said without the secrets, should it repeat one."""
+        """Return the provider's words without the secrets, should it repeat one."""
         return mask(text, [*self.logins, *(value for values in self.secrets.values() for value in values)])
 
 
@@ -191,7 +191,7 @@ class HttpChannel:
         return self._aside.sized(dispatch.size, partial(prepared.writer.write, dispatch))
 
     def masked(self, text: str) -> str:
-        """Return what the provider said without the secrets, should it repeat one."""
+        """Return the provider's words without the secrets, should it repeat one."""
         return self._prepared.current().masked(text)
 
     def _unknown(self, error: OutcomeUnknown) -> Verdict:
@@ -208,7 +208,7 @@ class HttpChannel:
         return InDoubt(str(error), provider_id=self._reader.provider_id(head), unreadable=True)
 
     async def look_up(self, dispatch: Dispatch) -> Found:
-        """Ask as `lookup` says."""
+        """Ask by `lookup`."""
         writer = self._prepared.current().lookup
         if self._lookup is None or writer is None:
             return Unknown("the provider can't be asked")
@@ -245,7 +245,7 @@ class HttpChannel:
         return await connect_problem(*self._endpoint)
 
     async def ask_account(self) -> ProbeResult | None:
-        """Ask as `probe` says; None: the provider can't be asked. Sends no message."""
+        """Ask by `probe`; None: the provider can't be asked. Sends no message."""
         options = self._account_probe
         if options is None:
             return None

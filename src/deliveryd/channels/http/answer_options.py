@@ -54,7 +54,7 @@ def _statuses(status: int | str) -> range:
 
 
 class PauseOptions(BaseModel):
-    """Where an answer says how long to wait."""
+    """Where an answer has how long to wait."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
@@ -143,7 +143,7 @@ class AnswerOptions(RowOptions):
         False, description="the next attempt has a new key, as the provider keeps that of what it rejected"
     )
     after: PauseLength | None = Field(
-        None, description="pause before the next attempt; left out: what Retry-After says"
+        None, description="pause before the next attempt; left out: the value of Retry-After"
     )
     reason: AnswerFinder | None = Field(
         None, description="place of the provider's own words, which only explain shows"

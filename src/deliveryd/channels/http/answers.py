@@ -17,7 +17,7 @@ from deliveryd.http.retry_after import Now, utc_now
 from deliveryd.http.wire import WireResponse
 
 SAID_OF_THE_REQUEST = frozenset({413, 414, 431})
-"""Refusals for the size of a request, which hold whoever says so."""
+"""Refusals for the size of a request, which hold whatever answers them."""
 
 LONGEST_WORDS = 500
 """Most characters of a provider's own words that are kept."""
@@ -102,7 +102,7 @@ class AnswerReader:
         return Accepted(None, lacks_id=True)
 
     def _unless_page(self, verdict: Attempted, answer: WireResponse) -> Attempted:
-        """Return the verdict by a status, unless it ends the message and something else seems to say so."""
+        """Return the verdict by a status, unless it ends the message and seems not to be the provider's."""
         if not isinstance(verdict, Refused | Stopped) or answer.status in SAID_OF_THE_REQUEST:
             return verdict
         if not self._is_json_due or not is_page(answer.body):
@@ -137,7 +137,7 @@ class AnswerReader:
         return InDoubt(reason, row.pause(document), words, self._id_in(document), is_unreadable)
 
     def _unfit_for(self, row: _Row, status: int) -> str:
-        """Return which rows before this one don't fit; nothing if conditions say why it does."""
+        """Return which rows before this one don't fit; nothing if conditions are the reason why it does."""
         return "" if row.conditions else self._unfit[status]
 
     def _words_in(self, document: Document, finder: Finder) -> str | None:

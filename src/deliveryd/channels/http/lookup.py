@@ -62,12 +62,12 @@ class LookupReader:
         self._provider_id = compile_finder(options.provider_id) if options.provider_id else None
 
     def read(self, answer: WireResponse) -> Found:
-        """Return what the answer says."""
+        """Return what the answer means."""
         document = Document(answer.body, answer.headers)
         for statuses, conditions, verdict in self._rows:
             if answer.status in statuses and all_hold(conditions, document):
                 if not conditions and is_page(answer.body):
-                    return AskLater(f"{_said(answer)} with a page, which says nothing of the message")
+                    return AskLater(f"{_said(answer)} with a page, which isn't about the message")
                 if verdict == "taken":
                     return Taken(self._provider_id.find(document) if self._provider_id else None)
                 return NotTaken() if verdict == "not_taken" else Unknown(_said(answer))

@@ -110,7 +110,7 @@ class HttpChannelOptions(ProxyOptions, RequestOptions):
     @model_validator(mode="after")
     def _asks_by_a_known_id(self) -> Self:
         if self.lookup is not None and self.lookup.asks_by_provider_id and self.provider_id is None:
-            raise ValueError("lookup asks by {message.providerId}, so provider_id has to say where it stands")
+            raise ValueError("lookup uses {message.providerId}: set provider_id to its place in the answer")
         return self
 
     @field_validator("recipient")

@@ -12,7 +12,7 @@ from deliveryd.http.retry_after import Now, retry_after, utc_now
 from deliveryd.model import SECOND, parse_instant
 
 PauseReader = Callable[[Document], float | None]
-"""Returns the seconds to wait, at most an hour; None: the answer doesn't say."""
+"""Returns the seconds to wait, at most an hour; None: the answer has none."""
 
 _Parse = Callable[[str, Now], float | None]
 _NUMBER = re.compile(r"[0-9]{1,15}(?:\.[0-9]{1,9})?")

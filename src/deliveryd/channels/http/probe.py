@@ -22,12 +22,12 @@ from deliveryd.model import Entry, Rendered, WallClock
 _REJECTED = {
     401: "it rejects the credentials",
     403: "it doesn't permit this with these credentials",
-    404: "it knows no such account, or the address is wrong",
+    404: "it has no such account, or the address is wrong",
 }
 
 
 class ProbeResult(NamedTuple):
-    """What the provider says of the account. `unknown`: it didn't answer that."""
+    """What the provider reports about the account. `unknown`: it didn't answer that."""
 
     verdict: Literal["good", "rejected", "unknown"]
     text: str
@@ -54,7 +54,7 @@ def write_probe(options: ProbeOptions, basic: BasicOptions | None, context: Mapp
 
 
 def read_probe(options: ProbeOptions, answer: WireResponse) -> ProbeResult:
-    """Return what an answer says."""
+    """Return what an answer means."""
     document = Document(answer.body, answer.headers)
     for row in options.answers:
         if answer.status in row.statuses and all_hold(compile_conditions(row.where), document):

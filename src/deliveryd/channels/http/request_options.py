@@ -316,7 +316,7 @@ class RequestOptions(BaseModel):
 
     @property
     def names_receipt_url(self) -> bool:
-        """Whether a request tells the provider where to report."""
+        """Whether a request has the address to which the provider reports."""
         return uses(self.mapped(), "receipt", "url")
 
     @property

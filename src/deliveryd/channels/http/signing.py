@@ -1,4 +1,4 @@
-"""Signs requests, so that the receiver knows where they are from: Standard Webhooks, or a JSON Web Token."""
+"""Signs requests, so that the receiver can verify their sender: Standard Webhooks, or a JSON Web Token."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def read_private_key(secret: str) -> RSAPrivateKey:
 
 
 class HeaderSigner(Protocol):
-    """Makes the headers by which a receiver knows where a request is from."""
+    """Makes the headers by which a receiver verifies where a request is from."""
 
     def headers(self, dispatch: Dispatch, body: bytes) -> list[Header]:
         """Return the headers of one request."""

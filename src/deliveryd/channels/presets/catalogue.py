@@ -23,7 +23,7 @@ _NAME = re.compile(r"[a-z][a-z0-9_-]{0,63}")
 
 
 class Preset(NamedTuple):
-    """A preset: the name that `adapter` gives it, its file, what the file says, and how it was found."""
+    """A preset: the name that `adapter` gives it, its file, what the file holds, and how it was found."""
 
     name: str
     path: Path

@@ -147,7 +147,7 @@ class SandboxShape(_Table):
 
 
 class SandboxSignature(_Table):
-    """How the sandbox signs reports; the scheme knows the rest."""
+    """How the sandbox signs reports; the scheme has the rest."""
 
     scheme: Literal[
         "hmac", "twilio", "vonage", "jwt", "standard-webhooks", "mailgun", "ecdsa", "basic", "token"
@@ -191,7 +191,7 @@ class PresetSandbox(_Table):
 
 
 class PresetFile(_Table):
-    """A preset, as its file says it. `{key.NAME}` in `table` and `blocks` are the operator's keys."""
+    """A preset, as its file defines it. `{key.NAME}` in `table` and `blocks` are the operator's keys."""
 
     title: str = Field(description="the provider's name, as the provider writes it")
     channels: Annotated[list[Block], Field(min_length=1)] = Field(description="blocks that it can send")

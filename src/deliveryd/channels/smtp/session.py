@@ -88,7 +88,7 @@ class Session:
             raise
 
     async def _greet(self) -> None:
-        """Greet with EHLO, or with HELO where the server doesn't know that (RFC 5321 3.2, 4.1.4)."""
+        """Greet with EHLO, or with HELO if the server doesn't support that (RFC 5321 3.2, 4.1.4)."""
         self.stage = Stage.EHLO
         try:
             await self._smtp.ehlo()

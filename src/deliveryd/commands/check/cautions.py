@@ -185,7 +185,7 @@ def _changing_repeats(config: Config) -> Iterator[Finding]:
             continue
         if uses(options.mapped(), "message", "validity"):
             text = (
-                "a repeat must be the same, but {message.validity} is computed anew for each try:"
+                "a repeat must be the same, but {message.validity} is computed again for each try:"
                 " use {message.expiresAt}, or leave the validity out"
             )
             yield Finding(f"{provider.place}.heeds_keys", Level.WARNING, text)

@@ -83,7 +83,7 @@ def _socket(path: Path) -> Finding:
         return Finding("control.socket", Level.OK, f"{path.parent} can be used")
     problem = "this user can't write to" if path.parent.is_dir() else "there is no folder"
     text = (
-        f"{problem} {path.parent}: a unit with RuntimeDirectory= has it while it runs; elsewhere make it, or"
+        f"{problem} {path.parent}: a unit with RuntimeDirectory= has it while it runs; otherwise make it, or"
         " this machine's worker can be neither reloaded nor watched by commands"
     )
     return Finding("control.socket", Level.WARNING, text)
@@ -126,8 +126,8 @@ def _database(place: JournalDatabase, service: str) -> list[Finding]:
 def _unsafe_settings(synchronous: str, fsync: str) -> Iterator[Finding]:
     if synchronous in ("off", "local"):
         text = (
-            f"the database has synchronous_commit = {synchronous}: deliveryd uses on instead, since what it"
-            " records must last; set that for its user, so that everybody knows"
+            f"the database has synchronous_commit = {synchronous}: deliveryd uses on instead, because its"
+            " records must survive a power loss; set that for its user, so that it is visible"
         )
         yield Finding(_URL, Level.WARNING, text)
     if fsync == "off":
@@ -140,6 +140,6 @@ def _clocks(ahead: float) -> Iterator[Finding]:
         which = "behind" if ahead > 0 else "ahead of"
         text = (
             f"this machine's clock is {format_duration(round(abs(ahead)))} {which} the database's:"
-            " synchronise all clocks (NTP), since workers go on with one another's times"
+            " synchronise all clocks (NTP), because workers continue with one another's times"
         )
         yield Finding(_URL, Level.WARNING, text)

@@ -72,7 +72,7 @@ async def check_examined(examined: Examined, probes: Sequence[Probe]) -> list[Fi
         return found
     known = {f"{finding.key} {finding.text}" for finding in told}
     journal = {place_of("journal.url"), place_of("journal.password_file")}
-    if any(finding.key in journal for finding in told):  # the database says the same in other words
+    if any(finding.key in journal for finding in told):  # the database has the same in other words
         found = [each for each in found if each.key != "journal.url"]
     further = [each._replace(key=place_of(each.key)) for each in found if each.level]
     return told + [each for each in further if f"{each.key} {each.text}" not in known]
@@ -223,7 +223,7 @@ async def _provider(config: Config, provider: ProviderConfig) -> list[Finding]:
 
 
 def _account(reached: Finding, asked: ProbeResult) -> Finding:
-    """Judge a provider by what it says of the account."""
+    """Judge a provider by what it reports about the account."""
     match asked.verdict:
         case "good":
             return reached._replace(text=f"{reached.text}, and accepts the account")

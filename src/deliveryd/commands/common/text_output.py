@@ -12,7 +12,7 @@ from deliveryd.commands.common.output import standard_output
 from deliveryd.commands.common.printable import printable
 
 PIPE_WIDTH = 120
-"""Cells of a line that goes elsewhere than to a terminal, unless COLUMNS says otherwise."""
+"""Cells of a line that goes to no terminal, unless COLUMNS is set."""
 
 
 class TextConsole(Console):

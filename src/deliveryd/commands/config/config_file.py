@@ -242,7 +242,7 @@ def show_config(
     config: ConfigOption = USUAL_CONFIG,
     origin: Annotated[
         bool,
-        typer.Option("--origin", help="Say where each value is from: file and line, environment, default."),
+        typer.Option("--origin", help="Print where each value is from: file and line, environment, default."),
     ] = False,
     as_data: AsData = False,
 ) -> None:

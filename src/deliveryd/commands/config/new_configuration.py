@@ -79,7 +79,7 @@ def write_configuration(path: Path, tables: Mapping[str, Any]) -> None:
             file.flush()
             os.fsync(number)
         _insist_on_good(Path(draft), path)
-        os.link(draft, path)  # fails if somebody made the file meanwhile
+        os.link(draft, path)  # fails if the file was made meanwhile
     except FileExistsError:
         raise DeliverydError(f"{path} is there already; name another file, or remove it") from None
     except OSError as error:
@@ -210,7 +210,7 @@ def _ask_for_channel(answers: _Answers, folder: Path, blocks: Sequence[str]) -> 
         answers.ask(f"{place}.url", partial(_address, "Address of the gateway"))
         address = "{customer.email}" if block == "email" else "{customer.phone}"
         answers.values[f"{place}.json"] = {"to": address, "text": _text_of(block)}
-        print_lines(f"  {place}.json says what is sent; see deliveryd config example")
+        print_lines(f"  {place}.json defines the request; see deliveryd config example")
     return block
 
 

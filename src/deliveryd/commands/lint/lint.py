@@ -168,7 +168,7 @@ def _print(run: LintRun, form: Format) -> None:
 
 
 def _unsampled(labels: Sequence[str]) -> str:
-    """Say which settings have placeholders that nothing was compared with."""
+    """Report which settings have placeholders that nothing was compared with."""
     more = len(labels) - _SHOWN_LABELS
     shown = ", ".join(labels[:_SHOWN_LABELS]) + (f" and {more:,} more" if more > 0 else "")
     return f"placeholders of {shown} weren't compared with variables: give messages with --message"

@@ -35,7 +35,7 @@ RULES: Mapping[str, Rule] = {
     "unreadable-block": Rule(_ERROR, "A block or the greetings can't be read, and are skipped."),
     "no-channel": Rule(_ERROR, "No language has a block that a configured channel sends."),
     "expired": Rule(_ERROR, "The expiry is in the past, so nothing is sent."),
-    "unknown-language": Rule(_WARNING, "The key of a language isn't a language tag, so nobody has it."),
+    "unknown-language": Rule(_WARNING, "The key of a language isn't a language tag, so no customer has it."),
     "unknown-field": Rule(_WARNING, "A block or a field isn't part of the interface, and is ignored."),
     "empty-field": Rule(_WARNING, "A field holds no text."),
     "missing-block": Rule(_WARNING, "A language lacks a block that another language has."),
@@ -62,21 +62,21 @@ RULES: Mapping[str, Rule] = {
     "forced-ucs2": Rule(_WARNING, "Few characters force an SMS into UCS-2, which costs further parts."),
     "ucs2-text": Rule(_NOTE, "An SMS is sent in UCS-2."),
     # links
-    "bad-link": Rule(_ERROR, "The address of a button or a picture isn't one."),
+    "bad-link": Rule(_ERROR, "The address of a button or an image isn't one."),
     "insecure-link": Rule(_WARNING, "A link begins with http:// instead of https://."),
     "link-without-scheme": Rule(_WARNING, "A link in a text has no https://."),
     # e-mail
     "subject-line-break": Rule(_ERROR, "The subject of an e-mail holds a line break."),
     "html-removed-element": Rule(_WARNING, "Mail clients remove an element."),
     "html-script": Rule(_WARNING, "Mail clients remove scripts, also those in attributes and links."),
-    "html-data-image": Rule(_WARNING, "Many mail clients don't show pictures inside the mail's own text."),
+    "html-data-image": Rule(_WARNING, "Many mail clients don't show images inside the mail's own text."),
     "html-relative-link": Rule(_WARNING, "An address isn't absolute, so it leads nowhere in a mail."),
     "html-unbalanced-tag": Rule(_WARNING, "A tag isn't closed, or is closed without having been opened."),
     "html-unquoted-placeholder": Rule(_WARNING, "A placeholder is the value of an attribute without quotes."),
     "html-clipped": Rule(_WARNING, "The body is so large that Gmail cuts it."),
     "tags-in-text": Rule(_WARNING, "Tags in a text that isn't HTML are sent as they are."),
     "entity-in-text": Rule(_WARNING, "Entities in a text that isn't HTML are sent as they are."),
-    "html-image-without-text": Rule(_NOTE, "A picture has no alternative text."),
+    "html-image-without-text": Rule(_NOTE, "An image has no alternative text."),
     "html-unsupported-style": Rule(_NOTE, "Some mail clients ignore a style."),
 }  # fmt: skip
 

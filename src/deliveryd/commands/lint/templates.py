@@ -336,7 +336,7 @@ def _spelled(field: Field, piece: str, name: str, offset: int) -> LintFinding:
     if hidden:
         codes = ", ".join(f"U+{ord(char):04X}" for char in dict.fromkeys(hidden))
         said = f"{{{name}}} holds {codes}, which can't be seen"
-        return field.finding("invisible-character", said, f"type {{{name}}} anew", offset)
+        return field.finding("invisible-character", said, f"type {{{name}}} again", offset)
     return field.finding(
         "padded-placeholder", f"{shown(piece)} is read as {{{name}}}", f"write {{{name}}}", offset
     )

@@ -150,7 +150,7 @@ class _BodyParser(HTMLParser):
             self._note("html-removed-element", "mail clients load no style sheets", remedy)
         elif tag == "img" and "alt" not in values:
             self._note(
-                "html-image-without-text", "a picture without alt", 'add alt="…", or alt="" for decoration'
+                "html-image-without-text", "an image without alt", 'add alt="…", or alt="" for decoration'
             )
         for name, value in values.items():
             self._check_attribute(tag, name, value.strip())
@@ -170,8 +170,8 @@ class _BodyParser(HTMLParser):
                 "html-script", f"mail clients remove links to {value.partition(':')[0]}:", "link to a page"
             )
         elif value.lower().startswith("data:"):
-            text = "Gmail and Outlook show no pictures from data: addresses"
-            self._note("html-data-image", text, "put the picture on the web")
+            text = "Gmail and Outlook show no images from data: addresses"
+            self._note("html-data-image", text, "put the image on the web")
         elif not _ABSOLUTE.match(value):
             text = f'{name}="{shown(value)}" of <{tag}> isn\'t absolute'
             self._note("html-relative-link", text, "write it with https://")
@@ -233,7 +233,7 @@ def _problem(field: Field, address: str) -> str | None:
         return None if parts.netloc else "names no host"
     if parts.scheme.lower() in ("javascript", "data", "file", "vbscript"):
         return f"begins with {parts.scheme}:, which no provider accepts"
-    return None if field.name == "button.url" else "isn't a picture on the web"  # an app's own: shop://offers
+    return None if field.name == "button.url" else "isn't an image on the web"  # an app's own: shop://offers
 
 
 _FEW = 3

@@ -258,7 +258,7 @@ def _next_steps(message: MessageRecord) -> Iterator[Step]:
             if message.due_at < NEVER:
                 yield Step(message.due_at, "expires then, or is examined again")
             return
-        where = f"goes on with {message.lane}" if message.lane is not None else "goes on"
+        where = f"continues with {message.lane}" if message.lane is not None else "continues"
         if message.waits_for is not None:
             yield Step(None, f"waits for {awaited(message.waits_for)}, until due at the latest")
         yield Step(message.due_at, f"due: {where} then, or as soon as there is capacity")

@@ -39,7 +39,7 @@ def preview_order(config: Config, verb: Action, ids: Sequence[int]) -> Result:
 def order_all(config: Config, verb: Action, ids: Sequence[int], why: str | None, until: int | None) -> Result:
     """Give an order about messages, in portions of which each is one transaction.
 
-    `until`: when they were selected; None: the ids were given. Raises DeliverydError, which says how to go on
+    `until`: when they were selected; None: the ids were given. Raises DeliverydError, with how to go on
     with the rest.
     """
     try:

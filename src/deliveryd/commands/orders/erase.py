@@ -75,7 +75,7 @@ def erase(
 
 
 def _holder(config: Config) -> str | None:
-    """Name who may know the customer; None: nobody who runs."""
+    """Name who may have data of the customer; None: no running worker."""
     place = config.journal.place
     if not isinstance(place, JournalFile):
         return "each worker of the journal"

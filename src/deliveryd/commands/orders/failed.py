@@ -1,4 +1,4 @@
-"""`deliveryd failed`: list the messages that failed, and have them begin anew."""
+"""`deliveryd failed`: list the messages that failed, and send them again."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ _DOUBLES = "deliveryd: warning: whoever received one of these messages already m
 
 failed = CommandGroup(
     no_args_is_help=True,
-    help="List the messages that failed, and have them begin anew.\n\n"
-    "A message that begins anew is tried on every channel, under new idempotency keys and with the current"
+    help="List the messages that failed, and send them again.\n\n"
+    "A message that begins again is tried on every channel, under new idempotency keys and with the current"
     " templates, unless it has expired. A running worker acts at once.",
 )
 
@@ -168,7 +168,7 @@ def retry_failed(
     dry_run: DryRun = False,
     as_data: AsData = False,
 ) -> None:
-    """Have failed messages begin anew.
+    """Send failed messages again: they begin again.
 
     The service received `error` for them; it receives `sent` once they are sent, or `error` again. Messages
     that may have arrived are refused. Exit status 1: some were refused.
@@ -185,11 +185,11 @@ def retry_failed(
         print_errors(_DOUBLES)
     verb = Action.BEGIN_ANEW_ANYWAY if accept_duplicates else Action.BEGIN_ANEW
     if dry_run:
-        report_result("would begin anew", preview_order(loaded, verb, chosen), as_data=as_data)
+        report_result("would begin again", preview_order(loaded, verb, chosen), as_data=as_data)
     else:
         until = None if ids else selection.until or began
         result = order_all(loaded, verb, chosen, why, until)
-        report_result("begun anew", result, as_data=as_data)
+        report_result("begun again", result, as_data=as_data)
 
 
 @failed.command("export")

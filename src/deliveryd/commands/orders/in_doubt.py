@@ -130,7 +130,7 @@ def resend(
     """Resend messages with the same key and the same content.
 
     A provider that already has the message recognizes it by the key. A message that was only answered 503 is
-    rendered anew.
+    rendered again.
     """
     choice = _Choice.of(ids, everything, channel, until)
     if new_key:

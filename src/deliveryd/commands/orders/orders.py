@@ -37,7 +37,7 @@ def carry_out(
 ) -> ControlReply:
     """Execute the orders, through the worker or directly on the journal; the reply holds names.
 
-    A pause lasts so many seconds.
+    A pause lasts this many seconds.
     """
     client = ControlClient(
         config.journal.place,
@@ -59,7 +59,7 @@ def expected_reply(
     there: Collection[str],
     refused: Mapping[ItemKind, str] = MappingProxyType({}),
 ) -> ControlReply:
-    """Return the reply that an order would get now; `refused` says why it is refused for some kinds."""
+    """Return the reply that an order would get now; `refused` has why it is refused for some kinds."""
     done: list[str] = []
     skipped: dict[str, str] = {}
     for kind, keys in wanted.items():

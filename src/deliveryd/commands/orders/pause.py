@@ -81,7 +81,7 @@ def pause_intake(
 ) -> None:
     """Take no more messages from the queue.
 
-    All else goes on. /readyz answers 503 meanwhile."""
+    Everything else continues. /readyz answers 503 meanwhile."""
     _pause(load_journal_as_owner(config), ItemKind.INTAKE, [INTAKE], lasts, why, as_data=as_data)
 
 

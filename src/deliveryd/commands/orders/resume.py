@@ -19,7 +19,7 @@ from deliveryd.journal.pauses import INTAKE
 resume = CommandGroup(
     no_args_is_help=True,
     help="Resume what deliveryd pause paused.\n\n"
-    "Its messages go on in portions, beside all else that is due. A running worker acts at once.",
+    "Its messages continue in portions, beside all other due ones. A running worker acts at once.",
 )
 
 

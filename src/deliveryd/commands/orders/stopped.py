@@ -1,4 +1,4 @@
-"""`deliveryd stopped`: the list of recipients who can't be reached on a channel any more."""
+"""`deliveryd stopped`: the suppression list: recipients to whom nothing is sent on a channel any more."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from deliveryd.model import format_instant
 
 stopped = CommandGroup(
     no_args_is_help=True,
-    help="List recipients who stopped a channel, and change the list.\n\n"
+    help="List suppressed recipients, and change the suppression list.\n\n"
     "A recipient is an address, or digest:HEX as in the list, which stores no addresses. Messages to a listed"
     " recipient take the next channel. A running worker acts at once.",
 )
@@ -38,7 +38,7 @@ ChannelName = Annotated[
     str,
     typer.Option(
         "--channel", metavar="NAME",
-        help="The channel, or one of its providers as CHANNEL/PROVIDER: the list is that of the channel.",
+        help="The channel, or one of its providers as CHANNEL/PROVIDER: the list is the channel's.",
     ),
 ]  # fmt: skip
 AnyChannel = Annotated[str | None, typer.Option("--channel", metavar="NAME", help="Only this channel.")]
@@ -98,7 +98,7 @@ def import_stopped(
     """Put recipients on the list.
 
     Blank lines are skipped, and so are recipients who are on the list already. Where the channel sends to
-    phone numbers or mail addresses, so is anything else, which is told, with exit status 1."""
+    phone numbers or mail addresses, so is anything else, which is reported, with exit status 1."""
     loaded = load_journal_as_owner(config, "channels")
     channel = _channel(loaded, channel)
     insist_on_a_channel(channel, sorted(loaded.channels.configured))
@@ -159,7 +159,7 @@ def _lines(found: Sequence[StoppedRecipient]) -> Iterator[str]:
     for each in found:
         reason = f": {each.reason}" if each.reason is not None else ""
         yield f"{each.name}  {each.channel}, since {moment(each.at)}, by {each.source}{reason}"
-    yield f"{len(found)} stopped"
+    yield f"{len(found)} suppressed"
 
 
 def _as_data(each: StoppedRecipient) -> Mapping[str, object]:

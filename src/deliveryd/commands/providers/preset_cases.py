@@ -147,7 +147,9 @@ class ExpectedReport(_CaseTable):
     reference: str | None = Field(None, description="our reference; left out: none")
     word: str | None = Field(None, description="the provider's word; compared if given")
     meaning: Meaning = Field(description="what the word means for the message; none: nothing")
-    consent: Consent | None = Field(None, description="what it says of the recipient; left out: nothing")
+    consent: Consent | None = Field(
+        None, description="what it reports about the recipient; left out: nothing"
+    )
     recipient: str | None = Field(None, description="the recipient's address; compared if given")
     at: datetime | None = Field(None, description="when it happened; left out: at the time of arrival")
 

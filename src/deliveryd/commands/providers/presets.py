@@ -66,7 +66,7 @@ def new_preset(
 ) -> None:
     """Write the skeleton of a preset, and a file of cases for it.
 
-    Both are complete, with comments that say what to fill in. Without --presets-dir they go into the
+    Both are complete, with comments on what to fill in. Without --presets-dir they go into the
     channels.presets_dir of the configuration. Nothing is overwritten.
     """
     folder = presets_dir if presets_dir is not None else _configured(config)

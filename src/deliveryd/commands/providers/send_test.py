@@ -40,7 +40,7 @@ def send_test(
     to: Annotated[
         str, typer.Option(metavar="ADDRESS", help="Where to: a phone number, an e-mail address or an ID.")
     ],
-    text: Annotated[str, typer.Option(metavar="TEXT", help="What the message says.")],
+    text: Annotated[str, typer.Option(metavar="TEXT", help="The text of the message.")],
     as_data: AsData = False,
 ) -> None:
     """Send one real message through one provider.
@@ -67,7 +67,7 @@ def send_test(
 class Sent(NamedTuple):
     """What went out and came back, secrets masked. `answer` is None without a complete one.
 
-    `decided_by` says what of the configuration decided about a complete answer.
+    `decided_by` is the part of the configuration that decided about a complete answer.
     """
 
     request: str

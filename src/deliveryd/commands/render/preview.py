@@ -279,7 +279,7 @@ def _preview_result(
 
 
 def _stop_list(config: Config) -> StoppedRecipients:
-    """Read the recipients who stopped a channel; before the first run there are none. Raises JournalError."""
+    """Read the suppressed recipients; before the first run there are none. Raises JournalError."""
     try:
         listed = open_reader(config.journal.place).stop_list()
     except JournalAbsent:

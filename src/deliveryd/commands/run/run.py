@@ -60,7 +60,7 @@ def run(
     """Run the worker: take, send and report messages.
 
     On SIGTERM or Ctrl-C it finishes what is in progress, for run.drain_timeout at most, and exits. A second
-    signal exits at once. On SIGHUP it reads the configuration anew, as "deliveryd reload" does.
+    signal exits at once. On SIGHUP it reads the configuration again, as "deliveryd reload" does.
     """
     if as_data and not until_idle:
         raise typer.BadParameter("--json needs --until-idle")
@@ -117,7 +117,7 @@ def _left(ended: Supervisor) -> Iterator[str]:
     if ended.account is None:
         yield "deliveryd: the journal's totals couldn't be read"
     if ended.left.messages:
-        yield f"deliveryd: messages not at their end, the next run goes on with them: {ended.left.messages}"
+        yield f"deliveryd: messages not at their end, the next run continues them: {ended.left.messages}"
     if ended.left.events:
         yield f"deliveryd: events not accepted yet, the next run reports them: {ended.left.events}"
     if paused := sum(ended.paused.values()):

@@ -1,4 +1,4 @@
-"""`deliveryd journal`: move it to another kind of place, take that back, and name its service anew."""
+"""`deliveryd journal`: move it to another kind of place, undo that, and name its service's new address."""
 
 from __future__ import annotations
 
@@ -63,9 +63,7 @@ PasswordOfUrl = Annotated[
 ]  # fmt: skip
 OnceMore = Annotated[
     bool,
-    typer.Option(
-        "--accept-duplicates", help="What was sent from the other place since may be sent once more."
-    ),
+    typer.Option("--accept-duplicates", help="What was sent from the other place since may be sent again."),
 ]
 
 
@@ -128,13 +126,13 @@ def reopen(
 ) -> None:
     """Let workers use a journal again that was moved.
 
-    It is as it was then, and knows nothing of what happened at its new place since: never use both. To bring
+    It is as it was then, without what happened at its new place since: never use both. To bring
     that back, move it back instead.
     """
     place = _place(url, "--url", password_file) or load_part(config, ("journal",)).config.journal.place
     if not accept_duplicates:
         raise typer.BadParameter(
-            "what was sent from its new place since would be sent once more: move it back instead,"
+            "what was sent from its new place since would be sent again: move it back instead,"
             " or give --accept-duplicates"
         )
     _work_as_owner_of(place)
@@ -155,10 +153,10 @@ def reopen(
 def take_over_service(
     *, config: ConfigOption = USUAL_CONFIG, why: WhyOption = None, as_data: AsData = False
 ) -> None:
-    """Let the journal go on with its service at service.base_url.
+    """Accept service.base_url as the service's new address.
 
     It must be the same service, with the same ids, at another address: messages of another one would be lost,
-    or told as sent. A worker has to be stopped for that.
+    or reported as sent. A worker has to be stopped for that.
     """
     loaded = load_journal_as_owner(config, "service.base_url", "settings.cache_dir", "settings.size_limit")
     service = loaded.service.address

@@ -53,17 +53,17 @@ def _without_a_command(
 def list_workers(*, config: ConfigOption = USUAL_CONFIG, as_data: AsData = False) -> None:
     """List the workers, with what each has.
 
-    Messages that are taken, ready and being sent, and events that the service hasn't accepted. RENEWED says
+    Messages that are taken, ready and being sent, and events that the service hasn't accepted. RENEWED is
     how long ago a worker last committed, by the database's clock: a live one does so four times in its lease.
-    Of workers that ended, those are listed that left something which nobody has taken over yet.
+    Of workers that ended, those are listed whose log no worker has taken over yet.
 
     STATE is live; stands still: it committed nothing for a whole lease, so others may take over; or how its
     lease ended. released: the worker ended it itself. fenced: another worker ended it, after a whole lease
     without a commit. ordered: an operator did, by workers fence. halted: the database lost commits, see
     accept-loss.
 
-    Where live workers have different providers, a line below the table says who lacks which: to a worker that
-    takes over, a provider that it doesn't have is a removed one.
+    If live workers have different providers, a line below the table lists which worker lacks which: to a
+    worker that takes over, a provider that it doesn't have is a removed one.
     """
     _print_workers(config, as_data=as_data)
 
@@ -152,7 +152,7 @@ def _count(found: Sequence[WorkerRecord]) -> str:
 
 
 def _lacking(found: Sequence[WorkerRecord]) -> str:
-    """Tell which providers live workers lack that others have; one that has just begun has told none yet."""
+    """Print the providers that a live worker lacks and others have; one that has just begun has none yet."""
     live = [each for each in found if each.ended is None and not each.is_over and each.providers]
     known = {name for each in live for name in each.providers}
     lacks = [(each, sorted(known.difference(each.providers))) for each in live]

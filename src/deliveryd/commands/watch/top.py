@@ -43,10 +43,10 @@ def top(
     url: UrlOption = None,
     interval: Annotated[
         float,
-        typer.Option("--interval", metavar="DURATION", parser=_interval, help="Time between two pictures."),
+        typer.Option("--interval", metavar="DURATION", parser=_interval, help="Time between two updates."),
     ] = "1s",  # type: ignore[assignment]  # typer parses it
     count: Annotated[
-        int | None, typer.Option("--count", metavar="NUMBER", min=1, help="End after so many pictures.")
+        int | None, typer.Option("--count", metavar="NUMBER", min=1, help="End after this number of updates.")
     ] = None,
 ) -> None:
     """Watch the running worker live.

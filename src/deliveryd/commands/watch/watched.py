@@ -25,7 +25,7 @@ from deliveryd.telemetry.overview import (
 )
 
 ANSWER_WITHIN = 5.0
-"""Seconds that a worker has to say how it is."""
+"""Seconds that a worker has to report its state."""
 
 T = TypeVar("T")
 Portion = list[Mapping[str, Any]]
@@ -65,7 +65,7 @@ class OverSocket:
 
     @contextmanager
     def _missed(self) -> Iterator[None]:
-        """Say where other workers may be when there is none here."""
+        """Print where other workers may be when there is none here."""
         try:
             yield
         except NoWorker:

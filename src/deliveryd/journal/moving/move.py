@@ -1,4 +1,4 @@
-"""The move itself: nobody has either journal meanwhile, and only one of the two is in use afterwards.
+"""The move itself: no worker has either journal meanwhile, and only one of the two is in use afterwards.
 
 A database is filled in one transaction. Before that is committed, it gets a mark that a move into it isn't
 finished, and the file is marked as moved. A file that is filled is marked as moved until the database is.
@@ -71,7 +71,7 @@ def move_journal(
 ) -> Moved:
     """Move a journal into an empty place of the other kind. Raises JournalError: both are as they were.
 
-    `waits` is told for which worker the move waits.
+    `waits` is called with the worker for which the move waits.
     """
     began = time.monotonic()
     match source, target:
@@ -175,14 +175,14 @@ def _make(target: JournalFile, fill: Callable[[object], None]) -> None:
 
 
 def _fill(path: str, db: Connected, token: str, watch: Watch) -> Account:
-    """Fill a new file, which nobody may use until the database is marked as moved."""
+    """Fill a new file, which no worker may use until the database is marked as moved."""
     tables.hold_schema(db)
     db.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
     tables.check_movable(db)
     check_not_halted(db)
     _refuse_workers(db)
     with closing(connect_file(path)) as file:
-        file.execute("PRAGMA journal_mode = OFF")  # nobody knows of it until it is whole
+        file.execute("PRAGMA journal_mode = OFF")  # it isn't used until it is whole
         file.execute("PRAGMA synchronous = OFF")
         prepare_file(file)
         file.execute("BEGIN")
@@ -282,7 +282,7 @@ def _commit_or(db: Connected, undo: Callable[[], object]) -> None:
         if db.broken:
             raise JournalUnreachable(
                 "the database went away while the move was committed, and neither journal may take workers:"
-                " run the same command once more"
+                " run the same command again"
             ) from None
         undo()
         raise

@@ -37,7 +37,7 @@ LOOKED_EVERY = 1.0
 """Seconds between two looks whether a commit stalls."""
 
 NO_ANSWER = f"a commit has had no answer for {STALLED:.0f} s: "
-"""What is said of it, before why."""
+"""The message about it, before the reason."""
 
 MOST_REPEATS = 5
 """How often a transaction is repeated that met another one's locks in the wrong order, or its changes."""
@@ -120,7 +120,7 @@ class LeasedCommits(Journal):
         self._database.forget_log()
 
     async def _why_stalled(self) -> str:
-        """Why a commit has no answer, as far as another connection can tell."""
+        """Why a commit has no answer, as far as another connection can find out."""
         raise NotImplementedError
 
     @property
@@ -198,7 +198,7 @@ class LeasedCommits(Journal):
             self._began = None
 
     async def _halt_all(self, loss: CommitsLost) -> None:
-        """Stop all workers; waits until the database can be told, since nobody else may have noticed."""
+        """Stop all workers; waits until this can be recorded, since no other worker may have noticed."""
         log(Event.JOURNAL_COMMITS_LOST, count=loss.acknowledged - (loss.found or 0))
         while not self._is_halted:
             try:
@@ -214,7 +214,7 @@ class LeasedCommits(Journal):
             if is_lost(error):
                 db.close()
                 raise JournalUnreachable(str(error)) from error
-        self._is_halted = True  # or it isn't this journal at all, and nobody can be told in it
+        self._is_halted = True  # or it isn't this journal at all, and it can't be recorded in it
 
     async def _took_place(self) -> bool:
         """Whether the commit in doubt took place; waits until the database can be asked."""
@@ -312,7 +312,7 @@ class LeasedCommits(Journal):
             self._db.close()
 
     def _connected(self) -> Connected:
-        """The connection, made anew if it was lost. Raises JournalUnreachable."""
+        """The connection, made again if it was lost. Raises JournalUnreachable."""
         if self._db.closed:
             self._db = self._connect()
             self._database = Database(self._db)

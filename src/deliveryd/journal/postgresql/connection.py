@@ -49,7 +49,7 @@ STANDBY = "it is a standby, or default_transaction_read_only is on"
 """What a database is that takes no writes."""
 
 _REFUSALS = {
-    "authentication method requirement": "have pg_hba.conf ask for scram-sha-256 (set a password anew that"
+    "authentication method requirement": "have pg_hba.conf ask for scram-sha-256 (set a password again that"
     " was set under password_encryption = md5), or connect with sslmode=verify-full",
     "password authentication failed": "check the user in journal.url, and journal.password_file",
     "no password supplied": "the server asks for a password: set journal.password_file",
@@ -66,7 +66,7 @@ _REFUSALS = {
 }
 """What to do about a reason, by words in it."""
 _NO_SECRETS = "!password,!md5"
-"""Any method but those that tell a password that the environment may hold, as a password file of libpq's."""
+"""Any method but those that reveal a password of the environment, such as one in libpq's password file."""
 
 _FILES = ("sslrootcert", "sslcert", "sslkey", "sslcrl", "sslcrldir")
 
@@ -77,7 +77,7 @@ _SETTINGS = {
     "search_path": "main",
     "deliveryd.log": "0",
 }
-_PINNED = {  # one shape of plan for any size of table, whatever the statistics say
+_PINNED = {  # one shape of plan for any size of table, whatever the statistics are
     "plan_cache_mode": "force_generic_plan",
     "enable_hashjoin": "off",
     "enable_mergejoin": "off",
@@ -91,7 +91,7 @@ _PINNED = {  # one shape of plan for any size of table, whatever the statistics 
 
 
 def conninfo(source: JournalDatabase) -> str:
-    """Return what libpq needs to connect. Raises JournalUnusable, which says what to change."""
+    """Return what libpq needs to connect. Raises JournalUnusable, with what to change."""
     try:
         given = conninfo_to_dict(source.url)
     except psycopg.Error as error:
@@ -102,7 +102,7 @@ def conninfo(source: JournalDatabase) -> str:
     if "sslpassword" in given:
         raise JournalUnusable("journal.url holds a password, sslpassword: name a key that has none in sslkey")
     if _stays_here(given):
-        given.setdefault("hostaddr", "")  # PGHOSTADDR and a service's would lead elsewhere, unencrypted
+        given.setdefault("hostaddr", "")  # PGHOSTADDR and a service's would lead to another host, unencrypted
     else:
         given.setdefault("gssencmode", "disable")  # what Kerberos encrypts doesn't heed sslmode
         if given.setdefault("sslmode", "verify-full") != "verify-full":
@@ -223,7 +223,7 @@ def first_line(error: Exception) -> str:
 
 
 def is_lost(error: psycopg.Error) -> bool:
-    """Whether an error says that the connection, or the server, is gone, or not to be had for now."""
+    """Whether an error means that the connection, or the server, is gone, or not to be had for now."""
     state = error.sqlstate or ""
     if not state:
         return isinstance(error, psycopg.OperationalError)

@@ -238,7 +238,7 @@ def _apart(rows: list[Sequence[Any]], keys: Sequence[int]) -> tuple[list[Sequenc
 
 
 def plain(value: Any) -> Any:
-    """A value in a type that PostgreSQL knows; text can hold neither a NUL nor an unpaired surrogate."""
+    """A value in a type that PostgreSQL has; text can hold neither a NUL nor an unpaired surrogate."""
     if isinstance(value, str):
         return str(to_text(value)).replace("\0", "\\x00")
     return int(value) if isinstance(value, int) else value

@@ -40,7 +40,7 @@ def read_versions(db: Connected) -> Mapping[str, int]:
 def changed_stops(db: Connected, after: int, until: int) -> Sequence[StopChange]:
     """Return what changed on the stopped list, by the numbers of the changes.
 
-    Also by whom it is asked: where its own change came on top of another worker's, it knows neither result.
+    Also this worker's own: if its change came on top of another worker's, neither result is known to it.
     """
     rows = db.execute(_CHANGED_STOPS, (after, until))
     return [StopChange(channel, bytes(digest), *rest) for channel, digest, *rest in rows]

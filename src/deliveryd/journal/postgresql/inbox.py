@@ -126,7 +126,7 @@ def take_back(db: Connected, seqs: Collection[int]) -> Mapping[int, Any]:
 
 
 def forget_answers(db: Connected, up_to: int) -> int:
-    """Delete answers up to a number, which nobody waits for any more; return the highest number."""
+    """Delete answers up to a number, which no command waits for any more; return the highest number."""
     db.execute(_FORGET, (up_to,))
     (highest,) = db.execute("SELECT coalesce(max(seq), 0) FROM main.inbox").fetchone() or (0,)
     return int(highest)

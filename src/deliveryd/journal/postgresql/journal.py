@@ -95,7 +95,7 @@ ANSWERED_WITHIN = 15.0
 """Seconds after which an order is taken back that another worker hasn't carried out, at least."""
 
 ANSWERS_KEPT = 600.0
-"""Seconds for which an answer stays that nobody has read, at least: much longer than anybody waits."""
+"""Seconds for which an unread answer stays, at least: much longer than any command waits."""
 
 ENDED_WITHIN = 3.0
 """Seconds after a lease's length within which the end of a worker is noticed that is gone."""
@@ -131,7 +131,7 @@ class PostgresqlJournal(LeasedCommits):
     """A journal in a PostgreSQL database; see `opening`."""
 
     reserve = 0
-    """The server says nothing of its disk before that is full."""
+    """The server reports nothing of its disk before that is full."""
 
     def __init__(
         self,
@@ -165,7 +165,7 @@ class PostgresqlJournal(LeasedCommits):
         self._to_look: set[str] = set()  # of those, the ones of transactions that are over
         self._swept_at = float("-inf")
         self._swept_to = 0
-        self._sweeps: dict[int, RetentionSweep] = {}  # of logs that nobody has
+        self._sweeps: dict[int, RetentionSweep] = {}  # of unowned logs
         self._pruned_to = 0  # the log of the last of them
         self._answered = 0  # rows of inboxes up to this number were there when answers were last forgotten
         self._answered_at = float("-inf")
@@ -205,7 +205,7 @@ class PostgresqlJournal(LeasedCommits):
                 db.enter(self._own.number)
                 account.add_lost(db, batches, at)
 
-        with suppress(psycopg.Error, JournalError):  # the log says it too
+        with suppress(psycopg.Error, JournalError):  # the log has it too
             await self._read_in(count)
 
     def _hand_over_repeats(self, db: Db, ids: Collection[int], at: int) -> None:
@@ -277,9 +277,9 @@ class PostgresqlJournal(LeasedCommits):
         return results
 
     def _hear(self, db: Db, stops: Sequence[StopChange]) -> list[MatchedReceipt]:
-        """Record what receipts say of recipients: one worker after another, by the database's clock.
+        """Record what receipts report about recipients: one worker after another, by the database's clock.
 
-        Else a word could count that another worker heard before.
+        Else a word could count that another worker received before.
         """
         if not stops:
             return []
@@ -347,7 +347,7 @@ class PostgresqlJournal(LeasedCommits):
         )
 
     def _note(self, db: Connected, providers: Collection[str]) -> None:
-        """Tell the others which providers this worker has, and which pauses it goes by."""
+        """Record for the others which providers this worker has, and which pauses it goes by."""
         self._providers = frozenset(providers)
         noted = self._providers, self._seen.get("pauses", 0)
         if noted != self._noted:
@@ -355,10 +355,10 @@ class PostgresqlJournal(LeasedCommits):
             self._noted = noted
 
     def _take_over(self, db: Db, now: int) -> list[tuple[LogSeen, Log]]:
-        """Take over the logs that nobody has, and in which something is open.
+        """Take over the unowned logs in which something is open.
 
         Also one that is this worker's already, if the commit's outcome never got here. If the clock was put
-        back since a log was written last, nobody has moved its due times.
+        back since a log was written last, its due times haven't been moved.
         """
         found = []
         for each in logs.logs_seen(self._db, self._neighbours.over):
@@ -384,7 +384,7 @@ class PostgresqlJournal(LeasedCommits):
 
     async def follow(self, now: int, providers: Collection[str]) -> FromOthers:
         """Take over what ended workers left, read the inboxes, and return what other workers did."""
-        # First: the line has to know what was taken over before it reports the events of that.
+        # First: the line has to have what was taken over before it reports the events of that.
         counts = await self._read_in(self._counting.count) if self._counting.is_due else None
         news = await self._commit(lambda db: self._look(db, now, providers))
         self._logs = dict(news.logs)
@@ -447,7 +447,7 @@ class PostgresqlJournal(LeasedCommits):
     def _carry_out(
         self, db: Db, log: Log, kind: InboxKind, rows: Sequence[InboxRow], now: int
     ) -> Sequence[Effect]:
-        """Do what rows of one kind say, in the log that is worked on."""
+        """Carry out rows of one kind, in the log that is worked on."""
         match kind:
             case InboxKind.REPORTS:
                 return [each.effect for each in _received(db, log, rows) if each.effect is not None]
@@ -472,7 +472,7 @@ class PostgresqlJournal(LeasedCommits):
         return [effect for effect in found if effect is not None]
 
     def _look_once_more(self, db: Db, there: Mapping[int, Log], now: int) -> list[Effect]:
-        """Match receipts that were kept while the outcome that they fit was committed by somebody else."""
+        """Match receipts that were kept while the outcome that they fit was committed by another worker."""
         if not self._others and len(there) == 1:
             return []
         found = dict(unmatched_by_ids(self._db, self._to_look)) if self._to_look else {}
@@ -496,8 +496,8 @@ class PostgresqlJournal(LeasedCommits):
     async def decide(self, order: Order, at: int, providers: Collection[str]) -> Decided:
         """Carry out an operator's order; what is about a message of another log by the worker that has it.
 
-        What is this worker's comes last, since the line has to hear at once of what follows from it: else the
-        service might have accepted an event by then, and nobody would wait for that.
+        What is this worker's comes last, since the line has to receive at once what follows from it: else the
+        service might have accepted an event by then, and no message would wait for that.
         """
         if order.verb in PAUSING:  # also of what only others have
             known = await self._try(lambda _db: live_providers(self._db).union(providers))
@@ -518,7 +518,7 @@ class PostgresqlJournal(LeasedCommits):
     def _decide(
         self, db: Db, order: Order, at: int, providers: Collection[str], *, hands_on: bool
     ) -> tuple[Decided, Collection[int]]:
-        """Carry out what is this worker's, or nobody's.
+        """Carry out what is this worker's, or unowned.
 
         If something is another worker's, that is handed on instead, and the rows' numbers are returned; or,
         with `hands_on` False, skipped.
@@ -559,8 +559,8 @@ class PostgresqlJournal(LeasedCommits):
     ) -> Decided:
         """Carry out an order in the log that is worked on, once what it concerns was reported again.
 
-        What the queue handed out again at other workers might be forgotten unreported. Nobody can take it for
-        a repeat from now on: whoever is about to waits, and finds it forgotten.
+        What the queue handed out again to other workers might be forgotten unreported. No worker can take it
+        as a repeat from now on: whoever is about to waits, and finds it forgotten.
         """
         if given.order.verb in FORGETTING:
             hold_messages(self._db, given.order)
@@ -572,7 +572,7 @@ class PostgresqlJournal(LeasedCommits):
         return decided._replace(effects=(*effects, *decided.effects))
 
     async def _await_answers(self, handed: Collection[int]) -> None:
-        """Wait until all are carried out, or somebody who has their logs would have been found to be gone."""
+        """Wait until all are carried out, or a worker that has their logs would have been found gone."""
         with anyio.move_on_after(max(ANSWERED_WITHIN, self._lease.seconds + ENDED_WITHIN)):
             while True:
                 found = await self._try(Look(lambda _db: inbox.answers(self._db, handed)))
@@ -586,10 +586,10 @@ class PostgresqlJournal(LeasedCommits):
     # Upkeep
 
     async def keep_clock(self, record: str) -> None:
-        """The database's clock is everybody's."""
+        """The database's clock is shared by all workers."""
 
     async def prune(self, before: int, limit: int) -> int:
-        """Delete old ended messages, also of logs that nobody has."""
+        """Delete old ended messages, also of unowned logs."""
 
         def prune(db: Db) -> int:
             ahead = max(WallClock().now() - self._clock.now(self._db), 0)  # what is deleted is so for all
@@ -605,7 +605,7 @@ class PostgresqlJournal(LeasedCommits):
         return await self._commit(prune)
 
     def _prune_left(self, db: Db, before: int, limit: int) -> int:
-        """Delete a portion from one of the logs that nobody has: from the next one each time."""
+        """Delete a portion from one of the unowned logs: from the next one each time."""
         number = logs.lock_old(self._db, self._neighbours.over, before, self._pruned_to)
         if number is None:
             return 0
@@ -630,7 +630,7 @@ class PostgresqlJournal(LeasedCommits):
             await self._commit(lambda _db: None)
 
     def lease_covers(self, seconds: float) -> bool:
-        """Whether the lease lasts for so many seconds more."""
+        """Whether the lease lasts for this many more seconds."""
         return self._broken is None and self._lease.age + seconds < self._lease.seconds
 
     async def allot(self, provider: str, interval: float, wanted: int) -> Allotment:
@@ -650,7 +650,7 @@ class PostgresqlJournal(LeasedCommits):
         return not self.full
 
     def room(self) -> int:
-        """The bytes that are free on the disk, which only the server knows."""
+        """The bytes that are free on the disk, which only the server can measure."""
         return _LIMITLESS
 
     def misplaced(self) -> str | None:
@@ -676,7 +676,7 @@ class PostgresqlJournal(LeasedCommits):
             found = await self._try_to_read(lambda db: blocked_by(db.connection, pid))
         except JournalError:
             found = None
-        return found or "nobody's lock; the server waits for its standby, or hangs"
+        return found or "no session holds a lock; the server waits for its standby, or hangs"
 
     def _end(self) -> None:
         self._pacing.close()

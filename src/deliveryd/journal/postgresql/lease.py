@@ -114,7 +114,7 @@ WHERE id = %s AND began_at = %s AND commits = %s AND ended IS NULL
 RETURNING {INSTANT.format("%s")}
 """
 _IN_FORCE = "SELECT 1 FROM main.worker WHERE id = %s AND began_at = %s AND commits = %s AND ended IS NULL"
-# A session that stands still within a transaction holds its row as long as the server lets it: nobody waits.
+# A session that stands still within a transaction holds its row as long as the server lets it: don't wait.
 _FENCE = """
 UPDATE main.worker SET ended = 'fenced' WHERE id = (
     SELECT id FROM main.worker WHERE id = %s AND commits = %s AND ended IS NULL FOR UPDATE SKIP LOCKED)
@@ -152,7 +152,7 @@ ATTEMPTS_MAY_GO_ON = f"({{0}}.ended {_EARLY} AND {{0}}.id <> ALL(%(over)s::int8[
 
 
 class Fenced(JournalError):
-    """Another worker took over what this one had; this process has to end and begin anew."""
+    """Another worker took over what this one had; this process has to end and begin again."""
 
 
 class Lease:
@@ -160,7 +160,7 @@ class Lease:
 
     `clock` measures what is left of it; `renewed_at` is when the last renewal was sent that is committed.
     A database that lost commits may give the number to another worker: `born_at`, the instant of its
-    beginning, tells whose row it is.
+    beginning, shows whose row it is.
     """
 
     def __init__(
@@ -250,7 +250,7 @@ def _forgotten(db: Connected) -> int:
 
 
 class LiveWorker(NamedTuple):
-    """A worker whose lease nobody ended; `lease` in seconds."""
+    """A worker whose lease isn't ended; `lease` in seconds."""
 
     id: int
     name: str
@@ -284,7 +284,7 @@ class Neighbours:
     """The other workers, as this one sees them; used in the journal's thread.
 
     It fences one whose counter stood still for a whole lease, if this worker itself could renew all that
-    time: nobody can where the database restarts or stands still, and then nobody may be ended for it.
+    time: no worker can while the database restarts or stands still, and then no lease may be ended for it.
     """
 
     def __init__(self, lease: Lease) -> None:
@@ -293,7 +293,7 @@ class Neighbours:
         self._steady_since = lease.clock()
         self._looked_at = float("-inf")
         self.live: Sequence[LiveWorker] = ()
-        """Those whose leases nobody ended, at the last look; this one isn't among them."""
+        """Those whose leases aren't ended, at the last look; this one isn't among them."""
         self.over: Sequence[int] = ()
         """Those whose leases were ended early, by an operator or a loss, and would be over by now anyway."""
 
@@ -315,7 +315,7 @@ class Neighbours:
         """Look at their counters, within a commit of this worker, and fence those whose leases are over."""
         now = self._looked_at = self._lease.clock()
         if self._lease.age > 2 * self.interval:
-            self._steady_since = now  # this one couldn't renew meanwhile, and so perhaps nobody could
+            self._steady_since = now  # this one couldn't renew meanwhile, and so perhaps no worker could
         early = ended_early(db)
         others = [each for each in live_workers(db) if each.id != self._lease.worker]
         over = self._watch.over([*others, *early], now, self._lease.clock())
@@ -326,17 +326,17 @@ class Neighbours:
 
 
 def boot_time() -> float:
-    """Seconds of a clock that nobody can set, and that goes on while the machine sleeps."""
+    """Seconds of a clock that can't be set, and that goes on while the machine sleeps."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def live_workers(db: Connected) -> list[LiveWorker]:
-    """The workers whose leases nobody ended."""
+    """The workers whose leases aren't ended."""
     return _workers(db, "IS NULL")
 
 
 def live_providers(db: Connected) -> frozenset[str]:
-    """The providers that workers have whose leases nobody ended."""
+    """The providers that workers have whose leases aren't ended."""
     return frozenset(name for (name,) in db.execute(_PROVIDERS))
 
 

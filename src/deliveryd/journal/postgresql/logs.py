@@ -1,6 +1,6 @@
 """Which logs a worker has: its own, and those that it took over from workers that ended.
 
-`log.holder` says who has a log, or had it last. Taking one over is one update of that row, conditional on the
+`log.holder` is who has a log, or had it last. Taking one over is one update of that row, conditional on the
 holder that was seen, so that one of several adopters succeeds; a holder that was fenced commits nothing more.
 """
 
@@ -66,7 +66,7 @@ WHERE w.id = 0 AND s.id IS NOT NULL
 
 
 class LogSeen(NamedTuple):
-    """A log, and who has it or had it last; `has_work`: nobody has it, and something in it is open."""
+    """A log, and who has it or had it last; `has_work`: it is unowned, and something in it is open."""
 
     number: int
     holder: int | None
@@ -82,7 +82,7 @@ class LogSeen(NamedTuple):
 
 
 def take_first(db: Connected, worker: int) -> int:
-    """Take the first log that nobody has, or make one; for a worker that begins, under `lock_schema`."""
+    """Take the first unowned log, or make one; for a worker that begins, under `lock_schema`."""
     for seen in db.execute(_FREE, {"over": []}).fetchall():
         if db.execute(_TAKE, (worker, *seen)).rowcount == 1:
             return int(seen[0])
@@ -106,7 +106,7 @@ def take_over(db: Connected, worker: int, log: LogSeen) -> bool:
 
 
 def keep_free(db: Connected, log: int, over: Collection[int]) -> bool:
-    """Keep others from having a log until the transaction ends; False: somebody has it, or is about to."""
+    """Keep others from having a log until the transaction ends; False: a worker has it, or is about to."""
     free: dict[int, int | None] = dict(db.execute(_FREE, {"over": list(over)}).fetchall())
     return log in free and _lock(db, log, free[log])
 
@@ -122,7 +122,7 @@ def give_back(db: Connected, worker: int, logs: Collection[int]) -> Sequence[int
 
 
 def lock_old(db: Connected, over: Collection[int], before: int, after: int) -> int | None:
-    """Lock the next log behind `after` that nobody has and in which messages ended before an instant.
+    """Lock the next unowned log behind `after` in which messages ended before an instant.
 
     None: there is none, or another worker was faster. It stays with who had it last. `over` is as in
     `logs_seen`.
@@ -132,7 +132,7 @@ def lock_old(db: Connected, over: Collection[int], before: int, after: int) -> i
 
 
 def _lock(db: Connected, log: int, holder: int | None) -> bool:
-    """Keep others from having a log until the transaction ends, unless somebody took it since it was seen."""
+    """Keep others from having a log until the transaction ends, unless a worker took it since it was seen."""
     return db.execute(_TAKE, (holder, log, holder)).rowcount == 1
 
 

@@ -56,7 +56,7 @@ async def open_shared_journal(
 
     Other workers may have it open at the same time. What ended ones left is adopted by `recover` and
     `follow`.
-    `lease` is this worker's own, in seconds, by the clock `boot_time`, which nobody can set. `clock` stands
+    `lease` is this worker's own, in seconds, by the clock `boot_time`, which can't be set. `clock` stands
     for the database's; None: the server's own. The other parameters are as for a journal in SQLite. Raises
     JournalError when the database can't be used.
     """

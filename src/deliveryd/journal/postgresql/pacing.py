@@ -5,7 +5,7 @@ waits for the disk: what a crash of the server loses is older than its restart t
 
 The rate is a theoretical arrival time (GCRA), in a row and by the database's clock. A worker reserves the
 attempts of up to a slice by moving it on, at most a slice ahead of the present. So a worker that dies takes
-the slice in progress and the next one with it, at most. If the clock is put back, the row says more than can
+the slice in progress and the next one with it, at most. If the clock is put back, the row has more than can
 be reserved, and counts as unset: nothing stands still for longer than two slices and `_LATENESS`, or the
 interval of a slower rate. If it is put forward, what was reserved may be sent once more: at most two slices.
 """

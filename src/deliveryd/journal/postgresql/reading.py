@@ -1,4 +1,4 @@
-"""Reads the journal beside the workers: each read is one snapshot, and holds up nobody who writes."""
+"""Reads the journal beside the workers: each read is one snapshot, and holds up no writer."""
 
 from __future__ import annotations
 

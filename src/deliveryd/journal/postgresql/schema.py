@@ -268,7 +268,7 @@ def writable_format(db: Connected) -> int | None:
     """
     if unfinished_move(db) is not None:
         raise JournalUnusable(
-            "a move into this database broke off: run deliveryd journal move once more, which finishes it"
+            "a move into this database broke off: run deliveryd journal move again, which finishes it"
         )
     return _format(db)
 
@@ -301,7 +301,7 @@ def _format(db: Connected) -> int | None:
 
 
 def _other_table(db: Connected) -> str | None:
-    """A table of somebody else in a database without a journal; tables of extensions don't count."""
+    """A table of another program in a database without a journal; tables of extensions don't count."""
     row = db.execute(_OTHER_TABLE).fetchone()
     return None if row is None else str(row[0])
 
@@ -340,7 +340,7 @@ def first_filled(db: Connected) -> str | None:
 
 
 def lock_schema(db: Connected) -> None:
-    """Until the transaction ends, nobody else changes the schema or begins to work."""
+    """Until the transaction ends, no other session changes the schema or begins to work."""
     db.execute("SELECT pg_advisory_xact_lock(%s)", (_LOCK,))
 
 

@@ -70,7 +70,7 @@ class WorkerRecord(NamedTuple):
     """A worker of the journal, or what an ended one left.
 
     `lease` and `still` are seconds: how long its lease is, and for how long its counter `commits` stood still
-    by the database's clock. `ended` None: nobody ended its lease. `taken`, `ready`, `sending`: messages.
+    by the database's clock. `ended` None: its lease isn't ended. `taken`, `ready`, `sending`: messages.
     `events`: those that the service hasn't accepted. What it took over from others is among them.
     """
 

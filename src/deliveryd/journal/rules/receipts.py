@@ -85,7 +85,7 @@ def consequence(
     if not receipt.delivered and message.key != tried.key:
         return Consequence.NOTHING  # the message went on since, by another provider or an operator's word
     if message.accepted_at is not None:
-        # By a reference an earlier try may be meant, whose failure says nothing of the accepted one.
+        # By a reference an earlier try may be meant, whose failure shows nothing of the accepted one.
         is_meant = (
             message.is_only_try
             or message.provider_id is None

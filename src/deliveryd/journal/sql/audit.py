@@ -26,7 +26,7 @@ _REAL = "settings_id IS NOT NULL"  # a malformed element with an id is recorded 
 _FIRST_STATUS = f"(SELECT status FROM event WHERE message_id = m.id ORDER BY {HAPPENED} LIMIT 1)"  # noqa: S608
 _REFUSED_OR_AGAIN = f"(e.refused IS NOT NULL OR e.dropped_at IS NOT NULL OR {WAITS})"
 _ACCEPTED = f"{ACCEPTED_AT} IS NOT NULL".replace("event.", "e.")
-_ANEW = (  # how often an operator had it begin anew after it had failed
+_ANEW = (  # how often an operator had it begin again after it had failed
     "(SELECT count(*) FROM decision d WHERE d.message_id = m.id AND d.verb IN"  # noqa: S608  # constants
     f" ('{Action.BEGIN_ANEW}', '{Action.BEGIN_ANEW_ANYWAY}'))"
 )

@@ -89,7 +89,7 @@ class KnownReports(NamedTuple):
 
     `reported_at` is when the last one was recorded. `passed` counts messages that were accepted since and
     whose deadline passed. `silent`: deadlines stand still. `renewing`: the provider reports again, and
-    deadlines begin anew at this point of the listening time.
+    deadlines begin again at this point of the listening time.
     """
 
     reported_at: int = 0

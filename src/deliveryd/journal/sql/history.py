@@ -122,7 +122,7 @@ class Life(NamedTuple):
 
     @property
     def told_as(self) -> int:
-        """The id as the service has it: events and tombstones say so of one beyond 64 bits."""
+        """The id as the service has it: events and tombstones have one beyond 64 bits."""
         texts = [each.body for each in self.events] + [text for text in self.tombstone or () if text]
         return json.loads(texts[0])["messageId"] if texts and self.id < 0 else self.id
 

@@ -117,7 +117,7 @@ class _Done(NamedTuple):
 
 
 class _Skip(Exception):
-    """The order can't be carried out for this key; the text says why, and nothing was written."""
+    """The order can't be carried out for this key; the text has the reason, and nothing was written."""
 
 
 def _number(form: re.Pattern[str], key: str) -> int:

@@ -172,7 +172,7 @@ def _not_before(db: Db, event: StatusEvent, known: int) -> StatusEvent:
     """The event, or the same one at the instant of its message's latest, if that is later.
 
     The journal has the latest, or it is `known` and about to be inserted.
-    Two events of one status stay apart: a message that begins anew may fail again while the clock is behind.
+    Two events of one status stay apart: a message that begins again may fail again while the clock is behind.
     """
     latest, same = db.execute(
         f"SELECT max({AT}), max(iif(status = ?, {AT}, NULL)) FROM event WHERE message_id = ?",  # noqa: S608

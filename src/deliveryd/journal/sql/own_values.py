@@ -28,7 +28,7 @@ def stop_key_of(db: Db) -> bytes:
 def difference(kept: str | None, service: str) -> str | None:
     """Why a worker of the service at this address can't use the journal, and what to do; None: it can.
 
-    Another service's ids mean other messages. `kept` is the address that the journal knows; None: it belongs
+    Another service's ids mean other messages. `kept` is the address that the journal has; None: it belongs
     to no service yet.
     """
     if kept is None or kept == service:

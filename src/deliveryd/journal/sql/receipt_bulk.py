@@ -1,7 +1,7 @@
 """Many receipts at once: those about messages that are sent, with a query for all instead of one for each.
 
-Only plain cases are handled here: the message is sent, its accepted try is the one meant, nobody has reported
-it before, and no other report of the batch may be about it; or no message has the provider's id. All others
+Only plain cases are handled here: the message is sent, its accepted try is the one meant, no report came
+before, and no other report of the batch may be about it; or no message has the provider's id. All others
 go one by one, afterwards: two about one message are taken in the order in which they came.
 """
 

@@ -70,7 +70,7 @@ _MATCHED_SAME = f"""
 SELECT 1 FROM receipt WHERE message_id = ? AND provider_id = ? AND provider = ? AND delivered = ?
     AND (provider_id <> '' OR (coalesce(reference, '') = coalesce(?, '') AND received_at >= ({_BEGAN})))
 """  # noqa: S608  # a constant
-"""Without the provider's id the same is said only under one key: by the same name, and not before its try."""
+"""Without the provider's id a repeat is one only under one key: by the same name, and not before its try."""
 
 _NOTE_MATCHED = "UPDATE receipt SET message_id = ? WHERE seq = ?"
 _FAILURES = f"SELECT {_COLUMNS} FROM receipt WHERE message_id = ? AND delivered = 0 ORDER BY seq"  # noqa: S608
@@ -125,7 +125,7 @@ class Matching:
         return MatchedReceipt("unread")
 
     def _progress(self, db: Db, progress: ProgressReport) -> MatchedReceipt:
-        """Tell the service an intermediate status once, while the message is sent under this key."""
+        """Report an intermediate status to the service once, while the message is sent under this key."""
         provider, provider_id, status, at, reference = progress
         report = Receipt(provider, provider_id, False, status, at, at, reference)
         tried = self._tried(db, report)
@@ -346,7 +346,7 @@ class Matching:
     def _settle(self, db: Db, tried: Tried, state: State, receipt: Receipt) -> int:
         """The provider has the message: it is sent under this key, and isn't tried again under any.
 
-        Returns the number of events: none if the service was told `sent` for this key before.
+        Returns the number of events: none if `sent` was reported for this key before.
         """
         at = receipt.received_at
         step = transitions.proved_sent(tried.message_id, state, at)
@@ -382,7 +382,7 @@ class Matching:
 def _learn(db: Db, tried: Tried, report: Receipt) -> bool:
     """Note the provider's id that a report has for the tries that it names; False: it has none.
 
-    Nobody knew that id before, where the answer with it was lost, or had none. If the accepted try may be
+    That id wasn't known before, if the answer with it was lost, or had none. If the accepted try may be
     another one with this id, it stays without: a failure under any id counts for it.
     """
     if report.reference is None or not report.provider_id:
@@ -416,14 +416,14 @@ def _same(receipt: Receipt) -> tuple[str, str, bool]:
 
 
 def _same_kept(receipt: Receipt) -> tuple[str, tuple[object, ...]]:
-    """Return which kept receipts say the same: by the provider's id, or without one by the reference."""
+    """Return which kept receipts report the same: by the provider's id, or without one by the reference."""
     if receipt.provider_id:
         return _SAME, _same(receipt)
     return f"{_SAME} AND reference = ?", (*_same(receipt), receipt.reference)
 
 
 def _kept(db: Db, receipt: Receipt) -> list[bool]:
-    """Of receipts that say the same, and are kept since they fitted no attempt: whether by no other name."""
+    """Of receipts that report the same, and are kept since they fit no attempt: whether by no other name."""
     same, values = _same_kept(receipt)
     query = f"SELECT CAST(? AS TEXT) IS NULL OR reference = ? FROM receipt WHERE {same}"  # noqa: S608
     found = db.execute(query, (receipt.reference, receipt.reference, *values))

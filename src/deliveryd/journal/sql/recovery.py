@@ -29,7 +29,7 @@ _INTERRUPTED = f"""
 UPDATE message SET state = {transitions.RUN_INTERRUPTED.after:d}, due_at = ?, waits_for = NULL
 WHERE {_MOVING} AND state = {transitions.RUN_INTERRUPTED.before:d}
 """  # noqa: S608  # constants
-_DUE_NOW = (  # messages that wait for an answer: nobody has asked for it since the restart
+_DUE_NOW = (  # messages that wait for an answer: it hasn't been requested since the restart
     "UPDATE message SET due_at = ?, waits_for = NULL WHERE waits_for IS NOT NULL AND due_at IS NOT NULL"  # noqa: S608
     f" AND waits_for NOT IN (SELECT value FROM json_each(?)) AND NOT ({IS_PAUSED})"
 )

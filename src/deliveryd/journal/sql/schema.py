@@ -207,7 +207,7 @@ MOVED_TO = "moved_to"
 
 
 def was_moved(where: str | None) -> str:
-    """Tell people that a journal was moved; `where`: to which place, and when, if that was recorded."""
+    """Record for people that a journal was moved; `where`: to which place, and when, if that was recorded."""
     if where:
         return f"the journal was moved to another place, to {where}: name that in journal.url"
     return (

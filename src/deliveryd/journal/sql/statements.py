@@ -30,7 +30,7 @@ INSERT INTO malformed (digest, raw, reason, message_id, first_at, last_at) VALUE
 ON CONFLICT (digest) DO UPDATE SET times = malformed.times + 1, last_at = excluded.last_at, dropped_at = NULL
 """
 
-# Steps of the line; each names the state that it begins in, so that a step from elsewhere changes no row.
+# Steps of the line; each names the state that it begins in, so that a step from another state changes no row.
 
 _PROGRESS = """
 UPDATE message SET state = ?, due_at = ?, provider = ?, tries = ?, key = ?, number = ?, spent = ?,
@@ -136,7 +136,7 @@ UPDATE unaccepted SET words = NULL WHERE message_id = ?1 AND words IS NOT NULL
 
 
 def empty_words(db: Db, ids: Sequence[int]) -> None:
-    """Delete what providers said about tries of those of these messages whose variables were emptied.
+    """Delete providers' words about tries of those of these messages whose variables were emptied.
 
     To be called for each that may have more tries than the accepted one; nearly none has.
     """

@@ -45,7 +45,7 @@ ON CONFLICT (channel, digest) DO UPDATE SET lifted_at = ?3
 
 
 class StoppedRecipient(NamedTuple):
-    """A recipient on the list: since when, why, and who said so: an answer, a receipt or an operator."""
+    """A recipient on the list: since when, why, and by what: an answer, a receipt or an operator."""
 
     channel: str
     digest: bytes
@@ -60,7 +60,7 @@ class StoppedRecipient(NamedTuple):
 
 
 class StopList(NamedTuple):
-    """The key of a journal's digests, and the channel and the digest of everybody on the list."""
+    """The key of a journal's digests, and the channel and the digest of each recipient on the list."""
 
     key: bytes
     digests: Sequence[tuple[str, bytes]]
@@ -87,7 +87,7 @@ def _plain(address: str) -> str:
 
 
 def _ascii_domain(domain: str) -> str:
-    """Return a domain as the DNS knows it (IDNA 2008, UTS 46); one that has no such form in lower case."""
+    """Return a domain as the DNS has it (IDNA 2008, UTS 46); one that has no such form in lower case."""
     domain = domain.removesuffix(".")
     if not domain.isascii():
         with suppress(idna.IDNAError):
@@ -106,7 +106,7 @@ def digest_named(key: bytes, channel: str, recipient: str) -> bytes | None:
 
 
 def in_force(db: Db) -> list[tuple[str, bytes]]:
-    """Return the channel and the digest of everybody on the list."""
+    """Return the channel and the digest of each recipient on the list."""
     return db.execute(_IN_FORCE).fetchall()
 
 

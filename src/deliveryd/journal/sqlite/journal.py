@@ -164,7 +164,7 @@ class SqliteJournal(Journal):
         """Run operations in one transaction; return what they, or the disk, failed with.
 
         What a disk failed to do isn't asked of it again, nor anything else: the journal is of no more use
-        until it is opened anew.
+        until it is opened again.
         """
         if self._broken is not None:
             return self._broken

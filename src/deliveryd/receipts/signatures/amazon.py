@@ -85,7 +85,7 @@ def trust(host: str, chain: Sequence[Certificate], roots: Sequence[Certificate],
 
 
 def as_given(page: bytes) -> TrustedKey:
-    """Return the key of a certificate that somebody vouches for: at any time, whoever issued it.
+    """Return the key of a certificate that another certificate vouches for: at any time, whoever issued it.
 
     Raises Untrusted if it can't be read.
     """

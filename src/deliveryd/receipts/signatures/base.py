@@ -18,7 +18,7 @@ Key = TypeVar("Key")
 
 
 class Forged(Exception):
-    """A request isn't signed by the provider; the text says why, without values."""
+    """A request isn't signed by the provider; the text has the reason, without values."""
 
 
 class Untrusted(Forged):
@@ -28,7 +28,7 @@ class Untrusted(Forged):
 class CertificateMissing(Exception):
     """The signature can be verified only with the certificate at `url`, which `learn` has to be given.
 
-    `is_missing` tells whether it still isn't known. `trust` takes one as it is, for a trial.
+    `is_missing` is whether it still isn't known. `trust` takes one as it is, for a trial.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 """`sns`: Amazon SNS. The message names the certificate that its signature fits, on Amazon's own hosts only.
 
 Certificates are fetched once and remembered, and only for a message that could be genuine. A genuine
-signature only shows that Amazon sent the message: whose topic it is, `topics` says.
+signature only shows that Amazon sent the message: whose topic it may be is in `topics`.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ class Scheme:
 
 
 def unwrapped(request: ReceiptRequest) -> Verified:
-    """Return what an envelope holds, although nobody knows who sent it. Raises Forged if there is none."""
+    """Return what an envelope holds, although its sender isn't known. Raises Forged if there is none."""
     envelope = _envelope(request.body)
     return _content(request, envelope, _text(envelope, "Type"))
 

@@ -65,7 +65,7 @@ class Down(Idle):
         return False
 
 
-ROADS = {
+ROUTES = {
     "inApp": ChannelRoute("inApp", Choice({"inApp": Sender(Reaching(None), Idle())})),
     "sms": ChannelRoute("sms", Choice({"sms": Sender(Reaching("phone"), Idle())})),
     "sms2": ChannelRoute("sms", Choice({"sms2": Sender(Reaching("phone"), Idle())})),
@@ -93,7 +93,7 @@ def customer(**fields: str) -> Customer:
 
 
 class Case(NamedTuple):
-    """What there is; over which lane and in which language the message goes, or the details of its error."""
+    """What there is; the provider and the language of the message, or the details of its error."""
 
     languages: Mapping[str, LanguageContent]
     customer: Customer | None
@@ -106,7 +106,7 @@ DOUBT = MESSAGE._replace(provider="sms", doubt=True, number=1, tries=1)
 
 
 def route(case: Case, *, expires_at: int | None = None, now: int = 0) -> Route:
-    router = Router(ROADS, ORDER, case.configured, NOBODY, Pauses())
+    router = Router(ROUTES, ORDER, case.configured, NOBODY, Pauses())
     settings = compile_settings(Settings(2, expires_at, case.languages))
     return router.route(case.entry, settings, case.customer, now)
 

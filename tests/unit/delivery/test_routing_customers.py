@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.roads import (
+from support.routes import (
     DOUBT,
     EXPIRY,
     MESSAGE,

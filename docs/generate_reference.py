@@ -70,8 +70,7 @@ from deliveryd.http.conditions import ConditionOptions
 from deliveryd.metrics import Levels, Metrics
 from deliveryd.model import format_duration
 from deliveryd.options import units
-from deliveryd.options.proxy import ProxyOptions
-from deliveryd.options.tls import TlsOptions
+from deliveryd.options.connections import ProxyOptions, TlsOptions
 from deliveryd.options.toml_text import toml_value
 from deliveryd.service.auth import AuthOptions
 from deliveryd.telemetry.log_events import Event

@@ -13,8 +13,8 @@ from deliveryd.channels.receipt_options import ReceiptOptions
 from deliveryd.channels.registry import check_provider, find_adapter
 from deliveryd.model import BLOCKS, provider_identity
 from deliveryd.options.file import ConfigFile
-from deliveryd.options.on_use import OnUse
 from deliveryd.options.suggestion import closest, suggestion
+from deliveryd.options.tables import OnUse
 from deliveryd.options.units import FilePath, Positive, RateLimit
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")

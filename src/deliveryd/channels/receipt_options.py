@@ -8,9 +8,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pydantic import (
     AfterValidator,
-    BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
     GetCoreSchemaHandler,
     PlainSerializer,
@@ -26,8 +24,8 @@ from deliveryd.http.conditions import ConditionOptions
 from deliveryd.http.expressions import compile_expression
 from deliveryd.http.finder import HEADER, QUERY, compile_finder
 from deliveryd.http.json_pointer import parse_pointer
-from deliveryd.options.pointer import Pointer
-from deliveryd.options.units import SecretPaths, Size
+from deliveryd.options.tables import Table
+from deliveryd.options.units import Pointer, SecretPaths, Size
 
 IntermediateStatus = Literal["sending", "accepted"]
 ISO, UNIX, UNIX_MS = "iso", "unix", "unix_ms"
@@ -112,11 +110,7 @@ SignatureOptions = Annotated[HmacSignature | Signature, _ByScheme()]
 """The options of a signature, by `scheme`."""
 
 
-class _ReceiptTable(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
-
-
-class ReceiptAnswerOptions(_ReceiptTable):
+class ReceiptAnswerOptions(Table):
     """What the provider gets for a request that was read."""
 
     status: int = Field(200, ge=200, le=299, description="status")
@@ -124,7 +118,7 @@ class ReceiptAnswerOptions(_ReceiptTable):
     content_type: str = Field("text/plain; charset=utf-8", description="its Content-Type")
 
 
-class ChallengeOptions(_ReceiptTable):
+class ChallengeOptions(Table):
     """Meta's verification of an address: a GET with a token that the operator chose, and a text to return."""
 
     secret_file: SecretPaths = Field((), description="verify token; during a rotation several, all valid")
@@ -145,7 +139,7 @@ class ChallengeOptions(_ReceiptTable):
         return self.model_copy(update={"secret_file": secrets[self.secret]})
 
 
-class ReceiptOptions(_ReceiptTable):
+class ReceiptOptions(Table):
     """Where the values of a report are, and what its words mean.
 
     With `reference` a receipt also settles a message whose acceptance, and so the provider's id, is unknown.

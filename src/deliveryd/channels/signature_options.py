@@ -8,13 +8,12 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import (
     AfterValidator,
-    BaseModel,
-    ConfigDict,
     Field,
     model_validator,
 )
 
 from deliveryd.http.finder import HEADER, QUERY, FinderText
+from deliveryd.options.tables import Table
 from deliveryd.options.units import Positive, SecretPaths
 from deliveryd.runtime.secret_file import SecretFile
 
@@ -48,10 +47,8 @@ HeaderName = Annotated[str, Field(pattern=r"^[A-Za-z0-9!#$%&'*+.^_`|~-]+$")]
 SignedTemplate = Annotated[str, AfterValidator(_template)]
 
 
-class Signature(BaseModel):
+class Signature(Table):
     """What all schemes have in common. Several secrets are valid at once, so that they can be rotated."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     needs_secret: ClassVar[bool] = True
     least_secret: ClassVar[int] = 1

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from deliveryd.channels.http.address import address_problem
 from deliveryd.channels.http.answer_options import (
@@ -17,6 +17,7 @@ from deliveryd.channels.http.answer_options import (
 )
 from deliveryd.channels.mapping import Name, mapping_problems, names_in
 from deliveryd.model import format_duration
+from deliveryd.options.tables import Table
 from deliveryd.options.units import Duration
 
 PROVIDER_ID = Name("message", "providerId")
@@ -38,13 +39,11 @@ class LookupAnswerOptions(RowOptions):
     )
 
 
-class LookupOptions(BaseModel):
+class LookupOptions(Table):
     """A request by the message's key or id that shows whether the provider has the message.
 
     By {message.providerId}, only doubts can be settled in which the provider gave its id.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     url: str = Field(
         description="address; {message.key}, {message.id} or {message.providerId} here, in query or in json"

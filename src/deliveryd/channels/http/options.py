@@ -7,8 +7,6 @@ from typing import Self
 from urllib.parse import urlsplit
 
 from pydantic import (
-    BaseModel,
-    ConfigDict,
     Field,
     StrictInt,
     ValidationInfo,
@@ -24,15 +22,12 @@ from deliveryd.channels.http.request_options import RequestOptions, header_probl
 from deliveryd.channels.mapping import content_problems, names_in
 from deliveryd.channels.receipt_options import ReceiptOptions
 from deliveryd.network.plain_text import SECURE_ADDRESS, goes_out_plain, plain_text_problem
-from deliveryd.options.on_use import OnUse
-from deliveryd.options.proxy import ProxyOptions
-from deliveryd.options.tls import TlsOptions, tls_problems
+from deliveryd.options.connections import ProxyOptions, TlsOptions, tls_problems
+from deliveryd.options.tables import OnUse, Table
 
 
-class LimitOptions(BaseModel):
+class LimitOptions(Table):
     """The length of one field; a longer one is refused by the provider."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     field: str = Field(min_length=1, description="field of the block, such as text or button.text")
     characters: StrictInt = Field(ge=1, description="most characters")
@@ -46,8 +41,6 @@ SECRET_HEADERS = frozenset({"authorization", "cookie", "api-key", "x-api-key", "
 
 class HttpChannelOptions(ProxyOptions, RequestOptions):
     """The keys of an HTTP gateway; "Add a channel" lists the placeholders of its mappings."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     provider_id: AnswerFinder | None = Field(
         None,

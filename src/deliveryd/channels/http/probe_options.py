@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import Field, field_validator
 
 from deliveryd.channels.http.address import address_problem
 from deliveryd.channels.http.answer_options import RowOptions, unreachable_rows
 from deliveryd.channels.http.request_options import BasicOptions
 from deliveryd.channels.mapping import mapping_problems, names_in
+from deliveryd.options.tables import Table
 
 
 class ProbeAnswerOptions(RowOptions):
@@ -23,10 +24,8 @@ class ProbeAnswerOptions(RowOptions):
     says: str | None = Field(None, description="what it means, for people")
 
 
-class ProbeOptions(BaseModel):
+class ProbeOptions(Table):
     """A request that sends no message and shows whether address, account and credentials are right."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     url: str = Field(description="address; {secret.NAME} here, in query, in json and in headers")
     method: Literal["GET", "POST"] = Field("GET", description="method of the request")

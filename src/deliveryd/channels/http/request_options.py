@@ -9,9 +9,7 @@ from typing import Annotated, Any, Literal, NamedTuple, Self
 
 from pydantic import (
     AfterValidator,
-    BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
     PrivateAttr,
     StrictBool,
@@ -34,8 +32,8 @@ from deliveryd.channels.mapping import (
     split,
     uses,
 )
-from deliveryd.options.on_use import OnUse
 from deliveryd.options.suggestion import suggestion
+from deliveryd.options.tables import OnUse, Table
 from deliveryd.options.units import Positive, SecretPaths
 
 Scalar = StrictStr | StrictBool | StrictInt | StrictFloat
@@ -96,10 +94,8 @@ def _condition(at: str) -> str:
             )
 
 
-class WhenOptions(BaseModel):
+class WhenOptions(Table):
     """A condition of a variant: a placeholder, and what its value must be."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     at: Annotated[str, AfterValidator(_condition)] = Field(description="a placeholder: {content.image}")
     present: StrictBool | None = Field(None, description="whether it has a value that isn't empty")
@@ -112,10 +108,8 @@ class WhenOptions(BaseModel):
         return self
 
 
-class VariantOptions(BaseModel):
+class VariantOptions(Table):
     """Another request for some messages; what it sets replaces the channel's own."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     when: tuple[WhenOptions, ...] = Field(min_length=1, description="conditions that must all hold")
     url: str | None = Field(None, description="address")
@@ -144,19 +138,15 @@ class VariantOptions(BaseModel):
         return {"when": [when.at for when in self.when], "json": self.json_body, **parts}
 
 
-class BasicOptions(BaseModel):
+class BasicOptions(Table):
     """HTTP Basic authentication."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     username: str = Field(min_length=1, description="may hold {secret.NAME}")
     password: str = Field(min_length=1, description="{secret.NAME}")
 
 
-class SignOptions(BaseModel):
+class SignOptions(Table):
     """How requests are signed, so that the receiver can verify them."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     scheme: Literal["standard-webhooks", "jwt"] = Field(
         "standard-webhooks",
@@ -183,10 +173,8 @@ class SignOptions(BaseModel):
         return [self.secret] if isinstance(self.secret, str) else self.secret
 
 
-class RequestOptions(BaseModel):
+class RequestOptions(Table):
     """How a request is made from a message."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     # First, since the validators of the others refer to it.
     secrets: dict[Annotated[str, Field(pattern=r"^[^{}|]+$")], SecretPaths] = Field(

@@ -43,7 +43,7 @@ from deliveryd.http.addresses import bind, parse_listen
 from deliveryd.http.reachability import connect_problem, endpoint_of
 from deliveryd.http.target import target_of
 from deliveryd.http.wire import WireResponse
-from deliveryd.options.proxy import ENVIRONMENT, ProxyOptions
+from deliveryd.options.connections import ENVIRONMENT, ProxyOptions
 from deliveryd.worker.outside import open_directory
 from deliveryd.worker.wiring import open_provider, open_service
 

@@ -24,9 +24,13 @@ from typer.core import TyperArgument, TyperGroup
 
 from deliveryd.admin.exposition import expose
 from deliveryd.channels.http.answer_options import AnswerOptions, PauseOptions
-from deliveryd.channels.http.lookup_options import LookupAnswerOptions, LookupOptions
+from deliveryd.channels.http.ask_options import (
+    LookupAnswerOptions,
+    LookupOptions,
+    ProbeAnswerOptions,
+    ProbeOptions,
+)
 from deliveryd.channels.http.options import HttpChannelOptions, LimitOptions
-from deliveryd.channels.http.probe_options import ProbeAnswerOptions, ProbeOptions
 from deliveryd.channels.http.request_options import SignOptions
 from deliveryd.channels.options import BreakerOptions, ChannelTable, ProviderTable, RetryOptions
 from deliveryd.channels.presets.catalogue import Catalogue

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 from deliveryd.channels.base import (
     NO_ADDRESS,
+    AskLater,
     Dispatch,
     Expired,
     Found,
@@ -26,12 +27,11 @@ from deliveryd.channels.filling import MappingContext, Validity
 from deliveryd.channels.filters import UNREADABLE_PHONE, Unfit
 from deliveryd.channels.http.address import UNFIT_FOR_PATH, customer_fields_in_path, fits_path
 from deliveryd.channels.http.answers import AnswerReader
-from deliveryd.channels.http.lookup import HttpLookup, LookupWriter
+from deliveryd.channels.http.asking import ProbeResult, read_lookup, read_probe, write_probe
 from deliveryd.channels.http.masking import MASK, mask
 from deliveryd.channels.http.options import HttpChannelOptions
-from deliveryd.channels.http.probe import ProbeResult, read_probe, write_probe
 from deliveryd.channels.http.recipient import Recipient
-from deliveryd.channels.http.request import HttpRequest, RequestWriter, logins
+from deliveryd.channels.http.request import HttpRequest, PartsWriter, RequestWriter, logins
 from deliveryd.channels.mapping import customer_fields
 from deliveryd.errors import (
     AnswerUnreadable,
@@ -69,7 +69,7 @@ class PreparedRequests:
 
     secrets: Mapping[str, tuple[str, ...]] = field(repr=False)
     writer: RequestWriter = field(compare=False)
-    lookup: LookupWriter | None = field(default=None, compare=False)
+    lookup: PartsWriter | None = field(default=None, compare=False)
     context: MappingContext = field(default=NO_CONTEXT, compare=False, repr=False)
     logins: tuple[str, ...] = field(default=(), compare=False, repr=False)
 
@@ -85,7 +85,7 @@ def prepare_requests(options: HttpChannelOptions, context: MappingContext) -> Pr
         secrets={name: values[0] for name, values in secrets.items()},
         older_secrets={name: values[1:] for name, values in secrets.items()},
     )
-    lookup = LookupWriter(options.lookup, context) if options.lookup is not None else None
+    lookup = PartsWriter(options.lookup.parts(), None, context) if options.lookup is not None else None
     writer = RequestWriter(options, context)
     return PreparedRequests(secrets, writer, lookup, context, logins(options.basic, context))
 
@@ -124,7 +124,7 @@ class HttpChannel:
         self._prepared = prepared
         self._masked = masked
         self.customer_fields = customer_fields(options.mapped()) - {"id"}
-        self._lookup = HttpLookup(client, options.lookup) if options.lookup is not None else None
+        self._lookup = options.lookup
         self.lookup_after = options.lookup.after if options.lookup is not None else None
         self._recipient = Recipient(placeholder, context) if (placeholder := options.address()) else None
         self._needs_customer = bool(customer_fields(options.mapped()))
@@ -212,7 +212,13 @@ class HttpChannel:
         writer = self._prepared.current().lookup
         if self._lookup is None or writer is None:
             return Unknown("the provider can't be asked")
-        return await self._lookup.ask(writer, dispatch)
+        try:
+            answer = await self._client.exchange(*writer.ask(dispatch), None)
+        except Unfit as error:
+            return Unknown(str(error))
+        except (NotSent, OutcomeUnknown) as error:
+            return AskLater(f"the provider couldn't be asked whether it has the message: {error}")
+        return read_lookup(self._lookup, answer)
 
     def _prepared_after(self, shown: PreparedRequests) -> PreparedRequests:
         """Reread rejected secrets, unless another request has done so already."""
@@ -252,7 +258,7 @@ class HttpChannel:
         try:
             request = write_probe(options, self._basic, self._prepared.current().context)
             answer = await self._client.exchange(*request, None)
-        except Unfit as error:
+        except (Unfit, ValueError) as error:
             return ProbeResult("rejected", str(error))
         except (NotSent, OutcomeUnknown) as error:
             return ProbeResult("unknown", str(error))

@@ -15,15 +15,14 @@ from pydantic import (
 )
 
 from deliveryd.channels.http.answer_options import AnswerFinder, AnswerOptions, answer_problems
-from deliveryd.channels.http.lookup_options import LookupOptions
-from deliveryd.channels.http.probe_options import ProbeOptions
+from deliveryd.channels.http.ask_options import AskOptions, LookupOptions, ProbeOptions
 from deliveryd.channels.http.recipient import address_in
-from deliveryd.channels.http.request_options import RequestOptions, header_problems
+from deliveryd.channels.http.request_options import RequestOptions
 from deliveryd.channels.mapping import content_problems, names_in
 from deliveryd.channels.receipt_options import ReceiptOptions
 from deliveryd.network.plain_text import SECURE_ADDRESS, goes_out_plain, plain_text_problem
 from deliveryd.options.connections import ProxyOptions, TlsOptions, tls_problems
-from deliveryd.options.tables import OnUse, Table
+from deliveryd.options.tables import OnUse, Table, raise_all
 
 
 class LimitOptions(Table):
@@ -69,28 +68,17 @@ class HttpChannelOptions(ProxyOptions, RequestOptions):
         secrets = info.data.get("secrets")
         return receipt if receipt is None or secrets is None else receipt.with_secrets(secrets)
 
-    @field_validator("lookup")
+    @field_validator("lookup", "probe")
     @classmethod
-    def _known_in_lookup(cls, lookup: LookupOptions, info: ValidationInfo) -> LookupOptions:
-        problems = [*lookup.problems(info.data.get("secrets", {})), *header_problems(lookup.headers)]
-        if problems:
-            raise ValueError("; ".join(problems))
-        return lookup
-
-    @field_validator("probe")
-    @classmethod
-    def _known_in_probe(cls, probe: ProbeOptions, info: ValidationInfo) -> ProbeOptions:
-        problems = [*probe.problems(info.data.get("secrets", {})), *header_problems(probe.headers)]
-        if problems:
-            raise ValueError("; ".join(problems))
-        return probe
+    def _usable_question(cls, table: AskOptions | None, info: ValidationInfo) -> AskOptions | None:
+        if table is not None and (secrets := info.data.get("secrets")) is not None:
+            raise_all(table.problems(secrets))
+        return table
 
     @field_validator("answers")
     @classmethod
     def _table(cls, answers: list[AnswerOptions]) -> list[AnswerOptions]:
-        problems = list(answer_problems(answers))
-        if problems:
-            raise ValueError("; ".join(problems))
+        raise_all(answer_problems(answers))
         return answers
 
     @model_validator(mode="after")
@@ -145,7 +133,7 @@ class HttpChannelOptions(ProxyOptions, RequestOptions):
         if self.lookup is not None:
             requests.append(("lookup.url", self.lookup.url, self.lookup.mapped(), [*self.lookup.headers]))
         if self.probe is not None:
-            mapped = {**self.probe.mapped(), "channel": self.mapped()["basic"]}
+            mapped = {**self.probe.mapped(), "channel": self.basic and self.basic.mapped()}
             requests.append(("probe.url", self.probe.url, mapped, [*self.probe.headers]))
         for key, url, mapped, names in requests:
             if goes_out_plain(url, self.proxy) and (sent := _secret_in(mapped, names)):

@@ -134,8 +134,14 @@ class PartsWriter:
             self._fixed.append(raw_header("Authorization", basic_credentials(basic, context)))
 
     def write(self, dispatch: Dispatch) -> HttpRequest:
-        """Return the request for one attempt. Raises Unfit."""
-        headers = [*self._fixed, (_KEY, dispatch.key.encode("ascii"))]
+        """Return the request for one attempt, with the message's key. Raises Unfit."""
+        return self._written(dispatch, [*self._fixed, (_KEY, dispatch.key.encode("ascii"))])
+
+    def ask(self, dispatch: Dispatch) -> HttpRequest:
+        """Return a request that sends no message, and so carries no key. Raises Unfit."""
+        return self._written(dispatch, [*self._fixed])
+
+    def _written(self, dispatch: Dispatch, headers: list[Header]) -> HttpRequest:
         for name, text in self._filled:
             value = text.fill(dispatch)
             if value is not ABSENT:

@@ -14,8 +14,8 @@ import orjson
 from pydantic import BaseModel
 
 from deliveryd.channels.http.adapter import HttpChannel
+from deliveryd.channels.http.asking import ProbeResult
 from deliveryd.channels.http.options import HttpChannelOptions
-from deliveryd.channels.http.probe import ProbeResult
 from deliveryd.channels.options import ProviderConfig
 from deliveryd.channels.smtp.options import SmtpOptions
 from deliveryd.commands.check.cautions import CAUTIONS, fields_without_values, unreadable_addresses

@@ -16,7 +16,6 @@ from pydantic import (
 
 from deliveryd.channels.http.answer_options import AnswerFinder, AnswerOptions, answer_problems
 from deliveryd.channels.http.ask_options import AskOptions, LookupOptions, ProbeOptions
-from deliveryd.channels.http.recipient import address_in
 from deliveryd.channels.http.request_options import RequestOptions
 from deliveryd.channels.mapping import content_problems, names_in
 from deliveryd.channels.receipt_options import ReceiptOptions
@@ -32,6 +31,19 @@ class LimitOptions(Table):
     characters: StrictInt = Field(ge=1, description="most characters")
     ucs2: StrictInt | None = Field(None, ge=1, description="most characters of an SMS in UCS-2")
     beside: str | None = Field(None, description="only if the block also has this field, such as image")
+
+
+_NO_ADDRESSES = frozenset({"name", "language"})
+"""Customer fields that are never an address."""
+
+
+def _address_in(mapped: object) -> str | None:
+    """Return the placeholder of the address: the only customer field of the mappings, else None."""
+    found: dict[str, str] = {}
+    for _, name in names_in(mapped):
+        if name.root == "customer" and name.field not in _NO_ADDRESSES:
+            found.setdefault(name.field, name.written)
+    return next(iter(found.values())) if len(found) == 1 else None
 
 
 SECRET_HEADERS = frozenset({"authorization", "cookie", "api-key", "x-api-key", "x-auth-token"})
@@ -97,7 +109,7 @@ class HttpChannelOptions(ProxyOptions, RequestOptions):
     @field_validator("recipient")
     @classmethod
     def _one_customer_field(cls, recipient: str) -> str:
-        if address_in(recipient) != recipient:
+        if _address_in(recipient) != recipient:
             raise ValueError("expected one placeholder such as {customer.phone}")
         return recipient
 
@@ -111,7 +123,7 @@ class HttpChannelOptions(ProxyOptions, RequestOptions):
 
     def address(self) -> str | None:
         """Return the placeholder of the recipient's address, if it is known."""
-        return self.recipient or address_in(self.mapped())
+        return self.recipient or _address_in(self.mapped())
 
     def problems(self, block: str) -> list[str]:
         """Return the problems with its block and its files, as `key: what`."""

@@ -20,9 +20,9 @@ from pydantic import (
     model_validator,
 )
 
-from deliveryd.channels.filters import PHONE
 from deliveryd.channels.http.address import address_problem
 from deliveryd.channels.mapping import (
+    PHONE,
     Name,
     filtered_fields,
     is_known_later,

@@ -71,8 +71,16 @@ class Signature(Table):
         return self.model_copy(update={"secret_file": secrets[self.secret]})
 
     def secrets(self) -> list[str]:
-        """Read the secrets from their files. Raises ValueError."""
-        return [secret.read() for secret in self.secret_file]
+        """Read the secrets from their files. Raises ValueError, also for one that can be guessed."""
+        return [self._read(file) for file in self.secret_file]
+
+    def _read(self, file: SecretFile) -> str:
+        secret = file.read()
+        if len(secret) < self.least_secret:
+            raise ValueError(
+                f"must have at least {self.least_secret} characters: openssl rand -hex 32 >{file.path}"
+            )
+        return secret
 
     @property
     def problems(self) -> list[str]:
@@ -81,11 +89,9 @@ class Signature(Table):
 
     def _problem_of(self, file: SecretFile) -> str | None:
         try:
-            secret = file.read()
+            self._read(file)
         except ValueError as error:
-            return str(error) if self.secret is None else None
-        if len(secret) < self.least_secret:
-            return f"must have at least {self.least_secret} characters: openssl rand -hex 32 >{file.path}"
+            return None if self.secret is not None and file.problem() is not None else str(error)
         return None
 
     @property

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from copy import copy
 
 from deliveryd.http.finder import Document, TextFields, read_pairs, read_texts
 from deliveryd.journal.sql.own_values import SignedToken
@@ -61,8 +62,7 @@ class ReceiptRequest:
     """
 
     __slots__ = (
-        "_raw_headers", "base", "body", "headers", "method", "path", "peer", "query", "sent",
-        "token",
+        "base", "body", "headers", "method", "path", "peer", "query", "sent", "token",
     )  # fmt: skip
 
     def __init__(
@@ -80,7 +80,6 @@ class ReceiptRequest:
         self.method = method
         self.path = path
         self.query = query
-        self._raw_headers = headers
         self.headers: Mapping[str, str] = ReceiptHeaders(headers)
         self.body = body
         self.base = base
@@ -118,13 +117,13 @@ class ReceiptRequest:
 
     def with_body(self, body: bytes) -> ReceiptRequest:
         """Return the request with another body, such as the content of an envelope."""
-        return ReceiptRequest(self.method, self.path, self.query, self._raw_headers, body, base=self.base)
+        request = copy(self)
+        request.body = body
+        return request
 
     def with_token(self, token: SignedToken) -> ReceiptRequest:
         """Return the request with the token of its signature."""
-        request = ReceiptRequest(
-            self.method, self.path, self.query, self._raw_headers, self.body, base=self.base
-        )
+        request = copy(self)
         request.token = token
         return request
 

@@ -47,11 +47,13 @@ HeaderName = Annotated[str, Field(pattern=r"^[A-Za-z0-9!#$%&'*+.^_`|~-]+$")]
 SignedTemplate = Annotated[str, AfterValidator(_template)]
 
 
-class Signature(Table):
-    """What all schemes have in common. Several secrets are valid at once, so that they can be rotated."""
+class NamedSecret(Table):
+    """A table with a secret: from files of its own, or one of the provider's secrets.
+
+    Several are valid at once, so that they can be rotated.
+    """
 
     needs_secret: ClassVar[bool] = True
-    least_secret: ClassVar[int] = 1
 
     secret_file: SecretPaths = Field((), description="secret; during a rotation several, all valid")
     secret: str | None = Field(None, description="name of one of the provider's secrets, instead")
@@ -67,8 +69,14 @@ class Signature(Table):
         if self.secret is None:
             return self
         if self.secret not in secrets:
-            raise ValueError(f"signature.secret: there is no {self.secret} in secrets")
+            raise ValueError(f"secret: there is no {self.secret} in secrets")
         return self.model_copy(update={"secret_file": secrets[self.secret]})
+
+
+class Signature(NamedSecret):
+    """What all schemes have in common."""
+
+    least_secret: ClassVar[int] = 1
 
     def secrets(self) -> list[str]:
         """Read the secrets from their files. Raises ValueError, also for one that can be guessed."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from itertools import groupby
 from textwrap import shorten
 from typing import NamedTuple
 
@@ -96,10 +97,6 @@ _LONGEST_TEXT = 8 * 1024
 """Most characters of a text that words are taken from."""
 
 
-def _as_it_is(text: str) -> str:
-    return text
-
-
 class AnswerReader:
     """Reads the answers of one provider, whose `host` is named with its refusals.
 
@@ -112,7 +109,7 @@ class AnswerReader:
         provider_id: str | None,
         host: str,
         now: Now = utc_now,
-        masked: Callable[[str], str] = _as_it_is,
+        masked: Callable[[str], str] = str,
     ) -> None:
         self._host = host
         self._now = now
@@ -299,25 +296,11 @@ def _unfit_rows(rows: Sequence[_Row], status: int) -> str:
 
 def _table(rows: Sequence[_Row]) -> tuple[_Row | _Switch, ...]:
     """Return the rows of one status in order, with rows that compare the same place put together."""
-    return tuple(_parts(rows))
-
-
-def _parts(rows: Sequence[_Row]) -> Iterator[_Row | _Switch]:
-    run: list[_Row] = []
-    for row in rows:
-        if run and _compared(row) != _compared(run[0]):
-            yield from _closed(run)
-            run = []
-        if _compared(row) is None:
-            yield row
-        else:
-            run.append(row)
-    yield from _closed(run)
-
-
-def _closed(run: list[_Row]) -> Iterator[_Row | _Switch]:
-    if run:
-        yield run[0] if len(run) == 1 else _Switch(run)
+    parts: list[_Row | _Switch] = []
+    for place, run in groupby(rows, _compared):
+        together = list(run)
+        parts += together if place is None or len(together) == 1 else [_Switch(together)]
+    return tuple(parts)
 
 
 def _compared(row: _Row) -> str | None:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from deliveryd.channels.http.options import HttpChannelOptions
 from deliveryd.channels.phone_numbers import PhoneReader
-from deliveryd.channels.smtp.mailbox import parse_mailbox
+from deliveryd.channels.smtp.mail_headers import parse_mailbox
 from deliveryd.channels.smtp.options import SmtpOptions
 from deliveryd.cleaning import cleaned
 from deliveryd.config import Config

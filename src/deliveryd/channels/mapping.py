@@ -155,21 +155,22 @@ def split(text: str) -> Iterator[str | Name]:
             yield piece
 
 
-def names_in(value: object, path: str = "") -> Iterator[tuple[str, Name]]:
-    """Yield every placeholder in a parsed value, with its path (`to`, `button.url`)."""
-    return ((place, piece) for place, piece in _pieces(value, path) if isinstance(piece, Name))
-
-
-def _pieces(value: object, path: str) -> Iterator[tuple[str, str | Name]]:
-    """Yield the pieces of every string in a parsed value, with its path."""
+def texts_in(value: object, path: str = "") -> Iterator[tuple[str, str]]:
+    """Yield every text in a parsed value, with its path (`to`, `button.url`)."""
     if isinstance(value, str):
-        yield from ((path, piece) for piece in split(value))
+        yield path, value
     elif isinstance(value, Mapping):
         for key, member in value.items():
-            yield from _pieces(member, f"{path}.{key}" if path else str(key))
+            yield from texts_in(member, f"{path}.{key}" if path else str(key))
     elif isinstance(value, list | tuple):
         for index, member in enumerate(value):
-            yield from _pieces(member, f"{path}.{index}" if path else str(index))
+            yield from texts_in(member, f"{path}.{index}" if path else str(index))
+
+
+def names_in(value: object) -> Iterator[tuple[str, Name]]:
+    """Yield every placeholder in a parsed value, with its path."""
+    for path, text in texts_in(value):
+        yield from ((path, piece) for piece in split(text) if isinstance(piece, Name))
 
 
 def keys_with_placeholders(value: object) -> Iterator[str]:
@@ -199,10 +200,9 @@ def placeholder_kind(name: Name) -> ValueKind:
 def mapping_problems(value: object, secrets: Mapping[str, object]) -> list[str]:
     """Return the problems of the placeholders in a parsed value, one line each."""
     problems = [f"{key!r}: placeholders are allowed in values only" for key in keys_with_placeholders(value)]
-    for path, piece in _pieces(value, ""):
-        problem = _piece_problem(piece, secrets)
-        if problem:
-            problems.append(f"{path}: {problem}" if path else problem)
+    for path, text in texts_in(value):
+        found = (problem for piece in split(text) if (problem := _piece_problem(piece, secrets)))
+        problems += (f"{path}: {problem}" if path else problem for problem in found)
     return problems
 
 

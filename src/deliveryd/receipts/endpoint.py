@@ -161,18 +161,18 @@ class ReceiptEndpoint:
     async def _answer_large(
         self, provider: str, scope: Scope, arrival: _Arrival, largest: int
     ) -> ReceiptReply | None:
-        held = HeldRoom(self._room, self._peer(scope))
+        room, held = self._room, HeldRoom(self._peer(scope))
         try:
             with held.scope:
-                while held.grow(arrival.size) and len(arrival.body) <= largest and await arrival.more():
+                while room.grow(held, arrival.size) and len(arrival.body) <= largest and await arrival.more():
                     pass
-                held.grow(arrival.size)
+                room.grow(held, arrival.size)
             if held.is_evicted:
                 return self._turn_away(_CROWDED, provider)
-            held.finish()
+            room.finish(held)
             return await self._answer_whole(provider, scope, arrival, largest)
         finally:
-            held.release()
+            room.leave(held)
 
     async def _answer_whole(
         self, provider: str, scope: Scope, arrival: _Arrival, largest: int

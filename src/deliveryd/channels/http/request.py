@@ -170,17 +170,15 @@ def _compile_body(parts: RequestParts, context: MappingContext) -> Body:
     return lambda _: b""
 
 
-def write_json(value: object) -> bytes:
-    """Encode a filled mapping. Raises UnicodeEncodeError."""
+def _json_body(fill: Callable[[Dispatch], object], empty: Callable[[], object], dispatch: Dispatch) -> bytes:
+    value = fill(dispatch)
+    if value is ABSENT:
+        value = empty()
     try:
         return dumps_exact(value)
     except orjson.JSONEncodeError:  # half a surrogate pair; or an integer of more than 64 bits, which is fine
-        return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8")
-
-
-def _json_body(fill: Callable[[Dispatch], object], empty: Callable[[], object], dispatch: Dispatch) -> bytes:
-    value = fill(dispatch)
+        pass
     try:
-        return write_json(empty() if value is ABSENT else value)
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8")
     except UnicodeEncodeError:
         raise Unfit(NOT_UNICODE) from None

@@ -17,6 +17,7 @@ from pydantic import (
     model_validator,
 )
 
+from deliveryd.channels.mapping import texts_in
 from deliveryd.channels.receipt_options import ReceiptOptions
 from deliveryd.http.expressions import compile_expression
 from deliveryd.http.json_pointer import follow, parse_pointer
@@ -294,15 +295,3 @@ class PresetFile(Table):
         """Whether this key has no value unless the operator sets it."""
         key = self.keys[name]
         return not key.required and key.default is None
-
-
-def texts_in(value: object, place: str = "") -> Iterator[tuple[str, str]]:
-    """Yield every text in a parsed value, with its place (`table.form.To`)."""
-    if isinstance(value, str):
-        yield place, value
-    elif isinstance(value, Mapping):
-        for name, member in value.items():
-            yield from texts_in(member, f"{place}.{name}" if place else str(name))
-    elif isinstance(value, list):
-        for index, member in enumerate(value):
-            yield from texts_in(member, f"{place}.{index}")

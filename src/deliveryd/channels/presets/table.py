@@ -6,7 +6,8 @@ from collections.abc import Collection, Iterator, Mapping
 from enum import Enum
 from typing import Any, Final, NamedTuple
 
-from deliveryd.channels.presets.file import KEY_USE, SECRET_USE, KeyValue, PresetFile, texts_in
+from deliveryd.channels.mapping import texts_in
+from deliveryd.channels.presets.file import KEY_USE, SECRET_USE, KeyValue, PresetFile
 from deliveryd.options.connections import ProxyOptions
 from deliveryd.options.suggestion import suggestion
 

@@ -24,9 +24,13 @@ from typer.core import TyperArgument, TyperGroup
 
 from deliveryd.admin.exposition import expose
 from deliveryd.channels.http.answer_options import AnswerOptions, PauseOptions
-from deliveryd.channels.http.lookup_options import LookupAnswerOptions, LookupOptions
+from deliveryd.channels.http.ask_options import (
+    LookupAnswerOptions,
+    LookupOptions,
+    ProbeAnswerOptions,
+    ProbeOptions,
+)
 from deliveryd.channels.http.options import HttpChannelOptions, LimitOptions
-from deliveryd.channels.http.probe_options import ProbeAnswerOptions, ProbeOptions
 from deliveryd.channels.http.request_options import SignOptions
 from deliveryd.channels.options import BreakerOptions, ChannelTable, ProviderTable, RetryOptions
 from deliveryd.channels.presets.catalogue import Catalogue
@@ -70,8 +74,7 @@ from deliveryd.http.conditions import ConditionOptions
 from deliveryd.metrics import Levels, Metrics
 from deliveryd.model import format_duration
 from deliveryd.options import units
-from deliveryd.options.proxy import ProxyOptions
-from deliveryd.options.tls import TlsOptions
+from deliveryd.options.connections import ProxyOptions, TlsOptions
 from deliveryd.options.toml_text import toml_value
 from deliveryd.service.auth import AuthOptions
 from deliveryd.telemetry.log_events import Event

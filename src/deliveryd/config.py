@@ -36,10 +36,9 @@ from deliveryd.journal.place import NOT_INSTALLED, JournalDatabase, JournalFile,
 from deliveryd.journal.sqlite.files import shared_folder_problem
 from deliveryd.model import BLOCKS, format_duration
 from deliveryd.network.plain_text import SECURE_ADDRESS, goes_out_plain, plain_text_problem
+from deliveryd.options.connections import ProxyOptions, TlsOptions, tls_problems
 from deliveryd.options.file import PREFIX, ConfigFile, Opened
-from deliveryd.options.on_use import OnUse
-from deliveryd.options.proxy import ProxyOptions
-from deliveryd.options.tls import TlsOptions, tls_problems
+from deliveryd.options.tables import OnUse
 from deliveryd.options.units import Duration, FilePath, Positive, SecretPath, Size, resolve_path
 from deliveryd.rendering.escaping import EmailFormat
 from deliveryd.rendering.language import standard_tag

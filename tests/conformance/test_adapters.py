@@ -12,7 +12,7 @@ import anyio
 import pytest
 import trustme
 
-from deliveryd.channels.registry import ADAPTERS, AdapterKind, check_provider, find_adapter
+from deliveryd.channels.registry import ADAPTERS, AdapterKind, find_adapter
 from deliveryd.errors import ConfigError
 from deliveryd.testing.adapters import AdapterConformance, GatewayProvider, ScriptedProvider
 from deliveryd.testing.gateway import Gateway, Reply, closed_port, open_gateway
@@ -173,9 +173,7 @@ def test_adapters_of_other_packages() -> None:
     kind = find_adapter("pigeon")
     assert isinstance(kind, AdapterKind)
     options = kind.options.model_validate({"url": "http://h/", "json": {"t": "{content.txt}"}})
-    assert check_provider("channels.sms", "sms", "pigeon", options) == [
-        "channels.sms.json.t: the block sms has no field 'txt'; did you mean text?"
-    ]
+    assert kind.check(options, "sms") == ["json.t: the block sms has no field 'txt'; did you mean text?"]
     with pytest.raises(ValueError, match="is no AdapterKind"):
         find_adapter("odd")
     with pytest.raises(ValueError, match="can't be loaded: ModuleNotFoundError"):

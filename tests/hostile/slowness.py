@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from deliveryd.channels.sms_text import sms_parts
 from deliveryd.channels.smtp.html_text import html_to_text
-from deliveryd.channels.smtp.mailbox import parse_mailbox
+from deliveryd.channels.smtp.mail_headers import parse_mailbox
 from deliveryd.channels.smtp.mime import Letter, compose
 from deliveryd.model import LanguageContent, Settings
 from deliveryd.rendering.content import compile_settings

@@ -25,8 +25,8 @@ from deliveryd.channels.base import (
     Unknown,
     Verdict,
 )
-from deliveryd.channels.http.lookup import LookupReader
-from deliveryd.channels.http.lookup_options import LookupOptions
+from deliveryd.channels.http.ask_options import LookupOptions
+from deliveryd.channels.http.asking import read_lookup
 from deliveryd.channels.http.options import HttpChannelOptions
 from deliveryd.http.wire import WireResponse
 from deliveryd.journal.reader import file_reader
@@ -122,7 +122,7 @@ def test_what_an_answer_says(status: int, body: bytes, found: Found) -> None:
     """An answer of another kind says nothing; one that may be better later is asked for again."""
     lookup = options().lookup
     assert lookup is not None
-    assert LookupReader(lookup).read(WireResponse(status, {}, body)) == found
+    assert read_lookup(lookup, WireResponse(status, {}, body)) == found
 
 
 @pytest.mark.parametrize(("status", "verdict"), [(404, "not_taken"), (200, "taken")])
@@ -131,9 +131,9 @@ def test_a_page_does_not_say_whether_the_provider_has_a_message(status: int, ver
     options = LookupOptions.model_validate(
         {"url": "http://h/{message.key}", "answers": [{"status": [status], "verdict": verdict}]}
     )
-    found = LookupReader(options).read(WireResponse(status, {}, b"<html><body>Welcome</body></html>"))
+    found = read_lookup(options, WireResponse(status, {}, b"<html><body>Welcome</body></html>"))
     assert isinstance(found, AskLater)
-    assert not isinstance(LookupReader(options).read(WireResponse(status, {}, b"")), AskLater)
+    assert not isinstance(read_lookup(options, WireResponse(status, {}, b"")), AskLater)
 
 
 @pytest.mark.anyio

@@ -107,14 +107,18 @@ def test_a_crash_between_the_acceptance_and_the_sending_loses_nothing(world: Vir
         worker = world.supervisor()
         with trio.CancelScope() as life:
             async with trio.open_nursery() as nursery:
-
-                def die(*_: object) -> None:
-                    life.cancel()
-
                 begin = worker._start_loops
 
                 def start(parts: Any, health: Any, loops: Any) -> None:
-                    parts.recorder._reopen = die
+                    accepted = parts.recorder._accepted
+
+                    def die(rows: Any, reopened: Any) -> Any:
+                        if not reopened:
+                            return accepted(rows, reopened)
+                        life.cancel()
+                        return 0
+
+                    parts.recorder._accepted = die
                     begin(parts, health, loops)
 
                 worker._start_loops = start  # type: ignore[method-assign]

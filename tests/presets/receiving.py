@@ -21,7 +21,7 @@ from deliveryd.commands.providers.preset_running import (
 )
 from deliveryd.http.server import serve
 from deliveryd.receipts.endpoint import ReceiptEndpoint
-from deliveryd.receipts.inlet import Inlet, ReceiptReply, open_inlet
+from deliveryd.receipts.inlet import Inlet, Inlets, ReceiptReply
 from deliveryd.receipts.reading import ReadReports, at_once
 from deliveryd.receipts.request import ReceiptRequest, Unreadable
 from deliveryd.receipts.signatures.base import Forged
@@ -61,9 +61,8 @@ class Intake:
 @asynccontextmanager
 async def receipts_server(inlet: Inlet, intake: Intake, path: str, public: str) -> AsyncIterator[str]:
     """Serve one provider's address; yield the origin of the server."""
-    endpoint = ReceiptEndpoint(
-        {path: "x"}, {"x": inlet}, intake.take_in, lambda *_: None, largest={"x": LARGEST}, public_url=public
-    )
+    inlets = Inlets({"x": inlet}, {path: "x"}, public)
+    endpoint = ReceiptEndpoint(inlets, intake.take_in, lambda *_: None)
     bound = socket.create_server(("127.0.0.1", 0))
     stop = anyio.Event()
     async with anyio.create_task_group() as group:
@@ -77,7 +76,7 @@ async def run_receipt(preset: Preset, file: CaseFile, case: ReceiptCase, folder:
     opened = OpenedCase(preset, file.given_to(case), folder)
     options = opened.options().receipt
     assert options is not None, "the preset has no receipts"
-    inlet = open_inlet(options.model_copy(update={"signature": None}))
+    inlet = Inlet(options.model_copy(update={"signature": None}), LARGEST)
     intake = Intake(inlet, opened.now)
     path = f"/receipts/{opened.block}"
     headers, body = case.written(case.headers)
@@ -103,7 +102,7 @@ async def run_signature(preset: Preset, file: CaseFile, case: SignatureCase, fol
     options = opened.options().receipt
     assert options is not None, "the preset has no receipts"
     assert options.signature is not None, "the preset has no signature"
-    inlet = open_inlet(options)
+    inlet = Inlet(options, LARGEST)
     intake = Intake(inlet, opened.now)
     called = urlsplit(case.url)
     path = called.path.rpartition("/")[0] if inlet.has_token_in_path else called.path.rstrip("/")

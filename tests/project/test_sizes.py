@@ -14,8 +14,6 @@ LONGER = {
     "commands/lint/lint.py:lint",
     "commands/sandbox/sandbox.py:sandbox",
     "config.py",
-    "delivery/dispatcher.py",
-    "delivery/recorder.py",
     "journal/journal.py",
     "journal/postgresql/journal.py",
     "metrics.py:__init__",

@@ -87,9 +87,9 @@ NOT_FOR_A_GATEWAY = {"presets.file", "presets.table", "signature_schemes", "smtp
 
 NOT_BUILT = """
 from deliveryd.channels import receipt_options, signature_options
-from deliveryd.channels.http import answer_options, lookup_options, request_options
+from deliveryd.channels.http import answer_options, ask_options, request_options
 from pydantic import BaseModel
-modules = answer_options, lookup_options, receipt_options, request_options, signature_options
+modules = answer_options, ask_options, receipt_options, request_options, signature_options
 models = {each for module in modules for each in vars(module).values() if isinstance(each, type)}
 print(sorted(each.__name__ for each in models
     if issubclass(each, BaseModel) and each is not BaseModel and each.__pydantic_complete__))

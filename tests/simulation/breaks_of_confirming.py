@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,7 +10,8 @@ import anyio
 import pytest
 
 from deliveryd.channels.base import Found, NotTaken, Taken
-from deliveryd.channels.http.lookup import LookupReader
+from deliveryd.channels.http import adapter, asking
+from deliveryd.channels.http.ask_options import LookupOptions
 from deliveryd.delivery import availability
 from deliveryd.delivery.attempts import AttemptParts, Attempts
 from deliveryd.delivery.listening import Awaited
@@ -129,17 +130,13 @@ def repeated_without_asking(patch: Patch) -> None:
 
 def found_and_repeated(patch: Patch) -> None:
     """The provider says that it has the message, and is sent it again."""
-    patch.setattr(LookupReader, "read", _never_taken(LookupReader.read))
+    read = asking.read_lookup
 
-
-def _never_taken(
-    read: Callable[[LookupReader, WireResponse], Found],
-) -> Callable[[LookupReader, WireResponse], Found]:
-    def deaf(self: LookupReader, answer: WireResponse) -> Found:
-        found = read(self, answer)
+    def never_taken(options: LookupOptions, answer: WireResponse) -> Found:
+        found = read(options, answer)
         return NotTaken() if isinstance(found, Taken) else found
 
-    return deaf
+    patch.setattr(adapter, "read_lookup", never_taken)
 
 
 def asked_too_early(patch: Patch) -> None:

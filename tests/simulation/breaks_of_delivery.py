@@ -9,7 +9,7 @@ import pytest
 
 from deliveryd import transitions
 from deliveryd.channels.base import Attempted, Dispatch
-from deliveryd.channels.http import verdicts as http_verdicts
+from deliveryd.channels.http import answers
 from deliveryd.delivery import attempts, dispatch_queue, dispatcher, preparation, settings, settings_requests
 from deliveryd.delivery.attempts import AttemptParts
 from deliveryd.delivery.in_flight import InFlightLimit
@@ -172,7 +172,7 @@ def new_key_after_a_503(patch: Patch) -> None:
 
 def failed_provider_taken_for_one_that_refused(patch: Patch) -> None:
     """After a 500 or a 408 another channel takes the message, as after a 503."""
-    patch.setattr(http_verdicts, "_NOT_TAKEN", http_verdicts._NOT_TAKEN | {500, 408})
+    patch.setattr(answers, "_NOT_TAKEN", answers._NOT_TAKEN | {500, 408})
 
 
 def content_rendered_anew_on_a_repeat(patch: Patch) -> None:

@@ -15,9 +15,8 @@ from anyio.abc import TaskGroup, TaskStatus
 from deliveryd.channels.base import Channel
 from deliveryd.channels.filling import MappingContext
 from deliveryd.channels.http.adapter import HttpChannel, PreparedRequests
-from deliveryd.channels.http.lookup import LookupWriter
 from deliveryd.channels.http.options import HttpChannelOptions
-from deliveryd.channels.http.request import RequestWriter
+from deliveryd.channels.http.request import PartsWriter, RequestWriter
 from deliveryd.channels.options import ProviderConfig
 from deliveryd.config import Config, JournalOptions, load
 from deliveryd.directory.base import Directory
@@ -370,12 +369,13 @@ class _Gateway(HttpChannel):
 
 
 @lru_cache(maxsize=32)
-def _writers(name: str, needs_more: bool) -> tuple[RequestWriter, LookupWriter]:
+def _writers(name: str, needs_more: bool) -> tuple[RequestWriter, PartsWriter]:
     options = whole_config().channels.providers[name].options
     assert isinstance(options, HttpChannelOptions)
     assert options.lookup is not None
     written = options.model_copy(update={"json_body": _body(name, needs_more)})
-    return RequestWriter(written, MappingContext()), LookupWriter(options.lookup, MappingContext())
+    lookup = PartsWriter(options.lookup.parts(), None, MappingContext())
+    return RequestWriter(written, MappingContext()), lookup
 
 
 def _channel(world: World, name: str, client: HttpClient, options: object) -> Channel:

@@ -16,7 +16,7 @@ import sniffio
 
 from deliveryd.admin.exposition import expose
 from deliveryd.delivery.intake import Intake
-from deliveryd.delivery.memory import Memory
+from deliveryd.delivery.memory import LineMemory
 from deliveryd.delivery.outbox_signals import OutboxSignals
 from deliveryd.delivery.recorder import Recorder
 from deliveryd.errors import (
@@ -92,7 +92,7 @@ class WatchedSignals(OutboxSignals):
 class WatchedRecorder(Recorder):
     """A recorder that keeps what it took, and may have an obstacle."""
 
-    def __init__(self, journal: Journal, memory: Memory, metrics: Metrics) -> None:
+    def __init__(self, journal: Journal, memory: LineMemory, metrics: Metrics) -> None:
         super().__init__(journal, memory, WallClock(), metrics)
         self.taken: list[Entry] = []
         self.told: list[int] = []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from deliveryd.delivery.common import Common
-from deliveryd.delivery.memory import Memory
+from deliveryd.delivery.memory import LineMemory
 from deliveryd.delivery.outcomes import Outcomes
 from deliveryd.delivery.recorder import Recorder
 from deliveryd.journal.journal import Journal
@@ -21,9 +21,9 @@ def memory_on(  # noqa: PLR0917 - numbers of a test
     places: int = 1000,
     batch_size: int = 500,
     max_waiting: int = 2_000_000,
-) -> Memory:
+) -> LineMemory:
     """A memory with so many places in flight."""
-    return Memory.beside(
+    return LineMemory.beside(
         journal,
         clock or WallClock(),
         metrics or Metrics([], "1"),
@@ -41,7 +41,7 @@ def recorder_on(journal: Journal, clock: Clock | None = None) -> Recorder:
 
 def common_on(  # noqa: PLR0917 - parts of a test
     journal: Journal,
-    memory: Memory,
+    memory: LineMemory,
     recorder: Recorder | None = None,
     clock: Clock | None = None,
     metrics: Metrics | None = None,

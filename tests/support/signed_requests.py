@@ -11,7 +11,7 @@ from deliveryd.channels.signature_options import Signature
 from deliveryd.model import SECOND
 from deliveryd.receipts.request import ReceiptRequest
 from deliveryd.receipts.signatures.base import Forged
-from deliveryd.receipts.verification import open_scheme, read_keys, signed_content
+from deliveryd.receipts.verification import open_scheme, signed_content
 
 NOW = 1_795_286_400
 
@@ -51,7 +51,9 @@ def form(text: str, **others: Any) -> ReceiptRequest:
 def is_genuine(table: dict[str, Any], secret: str, sent: ReceiptRequest, now: float = NOW) -> bool:
     scheme = open_scheme(options(**{"secret_file": "/unused", **table}))
     try:
-        signed_content(scheme, sent, read_keys(scheme, ["another-secret-xyz", secret]), int(now * SECOND))
+        signed_content(
+            scheme, sent, list(map(scheme.read_key, ["another-secret-xyz", secret])), int(now * SECOND)
+        )
     except Forged:
         return False
     return True

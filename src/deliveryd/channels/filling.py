@@ -7,8 +7,18 @@ from enum import Enum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from deliveryd.channels.base import Dispatch
-from deliveryd.channels.filters import FILTERS, PHONE, FilterStep, Unfit, kind_after
-from deliveryd.channels.mapping import COMPUTED_FIELDS, Name, names_in, placeholder_kind, split
+from deliveryd.channels.mapping import (
+    COMPUTED_FIELDS,
+    FILTERS,
+    PHONE,
+    FilterStep,
+    Name,
+    Unfit,
+    kind_after,
+    names_in,
+    placeholder_kind,
+    split,
+)
 from deliveryd.channels.sms_text import SmsParts, sms_parts
 from deliveryd.model import SECOND, SETTINGS_REFERENCE, format_instant
 
@@ -87,11 +97,6 @@ class MappingContext(NamedTuple):
         return None
 
 
-def as_is(text: str) -> str:
-    """Return the text unchanged."""
-    return text
-
-
 class TextTemplate:
     """A compiled string with placeholders: secrets and `{receipt.url}` are built in, others come per message.
 
@@ -106,8 +111,8 @@ class TextTemplate:
         text: str,
         context: MappingContext,
         *,
-        literal: Encode = as_is,
-        value: Encode = as_is,
+        literal: Encode = str,
+        value: Encode = str,
         constant: Encode | None = None,
         prefix: str = "",
     ) -> None:
@@ -120,7 +125,7 @@ class TextTemplate:
                 self._add_literal((constant or value)(built_in))
             else:
                 self._pieces.append(getter(piece, context))
-        self.constant = _only_text(self._pieces)
+        self.constant = "".join(map(str, self._pieces)) if len(self._pieces) == 1 else None
 
     def _add_literal(self, text: str) -> None:
         if self._pieces and isinstance(self._pieces[-1], str):
@@ -130,6 +135,8 @@ class TextTemplate:
 
     def fill(self, dispatch: Dispatch) -> str | Absent:
         """Return the string for one message, or ABSENT if a placeholder has no value. Raises Unfit."""
+        if self.constant is not None:
+            return self.constant
         filled: list[str] = []
         for piece in self._pieces:
             if isinstance(piece, str):
@@ -143,14 +150,6 @@ class TextTemplate:
             except UnicodeEncodeError:
                 raise Unfit(NOT_UNICODE) from None
         return "".join(filled)
-
-
-def _only_text(pieces: list[str | Getter]) -> str | None:
-    match pieces:
-        case [str(text)]:
-            return text
-        case _:
-            return None
 
 
 def _provider_id(dispatch: Dispatch) -> Value:
@@ -287,8 +286,5 @@ def _compile_string(text: str, context: MappingContext) -> Callable[[Dispatch], 
     match list(split(text)):
         case [Name() as name] if name.root not in _CONSTANT:
             return getter(name, context)
-    compiled = TextTemplate(text, context)
-    if compiled.constant is not None:
-        constant = compiled.constant
-        return lambda _: constant
-    return compiled.fill
+    template = TextTemplate(text, context)
+    return template.fill if (constant := template.constant) is None else lambda _: constant

@@ -8,13 +8,13 @@ from typing import Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, model_validator
 
-from deliveryd.channels.presets.reading import PresetReader
+from deliveryd.channels.presets.catalogue import PresetReader
 from deliveryd.channels.receipt_options import ReceiptOptions
-from deliveryd.channels.registry import check_provider, find_adapter
+from deliveryd.channels.registry import AdapterKind, find_adapter
 from deliveryd.model import BLOCKS, provider_identity
 from deliveryd.options.file import ConfigFile
-from deliveryd.options.on_use import OnUse
 from deliveryd.options.suggestion import closest, suggestion
+from deliveryd.options.tables import OnUse
 from deliveryd.options.units import FilePath, Positive, RateLimit
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -325,31 +325,33 @@ def _read_provider(
         return None
     table = expanded
     common = file.validate(ProviderTable, table, place)
-    options = _read_own(file, presets, place, table)
+    kind = _kind_of(file, presets, place, table)
+    if kind is None:
+        return None
+    keys = ProviderTable.model_fields
+    known = [*keys, *ChannelTable.model_fields] if ".providers." not in place else keys
+    own = {key: value for key, value in table.items() if key not in keys}
+    options = file.validate(kind.options, own, place, known=known)
     if common is None or options is None:
         return None
-    for problem in check_provider(place, block, common.adapter, options):
+    for problem in kind.check(options, block):
         key, _, text = problem.partition(": ")
-        file.complain(key, text)
+        file.complain(f"{place}.{key}", text)
     return ProviderConfig(
         identity=identity, name=name, channel=channel, block=block, place=place,
         common=common, options=options,
     )  # fmt: skip
 
 
-def _read_own(file: ConfigFile, presets: PresetReader, place: str, table: _Table) -> BaseModel | None:
-    """Read the options of the provider's adapter."""
+def _kind_of(file: ConfigFile, presets: PresetReader, place: str, table: _Table) -> AdapterKind | None:
+    """Return the provider's adapter, or note why there is none."""
     adapter = table.get("adapter")
     if not isinstance(adapter, str):  # reported with the common keys
         if adapter is None and (misspelled := closest("adapter", table)) is not None:
             file.complain(f"{place}.{misspelled}", "unknown key; did you mean adapter?")
         return None
     try:
-        kind = find_adapter(adapter, presets.names_beside(adapter))
+        return find_adapter(adapter, presets.names_beside(adapter))
     except ValueError as error:
         file.complain(f"{place}.adapter", str(error))
         return None
-    common = ProviderTable.model_fields
-    own = {key: value for key, value in table.items() if key not in common}
-    known = [*common, *ChannelTable.model_fields] if ".providers." not in place else common
-    return file.validate(kind.options, own, place, known=known)

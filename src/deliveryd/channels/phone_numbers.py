@@ -12,7 +12,7 @@ from functools import lru_cache
 import phonenumbers
 from phonenumbers import PhoneNumberType, ValidationResult
 
-from deliveryd.channels.filters import UNREADABLE_PHONE, Unfit
+from deliveryd.channels.mapping import UNREADABLE_PHONE, Unfit
 from deliveryd.cleaning import is_invisible
 
 _MOST_KEPT = 1024

@@ -8,9 +8,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pydantic import (
     AfterValidator,
-    BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
     GetCoreSchemaHandler,
     PlainSerializer,
@@ -21,13 +19,13 @@ from pydantic import (
 from pydantic_core import CoreSchema, PydanticCustomError
 from pydantic_core.core_schema import with_info_plain_validator_function
 
-from deliveryd.channels.signature_options import HmacSignature, Secrets, Signature
+from deliveryd.channels.signature_options import HmacSignature, NamedSecret, Secrets, Signature
 from deliveryd.http.conditions import ConditionOptions
 from deliveryd.http.expressions import compile_expression
 from deliveryd.http.finder import HEADER, QUERY, compile_finder
 from deliveryd.http.json_pointer import parse_pointer
-from deliveryd.options.pointer import Pointer
-from deliveryd.options.units import SecretPaths, Size
+from deliveryd.options.tables import Table
+from deliveryd.options.units import Pointer, SecretPaths, Size, Word
 
 IntermediateStatus = Literal["sending", "accepted"]
 ISO, UNIX, UNIX_MS = "iso", "unix", "unix_ms"
@@ -49,12 +47,6 @@ def _expression(text: str) -> str:
 
 def _several(value: object) -> object:
     return (value,) if isinstance(value, str) else value
-
-
-def _word(value: object) -> object:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return str(value) if isinstance(value, int) else value
 
 
 def _zone(name: str) -> str:
@@ -80,8 +72,6 @@ Places = Annotated[
     PlainSerializer(lambda places: places[0] if len(places) == 1 else list(places)),
 ]
 """One place, or several of which the first that has a value counts."""
-
-Word = Annotated[str, BeforeValidator(_word)]
 
 
 class _ByScheme:
@@ -112,11 +102,7 @@ SignatureOptions = Annotated[HmacSignature | Signature, _ByScheme()]
 """The options of a signature, by `scheme`."""
 
 
-class _ReceiptTable(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
-
-
-class ReceiptAnswerOptions(_ReceiptTable):
+class ReceiptAnswerOptions(Table):
     """What the provider gets for a request that was read."""
 
     status: int = Field(200, ge=200, le=299, description="status")
@@ -124,28 +110,13 @@ class ReceiptAnswerOptions(_ReceiptTable):
     content_type: str = Field("text/plain; charset=utf-8", description="its Content-Type")
 
 
-class ChallengeOptions(_ReceiptTable):
+class ChallengeOptions(NamedSecret):
     """Meta's verification of an address: a GET with a token that the operator chose, and a text to return."""
 
     secret_file: SecretPaths = Field((), description="verify token; during a rotation several, all valid")
-    secret: str | None = Field(None, description="name of one of the provider's secrets, instead")
-
-    @model_validator(mode="after")
-    def _has_a_secret(self) -> Self:
-        if bool(self.secret_file) == (self.secret is not None):
-            raise ValueError("needs one of secret_file and secret")
-        return self
-
-    def with_secrets(self, secrets: Secrets) -> Self:
-        """Return the options with the files of the secret that they name. Raises ValueError."""
-        if self.secret is None:
-            return self
-        if self.secret not in secrets:
-            raise ValueError(f"challenge.secret: there is no {self.secret} in secrets")
-        return self.model_copy(update={"secret_file": secrets[self.secret]})
 
 
-class ReceiptOptions(_ReceiptTable):
+class ReceiptOptions(Table):
     """Where the values of a report are, and what its words mean.
 
     With `reference` a receipt also settles a message whose acceptance, and so the provider's id, is unknown.
@@ -239,11 +210,14 @@ class ReceiptOptions(_ReceiptTable):
 
     def with_secrets(self, secrets: Secrets) -> Self:
         """Return the options with the files of the secrets that they name. Raises ValueError."""
-        changed = {
-            key: table.with_secrets(secrets)
-            for key, table in (("signature", self.signature), ("challenge", self.challenge))
-            if table is not None and table.secret is not None
-        }
+        changed = {}
+        for key in ("signature", "challenge"):
+            table: NamedSecret | None = getattr(self, key)
+            if table is not None and table.secret is not None:
+                try:
+                    changed[key] = table.with_secrets(secrets)
+                except ValueError as error:
+                    raise ValueError(f"{key}.{error}") from None
         return self.model_copy(update=changed) if changed else self
 
     @property

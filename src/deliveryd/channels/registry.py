@@ -79,11 +79,6 @@ def find_adapter(adapter: str, presets: Iterable[str] = ()) -> AdapterKind:
     )
 
 
-def check_provider(place: str, block: str, adapter: str, options: BaseModel) -> list[str]:
-    """Return further problems of valid options, as `PLACE.key: what`. Makes no connections."""
-    return [f"{place}.{problem}" for problem in find_adapter(adapter).check(options, block)]
-
-
 def open_adapter(
     place: str,
     block: str,

@@ -8,13 +8,12 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import (
     AfterValidator,
-    BaseModel,
-    ConfigDict,
     Field,
     model_validator,
 )
 
 from deliveryd.http.finder import HEADER, QUERY, FinderText
+from deliveryd.options.tables import Table
 from deliveryd.options.units import Positive, SecretPaths
 from deliveryd.runtime.secret_file import SecretFile
 
@@ -48,13 +47,13 @@ HeaderName = Annotated[str, Field(pattern=r"^[A-Za-z0-9!#$%&'*+.^_`|~-]+$")]
 SignedTemplate = Annotated[str, AfterValidator(_template)]
 
 
-class Signature(BaseModel):
-    """What all schemes have in common. Several secrets are valid at once, so that they can be rotated."""
+class NamedSecret(Table):
+    """A table with a secret: from files of its own, or one of the provider's secrets.
 
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
+    Several are valid at once, so that they can be rotated.
+    """
 
     needs_secret: ClassVar[bool] = True
-    least_secret: ClassVar[int] = 1
 
     secret_file: SecretPaths = Field((), description="secret; during a rotation several, all valid")
     secret: str | None = Field(None, description="name of one of the provider's secrets, instead")
@@ -70,12 +69,26 @@ class Signature(BaseModel):
         if self.secret is None:
             return self
         if self.secret not in secrets:
-            raise ValueError(f"signature.secret: there is no {self.secret} in secrets")
+            raise ValueError(f"secret: there is no {self.secret} in secrets")
         return self.model_copy(update={"secret_file": secrets[self.secret]})
 
+
+class Signature(NamedSecret):
+    """What all schemes have in common."""
+
+    least_secret: ClassVar[int] = 1
+
     def secrets(self) -> list[str]:
-        """Read the secrets from their files. Raises ValueError."""
-        return [secret.read() for secret in self.secret_file]
+        """Read the secrets from their files. Raises ValueError, also for one that can be guessed."""
+        return [self._read(file) for file in self.secret_file]
+
+    def _read(self, file: SecretFile) -> str:
+        secret = file.read()
+        if len(secret) < self.least_secret:
+            raise ValueError(
+                f"must have at least {self.least_secret} characters: openssl rand -hex 32 >{file.path}"
+            )
+        return secret
 
     @property
     def problems(self) -> list[str]:
@@ -84,11 +97,9 @@ class Signature(BaseModel):
 
     def _problem_of(self, file: SecretFile) -> str | None:
         try:
-            secret = file.read()
+            self._read(file)
         except ValueError as error:
-            return str(error) if self.secret is None else None
-        if len(secret) < self.least_secret:
-            return f"must have at least {self.least_secret} characters: openssl rand -hex 32 >{file.path}"
+            return None if self.secret is not None and file.problem() is not None else str(error)
         return None
 
     @property

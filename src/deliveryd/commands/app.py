@@ -21,7 +21,7 @@ from deliveryd.commands.common.conventions import FAILED
 from deliveryd.commands.common.outcome import exit_status
 from deliveryd.commands.common.output import print_errors
 from deliveryd.commands.common.printable import printable
-from deliveryd.options.messages import plain_message
+from deliveryd.options.suggestion import plain_message
 from deliveryd.runtime.process import protect_memory
 
 INTERRUPTED = 130

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple, Self
 
 from deliveryd.delivery.listening import ListeningTime
-from deliveryd.delivery.memory import Memory
+from deliveryd.delivery.memory import LineMemory
 from deliveryd.delivery.outcomes import Outcomes
 from deliveryd.delivery.recorder import Recorder
 from deliveryd.delivery.waiting import Waiting
@@ -19,7 +19,7 @@ class Common(NamedTuple):
     """The journal, what is known of it in memory, and who writes to it: built before the stations."""
 
     journal: Journal
-    memory: Memory
+    memory: LineMemory
     recorder: Recorder
     waiting: Waiting
     outcomes: Outcomes
@@ -32,7 +32,7 @@ class Common(NamedTuple):
     def beside(
         cls,
         journal: Journal,
-        memory: Memory,
+        memory: LineMemory,
         clock: Clock,
         metrics: Metrics,
         heartbeats: Heartbeats,

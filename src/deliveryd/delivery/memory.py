@@ -71,7 +71,7 @@ class ReadyMessages:
         return entries
 
 
-class Memory(NamedTuple):
+class LineMemory(NamedTuple):
     """The places in flight, the signals between the loops, what waits or is paused, and the suppression list.
 
     `watchers` are told what is recorded; `passed` says how old records are.

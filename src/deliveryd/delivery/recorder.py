@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from deliveryd import transitions
 from deliveryd.delivery.failures import Failures
-from deliveryd.delivery.memory import Memory
+from deliveryd.delivery.memory import LineMemory
 from deliveryd.errors import JournalFull
 from deliveryd.journal.base import FromOthers, MatchedReceipt, OutboxRow, PassedDeadlines, Recovery
 from deliveryd.journal.journal import Journal
@@ -69,7 +69,7 @@ class RefusedEvent(NamedTuple):
 class Recorder:
     """Records what happens to messages, and has `memory` follow. It is built before the stations."""
 
-    def __init__(self, journal: Journal, memory: Memory, clock: Clock, metrics: Metrics) -> None:
+    def __init__(self, journal: Journal, memory: LineMemory, clock: Clock, metrics: Metrics) -> None:
         self._journal = journal
         self._memory = memory
         self._in_flight = memory.in_flight

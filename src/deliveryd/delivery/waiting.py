@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from deliveryd.delivery.memory import Memory
+from deliveryd.delivery.memory import LineMemory
 from deliveryd.journal.base import Doubtful, Left
 from deliveryd.journal.journal import Journal
 from deliveryd.model import SECOND, Clock, Entry
@@ -23,7 +23,7 @@ class Waiting:
     `longest_pause` (seconds) is the longest wait that any message may have which isn't paused.
     """
 
-    def __init__(self, journal: Journal, memory: Memory, clock: Clock, longest_pause: float) -> None:
+    def __init__(self, journal: Journal, memory: LineMemory, clock: Clock, longest_pause: float) -> None:
         self._journal = journal
         self._memory = memory
         self._backlog = memory.backlog

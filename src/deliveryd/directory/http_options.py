@@ -11,9 +11,8 @@ from deliveryd.http.target import target_of
 from deliveryd.http.tls import TlsFiles
 from deliveryd.http.wire import Target
 from deliveryd.network.plain_text import SECURE_ADDRESS, goes_out_plain, plain_text_problem
-from deliveryd.options.pointer import Pointer
-from deliveryd.options.proxy import ProxyOptions
-from deliveryd.options.tls import TlsOptions, tls_problems
+from deliveryd.options.connections import ProxyOptions, TlsOptions, tls_problems
+from deliveryd.options.units import Pointer
 from deliveryd.service.auth import AuthOptions
 
 ID_PLACEHOLDER = "{customerId}"

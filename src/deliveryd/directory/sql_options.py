@@ -23,7 +23,7 @@ from pydantic import (
     model_validator,
 )
 
-from deliveryd.options.tls import TlsOptions, tls_problems
+from deliveryd.options.connections import TlsOptions, tls_problems
 from deliveryd.options.units import SecretPath, resolve_path
 
 if TYPE_CHECKING:

@@ -8,18 +8,17 @@ from __future__ import annotations
 import os
 import re
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar, get_args
+from typing import Any, NamedTuple, TypeVar, cast, get_args
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, PlainSerializer, ValidationError
 from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails
 
 from deliveryd.errors import ConfigError
-from deliveryd.options.bounds import bound_text
-from deliveryd.options.messages import plain_message
-from deliveryd.options.suggestion import suggestion
+from deliveryd.options.suggestion import plain_message, suggestion
 
 PREFIX = "DELIVERYD_"
 _WHICH = "; --config or DELIVERYD_CONFIG names another file"
@@ -91,7 +90,7 @@ class ConfigFile:
                     self._complain_of_unknown(key, [*_fields_at(model, path[:-1]), *known])
                 else:
                     field = _fields_at(model, path[:-1]).get(path[-1]) if path else None
-                    text = bound_text(problem, field) or _text_of(problem["type"], problem["msg"])
+                    text = _bound_text(problem, field) or _text_of(problem["type"], problem["msg"])
                     self.complain(key, text)
             return None
 
@@ -142,8 +141,7 @@ class ConfigFile:
         steps = key.split(".")
         if steps[-1] not in self.table_at(steps[:-1]):
             return "default"
-        keys = (".".join(steps[:count]) for count in range(len(steps), 0, -1))
-        line = next((self._lines[known] for known in keys if known in self._lines), None)
+        line = next((self._lines[known] for known in _and_above(key) if known in self._lines), None)
         return str(self._path) if line is None else f"{self._path}:{line}"
 
     def table_at(self, steps: Sequence[str]) -> Mapping[str, Any]:
@@ -167,9 +165,7 @@ class ConfigFile:
 
     def _variable_at(self, key: str) -> str | None:
         """Return the variable that set the value at `key`, or a table that contains it."""
-        steps = key.split(".")
-        keys = (".".join(steps[:count]) for count in range(len(steps), 0, -1))
-        return next((self._variables[known] for known in keys if known in self._variables), None)
+        return next((self._variables[known] for known in _and_above(key) if known in self._variables), None)
 
     def _variables_named(self, table: str, text: str) -> list[str]:
         """Return the variables that set those keys of a table that a problem with the whole table names."""
@@ -260,6 +256,29 @@ def _toml_value(text: str) -> Any:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         return text
+
+
+_BOUNDS = {
+    "greater_than_equal": ("at least", "ge"),
+    "less_than_equal": ("at most", "le"),
+    "greater_than": ("greater than", "gt"),
+    "less_than": ("less than", "lt"),
+}
+
+
+def _bound_text(problem: ErrorDetails, field: FieldInfo | None) -> str | None:
+    """Return what is said of a value beyond a bound of its field, or None of any other problem.
+
+    The bound is written as the file has such values: a duration or a size with its unit.
+    """
+    if problem["type"] not in _BOUNDS:
+        return None
+    relation, name = _BOUNDS[problem["type"]]
+    bound = problem["ctx"][name]
+    kept = field.metadata if field is not None else ()
+    writers = (each.func for each in kept if isinstance(each, PlainSerializer))
+    write = cast("Callable[[Any], object]", next(writers, str))
+    return f"must be {relation} {write(bound)}"
 
 
 def _text_of(kind: str, message: str) -> str:

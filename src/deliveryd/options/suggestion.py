@@ -1,9 +1,21 @@
-"""Suggestions for misspelled names in configuration files and on the command line."""
+"""Words about mistakes in the configuration and on the command line: what is wrong, and what was meant."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+
+_OWN = "Value error, "
+"""Before the message of a ValueError that a validator raised."""
+
+_HOW = ", unable to parse"
+_EXPECTATION = "Input should be "
+
+
+def plain_message(message: str) -> str:
+    """Return a message about a value without pydantic's words; any other message as it is."""
+    text, _, _ = message.removeprefix(_OWN).partition(_HOW)
+    return f"must be {text.removeprefix(_EXPECTATION)}" if text.startswith(_EXPECTATION) else text
 
 
 def closest(word: str, known: Iterable[str]) -> str | None:

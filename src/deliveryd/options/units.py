@@ -1,4 +1,4 @@
-"""Types of configuration values: durations, sizes, rates, paths and secrets, for pydantic."""
+"""Types of configuration values for pydantic: durations, sizes, rates, paths, secrets, words, pointers."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Annotated, Any, NamedTuple
 
 from pydantic import AfterValidator, BeforeValidator, PlainSerializer, PlainValidator, ValidationInfo
 
+from deliveryd.http.json_pointer import parse_pointer
 from deliveryd.model import TIME_UNITS, format_duration
 from deliveryd.runtime.secret_file import SecretFile
 
@@ -102,6 +103,17 @@ def _positive(seconds: float) -> float:
     return seconds
 
 
+def _word(value: object) -> object:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value) if isinstance(value, int | float) else value
+
+
+def _pointer(pointer: str) -> str:
+    parse_pointer(pointer)
+    return pointer
+
+
 def _written(write: Callable[[Any], str]) -> PlainSerializer:
     return PlainSerializer(write, return_type=str)
 
@@ -114,3 +126,9 @@ FilePath = Annotated[Path, BeforeValidator(resolve_path), _written(str)]
 SecretPath = Annotated[SecretFile, PlainValidator(_secret), _written(lambda secret: str(secret.path))]
 SecretPaths = Annotated[tuple[SecretFile, ...], PlainValidator(_secrets), PlainSerializer(_written_secrets)]
 """One secret, or several during a rotation."""
+
+Word = Annotated[str, BeforeValidator(_word)]
+"""A text that is compared; a number or a boolean may be written without quotes."""
+
+Pointer = Annotated[str, AfterValidator(_pointer)]
+"""A JSON Pointer (RFC 6901)."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import anyio
@@ -28,8 +28,8 @@ from deliveryd.model import (
 )
 from deliveryd.receipts.batcher import ReceiptBatcher
 from deliveryd.receipts.endpoint import NOTHING_HERE, STARTING, ReceiptEndpoint
-from deliveryd.receipts.inlet import Inlet, ReceiptReply
-from deliveryd.receipts.pages import Pages, PageSource
+from deliveryd.receipts.inlet import Inlet, Inlets, ReceiptReply
+from deliveryd.receipts.pages import FetchPage, Pages
 from deliveryd.receipts.reading import READ_AT_ONCE, ReadReports, Report, Slices
 from deliveryd.receipts.request import ReceiptRequest, Unreadable
 from deliveryd.receipts.signatures.base import (
@@ -71,80 +71,44 @@ class _Unreachable(Exception):
 
 
 class Receipts:
-    """Verifies, reads, records and answers what providers report.
-
-    `paths` are their addresses, `largest` the sizes of their largest requests, `intermediate` the
-    intermediate statuses that are reported to the service.
-    """
+    """Verifies, reads, records and answers what providers report."""
 
     def __init__(
         self,
-        inlets: Mapping[str, Inlet],
-        paths: Mapping[str, str],
+        inlets: Inlets,
         recorder: Recorder,
         clock: Clock,
         metrics: Metrics,
         *,
-        pages: PageSource,
-        largest: Mapping[str, int],
-        public_url: str = "",
-        intermediate: Collection[str] = (),
+        fetch: FetchPage,
         peers: Peers = EVERYBODY,
     ) -> None:
         self._inlets = inlets
-        self._paths = paths
-        self._endpoints: list[ReceiptEndpoint] = []
+        self._endpoint = ReceiptEndpoint(
+            inlets, self.take_in, self._turned_away, is_started=lambda: recorder.recovered, peers=peers
+        )
         self._recorder = recorder
         self._batcher = ReceiptBatcher(recorder)
         self._clock = clock
         self._metrics = metrics
-        self._largest = largest
-        self._public_url = public_url
-        self._intermediate = intermediate
-        self._pages: defaultdict[str, Pages] = defaultdict(lambda: Pages(pages))
-        self._peers = peers
+        self._pages: defaultdict[str, Pages] = defaultdict(lambda: Pages(fetch))
         self._quiet: defaultdict[tuple[str | None, Event, int | None], _Quiet] = defaultdict(_Quiet)
         self._one_list = anyio.Lock()
 
     def app(self) -> ReceiptEndpoint:
         """The ASGI application."""
-        endpoint = ReceiptEndpoint(
-            self._paths,
-            self._inlets,
-            self.take_in,
-            self._turned_away,
-            largest=self._largest,
-            public_url=self._public_url,
-            is_started=lambda: self._recorder.recovered,
-            peers=self._peers,
-        )
-        self._endpoints.append(endpoint)
-        endpoint.adopt(  # this runs in a thread, and another configuration may have been adopted meanwhile
-            self._paths, self._inlets, largest=self._largest, public_url=self._public_url
-        )
-        return endpoint
+        return self._endpoint
 
-    def adopt(
-        self,
-        inlets: Mapping[str, Inlet],
-        paths: Mapping[str, str],
-        *,
-        largest: Mapping[str, int],
-        public_url: str,
-        intermediate: Collection[str],
-    ) -> None:
+    def adopt(self, inlets: Inlets) -> None:
         """Take in by another configuration from now on; requests under way are verified by it, too."""
-        self._inlets, self._paths = inlets, paths
-        self._largest, self._public_url = largest, public_url
-        self._intermediate = intermediate
-        for endpoint in self._endpoints:
-            endpoint.adopt(paths, inlets, largest=largest, public_url=public_url)
+        self._inlets = inlets
+        self._endpoint.adopt(inlets)
 
     async def take_in(self, provider: str, request: ReceiptRequest) -> ReceiptReply:
         """Verify, read and record what a provider reports; not before the start is over."""
         if not self._recorder.recovered:
             return STARTING
-        inlet = self._inlets.get(provider)
+        inlet = self._inlets.by_provider.get(provider)
         if inlet is None:
             return NOTHING_HERE
         if (challenged := inlet.answer_challenge(request)) is not None:
@@ -201,7 +165,7 @@ class Receipts:
                     missing.learn(certificate)
                 return inlet.verify(request, now)
             except Untrusted:
-                pages.note_useless(missing.url)
+                pages.note_missing(missing.url)
                 raise
             except CertificateMissing as another:
                 if another.url == missing.url:
@@ -286,7 +250,7 @@ class Receipts:
             status = report.word if delivered else report.details
             kind = SharedReceipt if report.is_shared else Receipt
             return kind(provider, id_, delivered, status, report.at, now, report.reference)
-        if report.intermediate is not None and report.intermediate in self._intermediate:
+        if report.intermediate is not None and report.intermediate in self._inlets.intermediate:
             return ProgressReport(provider, id_, report.intermediate, now, report.reference)
         if report.consent is not None and _depends(report):
             return RecipientReport(provider, id_, "", now, report.reference)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import lru_cache, partial
 from urllib.parse import unquote
 
@@ -13,7 +13,7 @@ from deliveryd.http.content_coding import Decoder, Layers, Undecodable, decoder_
 from deliveryd.http.peers import EVERYBODY, Peers
 from deliveryd.http.wire import Header
 from deliveryd.http.wrong_tries import WrongTries
-from deliveryd.receipts.inlet import Inlet, ReceiptReply
+from deliveryd.receipts.inlet import Inlets, ReceiptReply
 from deliveryd.receipts.large_bodies import SMALL_BODY, HeldRoom, LargeBodies
 from deliveryd.receipts.request import ReceiptRequest
 
@@ -97,21 +97,17 @@ class _Arrival:
 
 
 class ReceiptEndpoint:
-    """The ASGI application: POST and GET of `paths`, such as /receipts/CHANNEL/PROVIDER, by providers.
+    """The ASGI application: POST and GET of paths such as /receipts/CHANNEL/PROVIDER.
 
-    A slash behind a path changes nothing. `largest` are the sizes of providers' largest requests,
-    `public_url` is what they call, in front of the path.
+    A slash behind a path changes nothing.
     """
 
     def __init__(
         self,
-        paths: Mapping[str, str],
-        inlets: Mapping[str, Inlet],
+        inlets: Inlets,
         take_in: TakeIn,
         turned_away: TurnedAway,
         *,
-        largest: Mapping[str, int],
-        public_url: str = "",
         is_started: Callable[[], bool] = lambda: True,
         peers: Peers = EVERYBODY,
     ) -> None:
@@ -120,28 +116,20 @@ class ReceiptEndpoint:
         self._take_in = take_in
         self._turned_away = turned_away
         self._is_started = is_started
-        self.adopt(paths, inlets, largest=largest, public_url=public_url)
+        self.adopt(inlets)
 
-    def adopt(
-        self,
-        paths: Mapping[str, str],
-        inlets: Mapping[str, Inlet],
-        *,
-        largest: Mapping[str, int],
-        public_url: str,
-    ) -> None:
+    def adopt(self, inlets: Inlets) -> None:
         """Serve other paths, or by other limits, from now on."""
-        self._paths = paths
         self._inlets = inlets
-        self._with_token = {path: name for path, name in paths.items() if inlets[name].has_token_in_path}
-        self._largest = largest
-        self._room = LargeBodies(max(largest.values(), default=0))
-        self._public_url = public_url
+        self._with_token = {
+            path: name for path, name in inlets.paths.items() if inlets.by_provider[name].has_token_in_path
+        }
+        self._room = LargeBodies(max((inlet.largest for inlet in inlets.by_provider.values()), default=0))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
         path = scope["path"].rstrip("/")
-        provider = self._paths.get(path) or self._before_token(scope["raw_path"])
+        provider = self._inlets.paths.get(path) or self._before_token(scope["raw_path"])
         if provider is None:
             reply: ReceiptReply | None = self._turn_away(self._not_here(), None)
         elif scope["method"] not in _METHODS:
@@ -155,7 +143,9 @@ class ReceiptEndpoint:
 
     async def _answer(self, provider: str, scope: Scope, receive: Receive) -> ReceiptReply | None:
         """Read and take in a request of a provider; None: the client is gone."""
-        largest = self._largest[provider]  # a reload may remove the provider while the body arrives
+        largest = self._inlets.by_provider[
+            provider
+        ].largest  # a reload may remove the provider while the body arrives
         coding = _coding(scope["headers"])
         small = min(SMALL_BODY, largest)
         try:
@@ -171,18 +161,18 @@ class ReceiptEndpoint:
     async def _answer_large(
         self, provider: str, scope: Scope, arrival: _Arrival, largest: int
     ) -> ReceiptReply | None:
-        held = HeldRoom(self._room, self._peer(scope))
+        room, held = self._room, HeldRoom(self._peer(scope))
         try:
             with held.scope:
-                while held.grow(arrival.size) and len(arrival.body) <= largest and await arrival.more():
+                while room.grow(held, arrival.size) and len(arrival.body) <= largest and await arrival.more():
                     pass
-                held.grow(arrival.size)
+                room.grow(held, arrival.size)
             if held.is_evicted:
                 return self._turn_away(_CROWDED, provider)
-            held.finish()
+            room.finish(held)
             return await self._answer_whole(provider, scope, arrival, largest)
         finally:
-            held.release()
+            room.leave(held)
 
     async def _answer_whole(
         self, provider: str, scope: Scope, arrival: _Arrival, largest: int
@@ -201,7 +191,7 @@ class ReceiptEndpoint:
             scope["query_string"],
             scope["headers"],
             arrival.whole(),
-            base=self._public_url,
+            base=self._inlets.public_url,
             sent=bytes(arrival.sent) or None,
             peer=partial(self._peer, scope),
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hmac
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from deliveryd.channels.receipt_options import ChallengeOptions, ReceiptOptions
@@ -11,7 +11,7 @@ from deliveryd.channels.signature_schemes import BasicSignature, TokenSignature
 from deliveryd.receipts.reading import ReportReader, Slices
 from deliveryd.receipts.request import ReceiptRequest
 from deliveryd.receipts.signatures.base import Forged, Verified
-from deliveryd.receipts.verification import Verifier, open_verifier
+from deliveryd.receipts.verification import open_verifier
 from deliveryd.runtime.secret_file import RenewedValue
 
 _MODE, _TOKEN, _CHALLENGE = b"hub.mode", b"hub.verify_token", b"hub.challenge"
@@ -36,21 +36,22 @@ class ReceiptReply(NamedTuple):
 
 
 class Inlet:
-    """One provider's options, compiled, with what its requests are verified with."""
+    """One provider's options, compiled, with what its requests are verified with.
 
-    def __init__(
-        self,
-        options: ReceiptOptions,
-        verifier: Verifier | None,
-        verify_tokens: RenewedValue[list[bytes]] | None,
-    ) -> None:
-        answer = options.answer
+    `max_body` is the size of the largest request of providers that don't say more. The secrets are read now
+    and when they are replaced. Raises ValueError.
+    """
+
+    def __init__(self, options: ReceiptOptions, max_body: int = 0) -> None:
+        answer, signature, challenge = options.answer, options.signature, options.challenge
         self.reply = ReceiptReply(answer.status, answer.body, answer.content_type)
-        self.refusal = ReceiptReply(401, "the signature doesn't fit", login=_has_login(options))
-        self.has_token_in_path = _has_token_in_path(options)
+        has_login = isinstance(signature, BasicSignature)
+        self.refusal = ReceiptReply(401, "the signature doesn't fit", login=has_login)
+        self.has_token_in_path = isinstance(signature, TokenSignature) and signature.at == "path"
+        self.largest = options.largest(max_body)
         self._reader = ReportReader(options)
-        self._verifier = verifier
-        self._verify_tokens = verify_tokens
+        self._verifier = open_verifier(signature) if signature is not None else None
+        self._verify_tokens = _open_tokens(challenge) if challenge is not None else None
 
     @property
     def is_signed(self) -> bool:
@@ -93,16 +94,6 @@ class Inlet:
         return (yield from self._reader.read(request.document(), now))
 
 
-def open_inlet(options: ReceiptOptions) -> Inlet:
-    """Open what a provider reports to; its secrets are read now and when they are replaced.
-
-    Raises ValueError.
-    """
-    verifier = open_verifier(options.signature) if options.signature is not None else None
-    tokens = _open_tokens(options.challenge) if options.challenge is not None else None
-    return Inlet(options, verifier, tokens)
-
-
 def _open_tokens(challenge: ChallengeOptions) -> RenewedValue[list[bytes]]:
     return RenewedValue(
         [file.path for file in challenge.secret_file],
@@ -110,9 +101,14 @@ def _open_tokens(challenge: ChallengeOptions) -> RenewedValue[list[bytes]]:
     )
 
 
-def _has_login(options: ReceiptOptions) -> bool:
-    return isinstance(options.signature, BasicSignature)
+class Inlets(NamedTuple):
+    """What providers report to, by one configuration.
 
+    `paths` name the provider that reports to each address, `public_url` is what providers call in front of
+    them. `intermediate` are the statuses that the service is told.
+    """
 
-def _has_token_in_path(options: ReceiptOptions) -> bool:
-    return isinstance(options.signature, TokenSignature) and options.signature.at == "path"
+    by_provider: Mapping[str, Inlet]
+    paths: Mapping[str, str]
+    public_url: str = ""
+    intermediate: Collection[str] = ()

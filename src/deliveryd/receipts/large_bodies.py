@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 import anyio
 
 SMALL_BODY = 64 << 10
@@ -9,6 +11,16 @@ SMALL_BODY = 64 << 10
 
 LARGE_BODIES = 8 << 20
 """Bytes that all bodies together may have beyond that, or as many as the largest request."""
+
+
+@dataclass(slots=True, eq=False)
+class HeldRoom:
+    """What one request holds of the room; `scope` receives its body, and is cancelled if it has to leave."""
+
+    peer: str | None
+    scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
+    size: int = 0
+    is_evicted: bool = False
 
 
 class LargeBodies:
@@ -24,16 +36,20 @@ class LargeBodies:
         self._taken = 0
         self._unfinished: dict[HeldRoom, None] = {}
 
-    def enter(self, held: HeldRoom, more: int) -> None:
-        """Give a body that arrives room for more bytes; others, or it, may have to leave for that."""
+    def grow(self, held: HeldRoom, length: int) -> bool:
+        """Give a body that arrives room for this length, which others may have to leave; whether it stays."""
+        if held.is_evicted:
+            return False
+        more = max(0, length - SMALL_BODY) - held.size
         self._unfinished[held] = None
         held.size += more
         self._taken += more
         own = [each for each in self._unfinished if each.peer == held.peer]
         if held.peer is not None and sum(each.size for each in own) > self._share:
-            own[0].evict()
+            self._evict(own[0])
         while self._taken > self._size and self._unfinished:
-            next(iter(self._unfinished)).evict()
+            self._evict(next(iter(self._unfinished)))
+        return not held.is_evicted
 
     def finish(self, held: HeldRoom) -> None:
         """Let a body that has arrived stay until it leaves."""
@@ -45,35 +61,7 @@ class LargeBodies:
         self._taken -= held.size
         held.size = 0
 
-
-class HeldRoom:
-    """What one request holds of the room; `scope` receives its body, and is cancelled if it has to leave."""
-
-    __slots__ = ("_room", "is_evicted", "peer", "scope", "size")
-
-    def __init__(self, room: LargeBodies, peer: str | None) -> None:
-        self._room = room
-        self.peer = peer
-        self.scope = anyio.CancelScope()
-        self.size = 0
-        self.is_evicted = False
-
-    def grow(self, length: int) -> bool:
-        """Take room for a body of this length; whether it may stay."""
-        if not self.is_evicted:
-            self._room.enter(self, max(0, length - SMALL_BODY) - self.size)
-        return not self.is_evicted
-
-    def finish(self) -> None:
-        """Keep the room until `release`: the body has arrived."""
-        self._room.finish(self)
-
-    def release(self) -> None:
-        """Give the room back."""
-        self._room.leave(self)
-
-    def evict(self) -> None:
-        """Give the room back, and end receiving the body."""
-        self.is_evicted = True
-        self._room.leave(self)
-        self.scope.cancel()
+    def _evict(self, held: HeldRoom) -> None:
+        held.is_evicted = True
+        self.leave(held)
+        held.scope.cancel()

@@ -7,8 +7,8 @@ Made-up addresses use up the rate of their own peer, and a genuine request of an
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple
 
 import anyio
 
@@ -37,26 +37,20 @@ _TIMEOUT = 8.0
 _LARGEST = 64 << 10
 
 
-class PageSource(Protocol):
-    """Where pages come from."""
-
-    async def fetch(self, url: str) -> bytes | None:
-        """Return what is at an address; None: it can't be had now."""
+FetchPage = Callable[[str], Awaitable[bytes | None]]
+"""Returns what is at an address; None: it can't be had now."""
 
 
-class ProviderHosts:
-    """The providers' own hosts."""
-
-    async def fetch(self, url: str) -> bytes | None:
-        """Return what is at an address; None: it can't be had now."""
-        client = build_client(timeout=_TIMEOUT, max_body=_LARGEST)
-        try:
-            answer = await client.send("GET", url)
-        except (NotSent, OutcomeUnknown, ValueError):
-            return None
-        finally:
-            await client.aclose()
-        return answer.body if answer.status == 200 else None
+async def fetch_page(url: str) -> bytes | None:
+    """FetchPage what is at an address of a provider's own host."""
+    client = build_client(timeout=_TIMEOUT, max_body=_LARGEST)
+    try:
+        answer = await client.send("GET", url)
+    except (NotSent, OutcomeUnknown, ValueError):
+        return None
+    finally:
+        await client.aclose()
+    return answer.body if answer.status == 200 else None
 
 
 class _Allowance(NamedTuple):
@@ -69,8 +63,8 @@ class _Allowance(NamedTuple):
 class Pages:
     """Pages that the requests of one provider need, fetched one at a time, at a rate for each peer."""
 
-    def __init__(self, source: PageSource) -> None:
-        self._source = source
+    def __init__(self, fetch: FetchPage) -> None:
+        self._fetch = fetch
         self._one = anyio.Lock()
         self._allowed: OrderedDict[str | None, _Allowance] = OrderedDict()
         self._missing: OrderedDict[str, float] = OrderedDict()
@@ -84,14 +78,16 @@ class Pages:
         async with self._one:
             if not is_needed() or self._is_missing(url) or not self._take(peer):
                 return None
-            page = await self._source.fetch(url)
+            page = await self._fetch(url)
             if page is None:
-                self._note_missing(url)
+                self.note_missing(url)
             return page
 
-    def note_useless(self, url: str) -> None:
-        """What was at this address is of no use: don't ask for it again at once."""
-        self._note_missing(url)
+    def note_missing(self, url: str) -> None:
+        """There is nothing of use at this address: don't ask for it again at once."""
+        self._missing[url] = anyio.current_time() + MISSING_FOR
+        while len(self._missing) > MOST_MISSING:
+            self._missing.popitem(last=False)
 
     def _take(self, peer: str | None) -> bool:
         """Whether one more fetch is within the rate of a peer, and count it."""
@@ -111,8 +107,3 @@ class Pages:
 
     def _is_missing(self, url: str) -> bool:
         return self._missing.get(url, float("-inf")) > anyio.current_time()
-
-    def _note_missing(self, url: str) -> None:
-        self._missing[url] = anyio.current_time() + MISSING_FOR
-        while len(self._missing) > MOST_MISSING:
-            self._missing.popitem(last=False)

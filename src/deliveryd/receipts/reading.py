@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Literal, NamedTuple, cast
 
@@ -13,13 +13,12 @@ import orjson
 from deliveryd.channels.receipt_options import IntermediateStatus, ReceiptOptions
 from deliveryd.http.conditions import Condition, ConditionOptions, compile_condition, compile_conditions
 from deliveryd.http.expressions import compile_expression
-from deliveryd.http.finder import Document, compile_finder
+from deliveryd.http.finder import Document, Finder, compile_finder
 from deliveryd.http.json_pointer import (
     EVERY,
     Steps,
     follow,
     parse_pointer,
-    scalar_text,
     wrong_shapes,
 )
 from deliveryd.receipts.request import Unreadable
@@ -158,7 +157,7 @@ class ReportReader:
         self._is_shared = self._is_signed and bool(options.reference)
         self._singular = _singular([*options.provider_id, *options.reference])
         self._status = _compiled(options.status)
-        self._code = _compiled_place(options.code) if options.code is not None else None
+        self._code = compile_finder(options.code) if options.code is not None else None
         self._recipient = _compiled(options.recipient)
         self._words = _words(options)
         self._reported_at = _compiled(options.reported_at)
@@ -309,33 +308,8 @@ def _any_holds(conditions: Sequence[Condition], document: Document) -> bool:
     return bool(conditions) and any(condition.holds(document) for condition in conditions)
 
 
-class _Place(NamedTuple):
-    """A place in a report. `find` returns the first value there, `find_all` each."""
-
-    expression: str
-    find: Callable[[Document], str | None]
-    find_all: Callable[[Document], Sequence[str]]
-
-
-def _compiled(places: Sequence[str]) -> tuple[_Place, ...]:
-    return tuple(_compiled_place(place) for place in places)
-
-
-def _compiled_place(expression: str) -> _Place:
-    """Compile a place; a plain pointer, which is in every report, takes the short way."""
-    finder = compile_finder(expression)
-    steps = parse_pointer(expression) if expression.startswith("/") else (EVERY,)
-    if EVERY in steps:
-        return _Place(expression, finder.find, finder.find_all)
-
-    def find(document: Document) -> str | None:
-        value = follow(document.tree, steps)
-        return finder.find(document) if isinstance(value, float) else scalar_text(value)
-
-    def find_all(document: Document) -> Sequence[str]:
-        return (value,) if (value := find(document)) is not None else ()
-
-    return _Place(expression, find, find_all)
+def _compiled(places: Sequence[str]) -> tuple[Finder, ...]:
+    return tuple(map(compile_finder, places))
 
 
 def _elements(steps: Steps) -> Steps:
@@ -374,14 +348,14 @@ def _meaning(words: _Words, status: str, pair: str) -> tuple[str, tuple[Meaning,
     return (pair if pair in words.consents else status), ("none", None)
 
 
-def _first(places: Sequence[_Place], document: Document) -> str | None:
+def _first(places: Sequence[Finder], document: Document) -> str | None:
     for place in places:
         if (value := place.find(document)) is not None:
             return value
     return None
 
 
-def _missing(what: str, places: Sequence[_Place]) -> str:
+def _missing(what: str, places: Sequence[Finder]) -> str:
     expressions = ", ".join(place.expression for place in places)
     raise Unreadable(f"there is no usable {what} at {expressions}")
 

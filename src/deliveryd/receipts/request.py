@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from copy import copy
+from dataclasses import KW_ONLY, InitVar, dataclass, field
 
 from deliveryd.http.finder import Document, TextFields, read_pairs, read_texts
 from deliveryd.journal.sql.own_values import SignedToken
@@ -51,42 +53,29 @@ class ReceiptHeaders(Mapping[str, str]):
         return sum(1 for _ in self._raw)
 
 
+@dataclass(slots=True, eq=False)
 class ReceiptRequest:
     """One request. `base` is `receipts.public_url`, in front of the path that the provider called.
 
-    `peer` returns who sent it; None: no peer is named.
-
+    `sent` is the body as it was sent, if it was compressed. `peer` returns who sent it; None: no peer is
+    named.
     `token`: its signature covers this token and not the report, so the token counts for this report only.
-    `sent` is the body as it was sent, if it was compressed.
     """
 
-    __slots__ = (
-        "_raw_headers", "base", "body", "headers", "method", "path", "peer", "query", "sent",
-        "token",
-    )  # fmt: skip
+    method: str
+    path: str
+    query: bytes
+    raw_headers: InitVar[Sequence[tuple[bytes, bytes]]]
+    body: bytes
+    _: KW_ONLY
+    base: str = ""
+    sent: bytes | None = None
+    peer: Callable[[], str | None] = lambda: None
+    token: SignedToken | None = None
+    headers: Mapping[str, str] = field(init=False)
 
-    def __init__(
-        self,
-        method: str,
-        path: str,
-        query: bytes,
-        headers: Sequence[tuple[bytes, bytes]],
-        body: bytes,
-        *,
-        base: str = "",
-        sent: bytes | None = None,
-        peer: Callable[[], str | None] = lambda: None,
-    ) -> None:
-        self.method = method
-        self.path = path
-        self.query = query
-        self._raw_headers = headers
-        self.headers: Mapping[str, str] = ReceiptHeaders(headers)
-        self.body = body
-        self.base = base
-        self.sent = sent
-        self.peer = peer
-        self.token: SignedToken | None = None
+    def __post_init__(self, raw_headers: Sequence[tuple[bytes, bytes]]) -> None:
+        self.headers = ReceiptHeaders(raw_headers)
 
     @property
     def url(self) -> str:
@@ -118,13 +107,13 @@ class ReceiptRequest:
 
     def with_body(self, body: bytes) -> ReceiptRequest:
         """Return the request with another body, such as the content of an envelope."""
-        return ReceiptRequest(self.method, self.path, self.query, self._raw_headers, body, base=self.base)
+        request = copy(self)
+        request.body = body
+        return request
 
     def with_token(self, token: SignedToken) -> ReceiptRequest:
         """Return the request with the token of its signature."""
-        request = ReceiptRequest(
-            self.method, self.path, self.query, self._raw_headers, self.body, base=self.base
-        )
+        request = copy(self)
         request.token = token
         return request
 

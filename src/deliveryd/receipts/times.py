@@ -30,18 +30,18 @@ def compile_time(format_: str, zone: str | None) -> ReadTime:
     if format_ == ISO:
         return _read_iso if zone is None else partial(_read_local_iso, local)
     if format_ in (UNIX, UNIX_MS):
-        return partial(_read_number, format_ == UNIX_MS)
+        return partial(read_unix, in_milliseconds=format_ == UNIX_MS)
     return partial(_read_pattern, format_, local)
 
 
 def _read_iso(text: str) -> int:
     """Read ISO 8601; a number is seconds or milliseconds since 1970."""
-    return _read_number(False, text) if _is_number(text) else parse_instant(text)
+    return read_unix(text) if _is_number(text) else parse_instant(text)
 
 
 def _read_local_iso(zone: tzinfo, text: str) -> int:
     if _is_number(text):
-        return _read_number(False, text)
+        return read_unix(text)
     return parse_instant(_in_zone(datetime.fromisoformat(text), zone).isoformat())
 
 
@@ -49,8 +49,8 @@ def _is_number(text: str) -> bool:
     return text.replace(".", "", 1).isdecimal() and len(text) < 32
 
 
-def _read_number(in_milliseconds: bool, text: str) -> int:
-    """Read seconds, or milliseconds if it is too large for seconds."""
+def read_unix(text: str, *, in_milliseconds: bool = False) -> int:
+    """Read seconds since 1970, or milliseconds if it is too large for seconds. Raises ValueError."""
     value = float(text)
     if not 0 <= value < _MOST:
         raise ValueError("not within the years that can be represented")

@@ -8,14 +8,29 @@ from typing import Any
 
 from deliveryd.channels.signature_options import Signature
 from deliveryd.receipts.request import ReceiptRequest
-from deliveryd.receipts.signatures.base import Forged, SignatureScheme, Verified
+from deliveryd.receipts.signatures.base import Forged, Scheme, Verified
 from deliveryd.runtime.secret_file import RenewedValue
+
+_SCHEMES = {
+    "hmac": ("keyed", "HmacScheme"),
+    "twilio": ("keyed", "TwilioScheme"),
+    "plivo": ("keyed", "PlivoScheme"),
+    "vonage": ("keyed", "VonageScheme"),
+    "mailgun": ("keyed", "MailgunScheme"),
+    "basic": ("plain", "BasicScheme"),
+    "token": ("plain", "TokenScheme"),
+    "jwt": ("jwt", "JwtScheme"),
+    "ecdsa": ("ecdsa", "EcdsaScheme"),
+    "standard-webhooks": ("standard_webhooks", "StandardWebhooksScheme"),
+    "sns": ("sns", "SnsScheme"),
+}
+"""The module of each scheme, and its class there."""
 
 
 class Verifier:
     """One scheme and its keys, which are renewed with the files of the secrets."""
 
-    def __init__(self, scheme: SignatureScheme[Any], keys: RenewedValue[list[Any]]) -> None:
+    def __init__(self, scheme: Scheme, keys: RenewedValue[list[Any]]) -> None:
         self.scheme = scheme
         self._keys = keys
 
@@ -34,15 +49,16 @@ class Verifier:
         return signed_content(self.scheme, request, latest, now)
 
 
-def signed_content(
-    scheme: SignatureScheme[Any], request: ReceiptRequest, keys: Sequence[Any], now: int
-) -> Verified:
+def signed_content(scheme: Scheme, request: ReceiptRequest, keys: Sequence[Any], now: int) -> Verified:
     """Return what a genuine request holds. Raises Forged, CertificateMissing.
 
     A report is read from the body, or without one from the query: the signature has to cover that. A good
     signature of something else would vouch for any report beside it.
     """
-    covered = scheme.verify(request, keys, now)
+    try:
+        covered = scheme.verify(request, keys, now)
+    except (ValueError, RecursionError):
+        raise Forged("what is signed can't be read") from None
     if request.body and not covered.body:
         raise Forged("the signature doesn't cover the body")
     if not request.body and not covered.query:
@@ -50,23 +66,15 @@ def signed_content(
     return covered.content
 
 
-def open_scheme(options: Signature) -> SignatureScheme[Any]:
-    """Load the module of a scheme, which is named like it."""
-    name = str(getattr(options, "scheme", "")).replace("-", "_")
-    scheme: SignatureScheme[Any] = import_module(f"deliveryd.receipts.signatures.{name}").Scheme(options)
+def open_scheme(options: Signature) -> Scheme:
+    """Load the module of a scheme."""
+    module, name = _SCHEMES[getattr(options, "scheme", "")]
+    scheme: Scheme = getattr(import_module(f"deliveryd.receipts.signatures.{module}"), name)(options)
     return scheme
 
 
 def open_verifier(options: Signature) -> Verifier:
     """Read the keys, now and whenever their files are replaced. Raises ValueError."""
     scheme = open_scheme(options)
-
-    def read() -> list[Any]:
-        return read_keys(scheme, options.secrets())
-
-    return Verifier(scheme, RenewedValue([secret.path for secret in options.secret_file], read))
-
-
-def read_keys(scheme: SignatureScheme[Any], secrets: Sequence[str]) -> list[Any]:
-    """Return the keys that secrets are. Raises ValueError."""
-    return [scheme.read_key(secret) for secret in secrets]
+    paths = [secret.path for secret in options.secret_file]
+    return Verifier(scheme, RenewedValue(paths, lambda: list(map(scheme.read_key, options.secrets()))))

@@ -25,16 +25,14 @@ from deliveryd.worker.wiring import (
     Parts,
     compiler,
     derive,
-    largest_requests,
     longest_pause,
     policy_of,
 )
 
 if TYPE_CHECKING:
     from deliveryd.receipts.app import Receipts
-    from deliveryd.receipts.inlet import Inlet
+    from deliveryd.receipts.inlet import Inlets
 
-Inlets = Mapping[str, "Inlet"]
 
 _RECORDED_AGAIN = 3
 """How often messages held in doubt are read again that an operator decided about meanwhile."""
@@ -68,7 +66,12 @@ class Handover:
         """What takes receipts in; None: nothing has reported so far."""
 
     def take_over(
-        self, before: Config, config: Config, outside: Outside, receipts: Receipts | None, inlets: Inlets
+        self,
+        before: Config,
+        config: Config,
+        outside: Outside,
+        receipts: Receipts | None,
+        inlets: Inlets,
     ) -> None:
         """Replace all parts. Without an await: the loops see either the old configuration or the new one."""
         difference = _difference(before, config, self.outside, outside)
@@ -171,13 +174,7 @@ class Handover:
         self._parts.overdue.adopt(config.channels.overdue)
         self.receipts = receipts
         if receipts is not None:
-            receipts.adopt(
-                inlets,
-                config.channels.receipt_paths,
-                largest=largest_requests(config),
-                public_url=config.receipts.public_url or "",
-                intermediate=config.events.intermediate,
-            )
+            receipts.adopt(inlets)
 
     # afterwards
 

@@ -30,7 +30,7 @@ from deliveryd.worker.wiring import Parts, open_inlets, open_receipts
 
 if TYPE_CHECKING:
     from deliveryd.receipts.app import Receipts
-    from deliveryd.receipts.inlet import Inlet
+    from deliveryd.receipts.inlet import Inlets
 
 IN_PLACE = frozenset(
     {
@@ -244,12 +244,10 @@ class Reloader:
             log_writing.configure(config.log.level, config.log.format)
         self._around.adopted(config)
 
-    async def _open_inlets(self, config: Config) -> dict[str, Inlet]:
+    async def _open_inlets(self, config: Config) -> Inlets:
         """What verifies and reads the reports; the last await before the exchange."""
-        if not config.channels.reporting:
-            return {}
         with _as_problem("receipts"):
-            return await self._around.blocking(partial(open_inlets, config.channels.reporting))
+            return await self._around.blocking(partial(open_inlets, config))
 
     def _receipts(self, config: Config) -> Receipts | None:
         """What takes receipts in; it begins to listen when the first provider reports."""

@@ -21,7 +21,7 @@ from deliveryd.delivery.dispatcher import Dispatcher, Dispatchers
 from deliveryd.delivery.due import DueMessages
 from deliveryd.delivery.intake import Intake
 from deliveryd.delivery.listening import Awaited, ListeningTime
-from deliveryd.delivery.memory import Memory
+from deliveryd.delivery.memory import LineMemory
 from deliveryd.delivery.pauses import Pauses
 from deliveryd.delivery.pipeline import Pipeline, Stations
 from deliveryd.delivery.policy import DispatchPolicy, DoubtPolicy, RetryPolicy
@@ -63,11 +63,10 @@ from deliveryd.worker.outside import (
 )
 
 if TYPE_CHECKING:
-    from deliveryd.channels.receipt_options import ReceiptOptions
     from deliveryd.otlp.export import Exporter
     from deliveryd.otlp.spans import Tracer
     from deliveryd.receipts.app import Receipts
-    from deliveryd.receipts.inlet import Inlet
+    from deliveryd.receipts.inlet import Inlets
 
 LONGEST_ASKED = 3600.0
 """Seconds that a provider or the service can have a message wait for, at most."""
@@ -85,7 +84,7 @@ class Parts(NamedTuple):
     pipeline: Pipeline
     stations: Stations
     recorder: Recorder
-    memory: Memory
+    memory: LineMemory
     journal: Journal
     receipts: Receipts | None
     metrics: Metrics
@@ -136,7 +135,7 @@ async def assemble(
             )
         )
         clock = journal.common_clock or clock
-        memory = Memory.beside(
+        memory = LineMemory.beside(
             journal,
             clock,
             metrics,
@@ -414,36 +413,32 @@ def longest_pause(config: Config) -> float:
     return max(LONGEST_ASKED, *(max(each.retry.max, each.breaker.max_pause) for each in tables))
 
 
-def largest_requests(config: Config) -> Mapping[str, int]:
-    """The size of the largest request with reports that is accepted of each provider that reports."""
-    floor = config.receipts.max_body
-    return {name: options.largest(floor) for name, options in config.channels.reporting.items()}
-
-
 def open_receipts(config: Config, common: Common) -> Receipts | None:
     """What takes receipts in, if any provider reports; raises ValueError for an unusable secret."""
     if not config.channels.reporting or not config.receipts.listen:
         return None
     from deliveryd.http.peers import Peers  # noqa: PLC0415  # loaded with it
     from deliveryd.receipts.app import Receipts  # noqa: PLC0415  # loaded only where one reports
-    from deliveryd.receipts.pages import ProviderHosts  # noqa: PLC0415  # loaded with it
+    from deliveryd.receipts.pages import fetch_page  # noqa: PLC0415  # loaded with it
 
     return Receipts(
-        open_inlets(config.channels.reporting),
-        config.channels.receipt_paths,
+        open_inlets(config),
         common.recorder,
         common.clock,
         common.metrics,
-        pages=ProviderHosts(),
-        largest=largest_requests(config),
-        public_url=config.receipts.public_url or "",
-        intermediate=config.events.intermediate,
+        fetch=fetch_page,
         peers=Peers(config.receipts.trusted_proxies),
     )
 
 
-def open_inlets(reporting: Mapping[str, ReceiptOptions]) -> dict[str, Inlet]:
+def open_inlets(config: Config) -> Inlets:
     """What verifies and reads the reports of each provider; raises ValueError for an unusable secret."""
-    from deliveryd.receipts.inlet import open_inlet  # noqa: PLC0415  # loaded only where one reports
+    from deliveryd.receipts.inlet import Inlet, Inlets  # noqa: PLC0415  # loaded only where one reports
 
-    return {name: open_inlet(options) for name, options in reporting.items()}
+    max_body = config.receipts.max_body
+    return Inlets(
+        {name: Inlet(options, max_body) for name, options in config.channels.reporting.items()},
+        config.channels.receipt_paths,
+        config.receipts.public_url or "",
+        config.events.intermediate,
+    )

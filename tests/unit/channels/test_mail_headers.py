@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from deliveryd.channels.smtp.mailbox import Mailbox
+from deliveryd.channels.smtp.mail_headers import Mailbox
 from deliveryd.channels.smtp.mime import Letter, compose
 from deliveryd.model import SECOND
 

@@ -9,9 +9,8 @@ import pytest
 
 from deliveryd.channels.base import Dispatch
 from deliveryd.channels.filling import ABSENT, MappingContext, Validity, compile_tree
-from deliveryd.channels.filters import Unfit
 from deliveryd.channels.http.address import compile_address
-from deliveryd.channels.mapping import content_problems, mapping_problems
+from deliveryd.channels.mapping import Unfit, content_problems, mapping_problems
 from deliveryd.channels.phone_numbers import PhoneReader
 from deliveryd.model import SECOND, Customer, parse_instant
 from deliveryd.testing.samples import dispatch
@@ -160,7 +159,7 @@ def test_a_mask_hides_what_a_filter_makes_of_a_secret() -> None:
 def test_in_an_address_a_filtered_value_is_encoded() -> None:
     """A filter works on the value; the place encodes what comes out."""
     url = "http://h/{customer.phone|e164}/send?v={message.validity|minutes}&cb={receipt.url}"
-    assert compile_address(url, None, CONTEXT).fill(sample()) == (
+    assert str(compile_address(url, None, CONTEXT)(sample())) == (
         "http://h/%2B447700900123/send?v=10&cb=https%3A%2F%2Fcb.example%2Freceipts%2Fsms"
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from deliveryd.channels.filters import Unfit
+from deliveryd.channels.mapping import Unfit
 from deliveryd.channels.phone_numbers import PhoneReader, country_problem
 
 NUMBERS = [

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deliveryd.channels.smtp import html_text, mail_text
+from deliveryd.channels.smtp import html_text, mime
 from deliveryd.service import array_text
 
 _words = st.text(st.sampled_from("ab <>&\n\t\xa0\u3000\u2028\x1c"), max_size=40)
@@ -33,8 +33,8 @@ def test_white_space_becomes_one_space(text: str, size: int) -> None:
 @given(_lines, st.integers(1, 200))
 def test_a_text_arrives_as_it_was_written(text: str, size: int) -> None:
     """In lines that any mail server takes, whichever encoding they have."""
-    with patch.object(mail_text, "_SLICE", size):
-        part = mail_text.text_part("plain", text)
+    with patch.object(mime, "_SLICE", size):
+        part = mime.text_part("plain", text)
     head = f"Content-Type: {part.content_type}\r\nContent-Transfer-Encoding: {part.encoding}\r\n\r\n"
     message = message_from_bytes(head.encode() + part.lines, policy=policy.SMTP)
     arrived = message.get_payload(decode=True)
@@ -50,7 +50,7 @@ def test_a_text_arrives_as_it_was_written(text: str, size: int) -> None:
 def test_the_shortest_encoding_is_chosen(text: str) -> None:
     """Short lines of ASCII go as they are, and what is mostly something else in base64."""
     encodings = {"": "7bit", "one\ntwo\n": "7bit", "一" * 200: "base64"}
-    assert mail_text.text_part("plain", text).encoding == encodings.get(text, "quoted-printable")
+    assert mime.text_part("plain", text).encoding == encodings.get(text, "quoted-printable")
 
 
 @given(st.text(st.sampled_from('[]{}"\\,: 1\n'), max_size=40), st.integers(1, 8))

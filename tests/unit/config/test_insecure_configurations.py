@@ -15,7 +15,7 @@ from deliveryd.config import load
 from deliveryd.network.plain_text import is_loopback
 from deliveryd.runtime.rights import group_name
 from deliveryd.runtime.secret_file import SecretFile
-from deliveryd.worker.wiring import largest_requests
+from deliveryd.worker.wiring import open_inlets
 from support.check_command import check, warned
 from support.places import ROOT
 from support.terminal import command
@@ -453,7 +453,7 @@ def test_a_limit_that_was_set_below_what_a_provider_sends_is_told(
     else:
         assert found == f"{limit} is less than what is accepted of providers that send more: {told}"
     config = load(world.config)
-    assert largest_requests(config)["messenger"] == max(3 << 20, config.receipts.max_body)
+    assert open_inlets(config).by_provider["messenger"].largest == max(3 << 20, config.receipts.max_body)
 
 
 def test_a_batch_size_that_never_counts_is_pointed_at(world: World) -> None:

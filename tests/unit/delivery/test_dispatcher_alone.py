@@ -11,7 +11,7 @@ import trio
 from deliveryd.channels.base import Accepted, Dispatch, Expired, Stopped, Verdict
 from deliveryd.delivery.choice import Choice, Idle, Sender
 from deliveryd.delivery.dispatcher import Dispatcher
-from deliveryd.delivery.memory import Memory
+from deliveryd.delivery.memory import LineMemory
 from deliveryd.delivery.policy import DispatchPolicy, DoubtPolicy, RetryPolicy
 from deliveryd.delivery.provider import Provider
 from deliveryd.delivery.recorder import Recorder
@@ -58,7 +58,9 @@ class ShiftedClock(VirtualClock):
 class WatchedRecorder(Recorder):
     """A recorder that keeps the steps it records; each commit takes a while by the time of day."""
 
-    def __init__(self, journal: SqliteJournal, memory: Memory, clock: ShiftedClock, metrics: Metrics) -> None:
+    def __init__(
+        self, journal: SqliteJournal, memory: LineMemory, clock: ShiftedClock, metrics: Metrics
+    ) -> None:
         super().__init__(journal, memory, clock, metrics)
         self.clock = clock
         self.recorded: list[Transition] = []

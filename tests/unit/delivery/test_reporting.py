@@ -18,7 +18,7 @@ import sniffio
 from trio.testing import MockClock
 
 from deliveryd.admin.exposition import expose
-from deliveryd.delivery.memory import Memory
+from deliveryd.delivery.memory import LineMemory
 from deliveryd.delivery.posting import ABOUT_THE_EVENTS, Posting
 from deliveryd.delivery.recorder import Recorder, RefusedEvent
 from deliveryd.delivery.reporting import Reporting
@@ -121,7 +121,7 @@ class Service:
 class WatchedRecorder(Recorder):
     """A recorder that keeps which events were accepted or refused."""
 
-    def __init__(self, journal: Journal, memory: Memory, metrics: Metrics) -> None:
+    def __init__(self, journal: Journal, memory: LineMemory, metrics: Metrics) -> None:
         super().__init__(journal, memory, WallClock(), metrics)
         self.accepted: list[OutboxRow] = []
         self.refused: list[OutboxRow] = []

@@ -7,6 +7,12 @@ from collections.abc import Mapping
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
+from deliveryd.delivery.choice import Choice, Idle, Sender
+from deliveryd.delivery.pauses import Pauses
+from deliveryd.delivery.routing import UNRENDERED, ChannelRoute, Route, Routed, Router, Undeliverable
+from deliveryd.model import Customer, Entry, LanguageContent, Settings, Spent
+from deliveryd.rendering.content import GreetingPolicy, compile_settings, general_stands_in, strict
 from support.routes import (
     DOUBT,
     EXPIRY,
@@ -17,12 +23,6 @@ from support.routes import (
     blocks,
     content,
 )
-
-from deliveryd.delivery.choice import Choice, Idle, Sender
-from deliveryd.delivery.pauses import Pauses
-from deliveryd.delivery.routing import UNRENDERED, ChannelRoute, Route, Routed, Router, Undeliverable
-from deliveryd.model import Customer, Entry, LanguageContent, Settings, Spent
-from deliveryd.rendering.content import GreetingPolicy, compile_settings, general_stands_in, strict
 
 # whether it matters who the customer is
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
-from deliveryd.options.on_use import OnUse
+from deliveryd.options.tables import OnUse
 
 
 class Inner(BaseModel):

@@ -19,7 +19,7 @@ from deliveryd.http.wrong_tries import MOST_WRONG
 from deliveryd.model import channel_of
 from deliveryd.receipts import large_bodies
 from deliveryd.receipts.endpoint import MOST_VALUES, ReceiptEndpoint, TakeIn, TurnedAway
-from deliveryd.receipts.inlet import ReceiptReply, open_inlet
+from deliveryd.receipts.inlet import Inlet, Inlets, ReceiptReply
 from deliveryd.receipts.request import ReceiptRequest
 from deliveryd.receipts.signatures.base import Forged
 
@@ -32,7 +32,7 @@ def with_token_in_path(folder: Path, token: str, own: Sequence[str]) -> ReceiptE
     secret.touch(mode=0o600)
     secret.write_text(token)
     signature = {"scheme": "token", "at": "path", "secret_file": str(secret)}
-    inlet = open_inlet(ReceiptOptions.model_validate({"provider_id": "/id", "signature": signature}))
+    inlet = Inlet(ReceiptOptions.model_validate({"provider_id": "/id", "signature": signature}), 100)
 
     async def take_in(_provider: str, request: ReceiptRequest) -> ReceiptReply:
         try:
@@ -43,10 +43,8 @@ def with_token_in_path(folder: Path, token: str, own: Sequence[str]) -> ReceiptE
 
     paths = {f"/receipts/{name if '/' in name else f'{name}/{name}'}": name for name in own}
     paths |= {f"/receipts/{channel_of(name)}": name for name in own if len(own) == 1}
-    return ReceiptEndpoint(
-        paths, dict.fromkeys(own, inlet), take_in, lambda _status, _provider: None,
-        largest=dict.fromkeys(own, 100),
-    )  # fmt: skip
+    inlets = Inlets(dict.fromkeys(own, inlet), paths)
+    return ReceiptEndpoint(inlets, take_in, lambda _status, _provider: None)
 
 
 @pytest.mark.parametrize(
@@ -131,7 +129,7 @@ async def test_before_the_start_is_over_all_is_to_be_reported_again(path: str) -
         raise AssertionError
 
     app = ReceiptEndpoint(
-        {}, {}, take_in, lambda _status, _provider: None, largest={}, is_started=lambda: bool(started)
+        Inlets({}, {}), take_in, lambda _status, _provider: None, is_started=lambda: bool(started)
     )
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://x") as client:
         assert (await client.post(f"/receipts/{path}")).status_code == 503
@@ -147,11 +145,10 @@ def reporting(limits: dict[str, int], take_in: TakeIn, turned_away: TurnedAway) 
 
     A `stalled` one sets the event once all but the end has arrived, and its end never comes.
     """
-    inlet = open_inlet(ReceiptOptions.model_validate({"provider_id": "/id"}))
-    app = ReceiptEndpoint(
-        {f"/receipts/{name}": name for name in limits}, dict.fromkeys(limits, inlet), take_in, turned_away,
-        largest=limits,
-    )  # fmt: skip
+    options = ReceiptOptions.model_validate({"provider_id": "/id"})
+    inlets = {name: Inlet(options, limit) for name, limit in limits.items()}
+    paths = {f"/receipts/{name}": name for name in limits}
+    app = ReceiptEndpoint(Inlets(inlets, paths), take_in, turned_away)
 
     async def post(
         path: str, size: int, peer: str = "192.0.2.1", stalled: anyio.Event | None = None, fill: bytes = b"0"
@@ -293,7 +290,7 @@ async def test_a_body_of_very_many_values_is_not_parsed() -> None:
 def taking_in(bodies: list[bytes], largest: int = 1000, **signature: object) -> ReceiptEndpoint:
     """The endpoint of one provider, which keeps the bodies of its genuine requests."""
     table = {"provider_id": "/id", **({"signature": signature} if signature else {})}
-    inlet = open_inlet(ReceiptOptions.model_validate(table))
+    inlet = Inlet(ReceiptOptions.model_validate(table), largest)
 
     async def take_in(_provider: str, request: ReceiptRequest) -> ReceiptReply:
         try:
@@ -304,10 +301,8 @@ def taking_in(bodies: list[bytes], largest: int = 1000, **signature: object) -> 
         bodies.append(verified.body)
         return inlet.reply
 
-    return ReceiptEndpoint(
-        {"/receipts/sms": "sms"}, {"sms": inlet}, take_in, lambda _status, _provider: None,
-        largest={"sms": largest},
-    )  # fmt: skip
+    inlets = Inlets({"sms": inlet}, {"/receipts/sms": "sms"})
+    return ReceiptEndpoint(inlets, take_in, lambda _status, _provider: None)
 
 
 BODY = b'{"id": "p1"}'
@@ -423,19 +418,17 @@ async def test_a_large_body_may_come_at_once() -> None:
 
 async def test_a_provider_may_be_removed_while_its_request_arrives() -> None:
     """The request is answered by what takes it in, and doesn't end in an error of the server."""
-    inlet = open_inlet(ReceiptOptions.model_validate({"provider_id": "/id"}))
+    inlet = Inlet(ReceiptOptions.model_validate({"provider_id": "/id"}), 100)
 
     async def take_in(_provider: str, _request: ReceiptRequest) -> ReceiptReply:
         return ReceiptReply(404, "")
 
-    app = ReceiptEndpoint(
-        {"/receipts/sms": "sms"}, {"sms": inlet}, take_in, lambda _status, _provider: None,
-        largest={"sms": 100},
-    )  # fmt: skip
+    inlets = Inlets({"sms": inlet}, {"/receipts/sms": "sms"})
+    app = ReceiptEndpoint(inlets, take_in, lambda _status, _provider: None)
 
     async def body() -> AsyncIterator[bytes]:
         yield b"a"
-        app.adopt({}, {}, largest={}, public_url="")
+        app.adopt(Inlets({}, {}))
         yield b"b"
 
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://x") as client:

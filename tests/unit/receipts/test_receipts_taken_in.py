@@ -34,7 +34,7 @@ from deliveryd.metrics import Metrics
 from deliveryd.model import SECOND, Clock
 from deliveryd.receipts import reading
 from deliveryd.receipts.app import Receipts
-from deliveryd.receipts.inlet import open_inlet
+from deliveryd.receipts.inlet import Inlet, Inlets
 from deliveryd.receipts.pages import FETCHES_AT_ONCE, MOST_WAITING
 from deliveryd.receipts.reading import MOST_UNREADABLE, READ_AT_ONCE
 from deliveryd.receipts.request import ReceiptRequest
@@ -94,11 +94,9 @@ def room_on(journal: Journal, table: dict[str, Any], host: Host, clock: Clock) -
     """The same room, by this clock."""
     recorder = recorder_on(journal, clock)
     recorder.open()
-    inlets = {"sms": open_inlet(ReceiptOptions.model_validate(table))}
-    return Receipts(
-        inlets, {"/receipts/sms": "sms"}, recorder, clock, Metrics([], "1"), pages=host,
-        largest={"sms": 65536}, intermediate=["accepted"],
-    )  # fmt: skip
+    inlet = Inlet(ReceiptOptions.model_validate(table), 65536)
+    inlets = Inlets({"sms": inlet}, {"/receipts/sms": "sms"}, intermediate=["accepted"])
+    return Receipts(inlets, recorder, clock, Metrics([], "1"), fetch=host.fetch)
 
 
 def results(*items: dict[str, object]) -> ReceiptRequest:
@@ -462,9 +460,8 @@ async def test_a_fetch_that_hangs_holds_up_no_other_provider(
     statuses: list[int] = []
     async with open_journal_file(tmp_path / "journal.db") as journal:
         receipts = room_on(journal, sns_table(), host, StandingClock())
-        inlets = {name: open_inlet(ReceiptOptions.model_validate(sns_table())) for name in ("sms", "email")}
-        largest = dict.fromkeys(inlets, 65536)
-        receipts.adopt(inlets, {}, largest=largest, public_url="", intermediate=[])
+        inlets = {name: Inlet(ReceiptOptions.model_validate(sns_table())) for name in ("sms", "email")}
+        receipts.adopt(Inlets(inlets, {}))
 
         async def report(provider: str, **changes: str) -> None:
             sent = enveloped(key, SIGNED_NOTIFICATION, **changes)

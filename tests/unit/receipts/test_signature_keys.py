@@ -16,8 +16,8 @@ from deliveryd.model import SECOND, parse_instant
 from deliveryd.receipts.request import ReceiptRequest
 from deliveryd.receipts.signatures import amazon as amazon_certificates
 from deliveryd.receipts.signatures.base import CertificateMissing, Forged, NoReport, Subscription, Untrusted
-from deliveryd.receipts.signatures.sns import Scheme as SnsScheme
-from deliveryd.receipts.verification import open_scheme, read_keys, signed_content
+from deliveryd.receipts.signatures.sns import SnsScheme
+from deliveryd.receipts.verification import open_scheme, signed_content
 from support.amazon_certificates import ISSUER, START, Authority
 from support.signed_requests import is_genuine, options, request
 
@@ -168,7 +168,7 @@ def test_ecdsa(keys: list[str], body: bytes, signature: str, late: int, genuine:
     }
     try:
         at = (SENDGRID_TIME + late) * SECOND
-        signed_content(scheme, request(body, **headers), read_keys(scheme, keys), at)
+        signed_content(scheme, request(body, **headers), list(map(scheme.read_key, keys)), at)
     except Forged:
         assert not genuine
     else:
@@ -180,7 +180,7 @@ def test_a_public_key_that_is_none(key: str) -> None:
     """The file is at fault."""
     scheme = open_scheme(options(scheme="ecdsa", secret_file="/unused"))
     with pytest.raises(ValueError, match="public key"):
-        read_keys(scheme, [key])
+        list(map(scheme.read_key, [key]))
 
 
 # Amazon SNS

@@ -19,7 +19,7 @@ from standardwebhooks import Webhook
 from deliveryd.channels.signature_schemes import SCHEMES
 from deliveryd.model import SECOND
 from deliveryd.receipts.signatures.base import Forged
-from deliveryd.receipts.verification import open_scheme, open_verifier, read_keys, signed_content
+from deliveryd.receipts.verification import open_scheme, open_verifier, signed_content
 from deliveryd.runtime import secret_file
 from support.signed_requests import NOW, form, is_genuine, options, request
 
@@ -142,7 +142,7 @@ def test_standard_webhooks(prefix: str, listed: str, at: object, late: int, genu
     sent = request(b'{"test": 2432232314}', **headers)
     table = {"scheme": "standard-webhooks", "prefix": prefix}
     scheme = open_scheme(options(secret_file="/unused", **table))
-    keys = read_keys(scheme, ["whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSx", STANDARD_KEY])
+    keys = list(map(scheme.read_key, ["whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSx", STANDARD_KEY]))
     try:
         signed_content(scheme, sent, keys, (STANDARD_TIME + late) * SECOND)
     except Forged:
@@ -171,7 +171,7 @@ def test_a_body_is_hashed_once_however_many_signatures_are_listed(
     }
     sent = request(b'{"test": 2432232314}', **headers)
     scheme = open_scheme(options(secret_file="/unused", scheme="standard-webhooks"))
-    keys = read_keys(scheme, [STANDARD_KEY])
+    keys = list(map(scheme.read_key, [STANDARD_KEY]))
     with nullcontext() if genuine else pytest.raises(Forged, match="more than 10"):
         signed_content(scheme, sent, keys, STANDARD_TIME * SECOND)
     assert len(calls) == hashed
@@ -183,7 +183,7 @@ def test_standard_webhooks_with_a_public_key() -> None:
     raw = private.public_key().public_bytes(serialization.Encoding.Raw, serialization.PublicFormat.Raw)
     signature = base64.b64encode(private.sign(b"m1.1795286400.{}")).decode()
     scheme = open_scheme(options(scheme="standard-webhooks", secret_file="/unused"))
-    keys = read_keys(scheme, [f"whpk_{base64.b64encode(raw).decode()}"])
+    keys = [scheme.read_key(f"whpk_{base64.b64encode(raw).decode()}")]
     headers = {"webhook-id": "m1", "webhook-timestamp": "1795286400"}
     sent = request(b"{}", **headers, webhook_signature=f"v1a,{signature}")
     assert signed_content(scheme, sent, keys, NOW * SECOND) is sent
@@ -198,7 +198,7 @@ def test_a_secret_of_standard_webhooks_that_is_none(secret: str) -> None:
     """The file is at fault, not the report."""
     scheme = open_scheme(options(scheme="standard-webhooks", secret_file="/unused"))
     with pytest.raises(ValueError, match="secret"):
-        read_keys(scheme, [secret])
+        list(map(scheme.read_key, [secret]))
 
 
 SENDGRID_KEY = (
@@ -259,7 +259,7 @@ def test_a_secret_that_requests_carry_cannot_be_guessed(table: dict[str, Any], t
         file.write_text(secret)
         assert (given.problems == []) is is_good
         with nullcontext() if is_good else pytest.raises(ValueError, match="at least 16 characters"):
-            read_keys(open_scheme(given), [secret])
+            open_verifier(given)
     file.write_text("x" * 15)
     assert f"must have at least 16 characters: openssl rand -hex 32 >{file}" in given.problems
 
@@ -278,7 +278,7 @@ def test_a_request_without_any_signature_is_forged(scheme: str) -> None:
         secret = {"ecdsa": SENDGRID_KEY, "standard-webhooks": STANDARD_KEY}.get(scheme, LONG)
         opened = open_scheme(options(**{"secret_file": "/unused", **table}))
         with pytest.raises(Forged):
-            signed_content(opened, sent, read_keys(opened, [secret]), NOW * SECOND)
+            signed_content(opened, sent, list(map(opened.read_key, [secret])), NOW * SECOND)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 
 from deliveryd.model import SECOND
 from deliveryd.receipts.request import ReceiptRequest
-from deliveryd.receipts.verification import open_scheme, read_keys, signed_content
+from deliveryd.receipts.verification import open_scheme, signed_content
 from support.signed_requests import NOW, form, is_genuine, options, request
 
 # Twilio
@@ -171,7 +171,7 @@ def mailgun_request(**event: object) -> ReceiptRequest:
 def test_mailgun_signs_a_token_which_counts_for_one_report() -> None:
     """The sheet's vector: the request is returned with the token and with what it is used for."""
     scheme = open_scheme(options(scheme="mailgun", secret_file="/unused"))
-    keys = read_keys(scheme, ["key123"])
+    keys = list(map(scheme.read_key, ["key123"]))
     found = []
     for event in ("delivered", "delivered", "failed"):
         verified = signed_content(scheme, mailgun_request(event=event), keys, NOW * SECOND)
@@ -188,7 +188,9 @@ def test_mailgun_signs_a_token_which_counts_for_one_report() -> None:
 def test_a_token_of_mailgun_is_remembered_beyond_a_short_tolerance(tolerance: str, seconds: int) -> None:
     """Otherwise a reload that raises it would let the token count for another report."""
     scheme = open_scheme(options(scheme="mailgun", secret_file="/unused", tolerance=tolerance))
-    verified = signed_content(scheme, mailgun_request(), read_keys(scheme, ["key123"]), 1795286402 * SECOND)
+    verified = signed_content(
+        scheme, mailgun_request(), list(map(scheme.read_key, ["key123"])), 1795286402 * SECOND
+    )
     assert isinstance(verified, ReceiptRequest)
     assert verified.token is not None
     assert verified.token.until == (1795286402 + seconds) * SECOND

@@ -23,7 +23,7 @@ from deliveryd.commands.providers.preset_cases import Given
 from deliveryd.commands.providers.preset_running import OpenedCase
 from deliveryd.commands.sandbox.sandbox_files import SECRET, chosen_presets, impersonation, provider_table
 from deliveryd.model import SECOND
-from deliveryd.receipts.inlet import Inlet, open_inlet
+from deliveryd.receipts.inlet import Inlet
 from deliveryd.receipts.reading import at_once
 from deliveryd.receipts.request import ReceiptRequest, Unreadable
 from deliveryd.receipts.signatures.base import Forged
@@ -52,7 +52,7 @@ def inlet_of(preset: Preset, folder: Path) -> Inlet:
     given = Given(keys=keys, secrets=secrets)
     receipt = OpenedCase(preset, given, folder).options().receipt
     assert receipt is not None
-    return open_inlet(receipt)
+    return Inlet(receipt)
 
 
 def reported(name: str) -> tuple[Preset, Outgoing]:
@@ -162,7 +162,7 @@ def test_a_signed_body_means_the_same_with_any_content_type(
         "provider_id": "/id", "status": "/status", "delivered": ["delivered"], "failed": ["failed"],
         "signature": {**SIGNED, "secret_file": secret},
     }  # fmt: skip
-    inlet = open_inlet(ReceiptOptions.model_validate(table))
+    inlet = Inlet(ReceiptOptions.model_validate(table))
     signature = hmac.digest(KEY.encode(), body, "sha256").hex()
     sent = request(body, X_Signature=signature, content_type=content_type)
     genuine = inlet.verify(sent, NOW * SECOND)

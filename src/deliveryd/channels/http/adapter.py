@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 from deliveryd.channels.base import (
     NO_ADDRESS,
+    AskLater,
     Dispatch,
     Expired,
     Found,
@@ -22,17 +23,14 @@ from deliveryd.channels.base import (
     Unsent,
     Verdict,
 )
-from deliveryd.channels.filling import MappingContext, Validity
-from deliveryd.channels.filters import UNREADABLE_PHONE, Unfit
+from deliveryd.channels.filling import ABSENT, MappingContext, TextTemplate, Validity
 from deliveryd.channels.http.address import UNFIT_FOR_PATH, customer_fields_in_path, fits_path
 from deliveryd.channels.http.answers import AnswerReader
-from deliveryd.channels.http.lookup import HttpLookup, LookupWriter
+from deliveryd.channels.http.asking import ProbeResult, read_lookup, read_probe, write_probe
 from deliveryd.channels.http.masking import MASK, mask
 from deliveryd.channels.http.options import HttpChannelOptions
-from deliveryd.channels.http.probe import ProbeResult, read_probe, write_probe
-from deliveryd.channels.http.recipient import Recipient
-from deliveryd.channels.http.request import HttpRequest, RequestWriter, logins
-from deliveryd.channels.mapping import customer_fields
+from deliveryd.channels.http.request import HttpRequest, PartsWriter, RequestWriter, basic_login
+from deliveryd.channels.mapping import UNREADABLE_PHONE, Unfit, customer_fields
 from deliveryd.errors import (
     AnswerUnreadable,
     BrokenOff,
@@ -48,7 +46,7 @@ from deliveryd.http.pages import is_page
 from deliveryd.http.reachability import connect_problem, endpoint_of
 from deliveryd.http.tls import TlsFiles
 from deliveryd.http.wire import Wire, WireResponse
-from deliveryd.model import Customer
+from deliveryd.model import Customer, Entry, Rendered, WallClock
 from deliveryd.runtime.secret_file import RenewedValue
 from deliveryd.runtime.threads import LARGE, Aside
 
@@ -57,6 +55,8 @@ if TYPE_CHECKING:
 
 NO_CONTEXT = MappingContext()
 """What mappings without secrets, filters and receipts depend on."""
+
+_NOTHING = Rendered("", "", {})
 
 _LATER = frozenset({408, 425, 429})
 _NOT_ALLOWED = frozenset({401, 403})
@@ -69,13 +69,13 @@ class PreparedRequests:
 
     secrets: Mapping[str, tuple[str, ...]] = field(repr=False)
     writer: RequestWriter = field(compare=False)
-    lookup: LookupWriter | None = field(default=None, compare=False)
+    lookup: PartsWriter | None = field(default=None, compare=False)
     context: MappingContext = field(default=NO_CONTEXT, compare=False, repr=False)
-    logins: tuple[str, ...] = field(default=(), compare=False, repr=False)
+    login: str = field(default="", compare=False, repr=False)
 
     def masked(self, text: str) -> str:
         """Return the provider's words without the secrets, should it repeat one."""
-        return mask(text, [*self.logins, *(value for values in self.secrets.values() for value in values)])
+        return mask(text, [self.login, *(value for values in self.secrets.values() for value in values)])
 
 
 def prepare_requests(options: HttpChannelOptions, context: MappingContext) -> PreparedRequests:
@@ -85,9 +85,10 @@ def prepare_requests(options: HttpChannelOptions, context: MappingContext) -> Pr
         secrets={name: values[0] for name, values in secrets.items()},
         older_secrets={name: values[1:] for name, values in secrets.items()},
     )
-    lookup = LookupWriter(options.lookup, context) if options.lookup is not None else None
+    lookup = PartsWriter(options.lookup.parts(), None, context) if options.lookup is not None else None
     writer = RequestWriter(options, context)
-    return PreparedRequests(secrets, writer, lookup, context, logins(options.basic, context))
+    login = basic_login(options.basic, context) if options.basic is not None else ""
+    return PreparedRequests(secrets, writer, lookup, context, login)
 
 
 def mapping_context(options: HttpChannelOptions) -> MappingContext:
@@ -124,9 +125,10 @@ class HttpChannel:
         self._prepared = prepared
         self._masked = masked
         self.customer_fields = customer_fields(options.mapped()) - {"id"}
-        self._lookup = HttpLookup(client, options.lookup) if options.lookup is not None else None
+        self._lookup = options.lookup
         self.lookup_after = options.lookup.after if options.lookup is not None else None
-        self._recipient = Recipient(placeholder, context) if (placeholder := options.address()) else None
+        address = options.address()
+        self._address = TextTemplate(address, context) if address is not None else None
         self._needs_customer = bool(customer_fields(options.mapped()))
         self._phones = context.phones
         self._path_fields = customer_fields_in_path(options.url).union(
@@ -141,29 +143,37 @@ class HttpChannel:
 
     def reaches(self, customer: Customer | None) -> bool:
         """Whether every `{customer.FIELD}` of the mappings has a value that fits where it stands."""
-        if customer is None:
-            return not self._needs_customer
-        fields = customer.fields
-        for name in self.customer_fields:
-            if not fields.get(name):
-                return False
-        for name in self._path_fields:
-            if not fits_path(fields[name]):
-                return False
-        phones = self._phones
-        return phones is None or all(phones.is_readable(fields[name]) for name in self._phone_fields)
+        return self._lack(customer) is None
 
     def unreached(self, customer: Customer | None) -> str:
         """Return whether an address is missing, unfit for a path, or can't be read as a phone number."""
-        if customer is None or not all(map(customer.fields.get, self.customer_fields)):
-            return NO_ADDRESS
-        if not all(fits_path(customer.fields[name]) for name in self._path_fields):
-            return UNFIT_FOR_PATH
+        return self._lack(customer) or NO_ADDRESS
+
+    def _lack(self, customer: Customer | None) -> str | None:
+        if customer is None:
+            return NO_ADDRESS if self._needs_customer else None
+        fields = customer.fields
+        for name in self.customer_fields:
+            if not fields.get(name):
+                return NO_ADDRESS
+        for name in self._path_fields:
+            if not fits_path(fields[name]):
+                return UNFIT_FOR_PATH
+        phones = self._phones
+        if phones is None or all(phones.is_readable(fields[name]) for name in self._phone_fields):
+            return None
         return UNREADABLE_PHONE
 
     def recipient(self, customer: Customer) -> str | None:
-        """Return the value of the customer's field that is the address; see `recipient`."""
-        return self._recipient.of(customer) if self._recipient is not None else None
+        """Return the value of the customer's field that is the address, as the mapping sends it."""
+        if self._address is None:
+            return None
+        entry = Entry(0, 0, customer.id, {})
+        try:
+            address = self._address.fill(Dispatch("", entry, customer, _NOTHING, None, WallClock()))
+        except Unfit:
+            return None
+        return None if address is ABSENT else address
 
     async def send(self, dispatch: Dispatch) -> Verdict:
         """Make one request; its `Idempotency-Key` is the message's key."""
@@ -212,7 +222,13 @@ class HttpChannel:
         writer = self._prepared.current().lookup
         if self._lookup is None or writer is None:
             return Unknown("the provider can't be asked")
-        return await self._lookup.ask(writer, dispatch)
+        try:
+            answer = await self._client.exchange(*writer.ask(dispatch), None)
+        except Unfit as error:
+            return Unknown(str(error))
+        except (NotSent, OutcomeUnknown) as error:
+            return AskLater(f"the provider couldn't be asked whether it has the message: {error}")
+        return read_lookup(self._lookup, answer)
 
     def _prepared_after(self, shown: PreparedRequests) -> PreparedRequests:
         """Reread rejected secrets, unless another request has done so already."""
@@ -252,7 +268,7 @@ class HttpChannel:
         try:
             request = write_probe(options, self._basic, self._prepared.current().context)
             answer = await self._client.exchange(*request, None)
-        except Unfit as error:
+        except (Unfit, ValueError) as error:
             return ProbeResult("rejected", str(error))
         except (NotSent, OutcomeUnknown) as error:
             return ProbeResult("unknown", str(error))

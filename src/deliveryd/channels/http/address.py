@@ -5,17 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import NamedTuple
 from unicodedata import normalize
 from urllib.parse import quote
 
 from deliveryd.channels.base import Dispatch
 from deliveryd.channels.filling import ABSENT, Encode, MappingContext, TextTemplate
-from deliveryd.channels.filters import Unfit
-from deliveryd.channels.mapping import Name, split
+from deliveryd.channels.mapping import Name, Unfit, split
 from deliveryd.http.target import target_of
+from deliveryd.http.wire import Target
 
-Fill = Callable[[Dispatch], str]
 QueryPairs = Mapping[str, object]
 
 encode_component = partial(quote, safe="")
@@ -72,18 +70,13 @@ def address_problem(url: str) -> str | None:
     return None
 
 
-class AddressTemplate(NamedTuple):
-    """A compiled address: `fill` writes it for one message and raises Unfit.
+def compile_address(
+    url: str, query: QueryPairs | None, context: MappingContext
+) -> Callable[[Dispatch], Target]:
+    """Compile an address, its own query before the table's, into what writes it, which raises Unfit.
 
-    `constant` is its text when it is the same for every message.
+    Raises ValueError if a secret makes it no address.
     """
-
-    fill: Fill
-    constant: str | None
-
-
-def compile_address(url: str, query: QueryPairs | None, context: MappingContext) -> AddressTemplate:
-    """Compile an address, its own query before the table's."""
     match = _ADDRESS.fullmatch(url)
     if match is None:
         raise ValueError("not an address")
@@ -91,38 +84,28 @@ def compile_address(url: str, query: QueryPairs | None, context: MappingContext)
         TextTemplate(segment, context, value=_encode_for_path, constant=encode_component)
         for segment in match[2].split("/")
     ]
-    pairs = _compile_query(match[3] or "", query or {}, context)
-    constants = [text.constant for text in (*segments, *pairs)]
-    fill = partial(_fill_address, match[1], segments, pairs)
-    if None in constants:
-        return AddressTemplate(fill, None)
-    path, own_query = constants[: len(segments)], constants[len(segments) :]
-    return AddressTemplate(fill, _join(match[1], map(str, path), map(str, own_query)))
+    own = (match[3] or "").split("&")
+    pairs = [TextTemplate(pair, context, value=encode_component) for pair in own if pair]
+    pairs += compile_pairs(query or {}, context, encode_component)
 
+    def joined(path: Iterable[str], query: str) -> Target:
+        return target_of(f"{origin}{'/'.join(path)}{'?' if query else ''}{query}")
 
-def _fill_address(
-    origin: str, segments: list[TextTemplate], pairs: list[TextTemplate], dispatch: Dispatch
-) -> str:
-    return _join(origin, [_fill_segment(segment, dispatch) for segment in segments], _filled(pairs, dispatch))
-
-
-def _join(origin: str, segments: Iterable[str], pairs: Iterable[str]) -> str:
-    query = "&".join(pairs)
-    return f"{origin}{'/'.join(segments)}{'?' if query else ''}{query}"
+    origin = match[1]
+    constants = [text.constant for text in (*segments, *pairs) if text.constant is not None]
+    if len(constants) == len(segments) + len(pairs):
+        target = joined(constants[: len(segments)], "&".join(constants[len(segments) :]))
+        return lambda _: target
+    return lambda dispatch: joined(
+        [_fill_segment(segment, dispatch) for segment in segments], fill_pairs(pairs, dispatch)
+    )
 
 
 def _fill_segment(segment: TextTemplate, dispatch: Dispatch) -> str:
-    if segment.constant is not None:
-        return segment.constant
     filled = segment.fill(dispatch)
-    if filled is ABSENT or not filled.strip("."):  # parts that are dots together
+    if filled is ABSENT or not (filled.strip(".") or segment.constant is not None):  # dots together
         raise Unfit(UNFIT_FOR_PATH)
     return filled
-
-
-def _compile_query(own: str, table: QueryPairs, context: MappingContext) -> list[TextTemplate]:
-    texts = [TextTemplate(pair, context, value=encode_component) for pair in own.split("&") if pair]
-    return texts + compile_pairs(table, context, encode_component)
 
 
 def compile_pairs(table: QueryPairs, context: MappingContext, encode: Encode) -> list[TextTemplate]:
@@ -130,25 +113,13 @@ def compile_pairs(table: QueryPairs, context: MappingContext, encode: Encode) ->
     texts = []
     for key, value in table.items():
         members = value if isinstance(value, list) else [value]
-        texts += [_compile_pair(key, _table_text(member), context, encode) for member in members]
+        for member in members:
+            text = str(member).lower() if isinstance(member, bool) else str(member)
+            prefix = f"{encode(key)}="
+            texts.append(TextTemplate(text, context, literal=encode, value=encode, prefix=prefix))
     return texts
-
-
-def _compile_pair(key: str, value: str, context: MappingContext, encode: Encode) -> TextTemplate:
-    return TextTemplate(value, context, literal=encode, value=encode, prefix=f"{encode(key)}=")
-
-
-def _table_text(value: object) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return str(value)
 
 
 def fill_pairs(texts: list[TextTemplate], dispatch: Dispatch) -> str:
     """The pairs for one message, without those that have a placeholder without a value. Raises Unfit."""
-    return "&".join(_filled(texts, dispatch))
-
-
-def _filled(texts: list[TextTemplate], dispatch: Dispatch) -> list[str]:
-    pairs = [text.constant if text.constant is not None else text.fill(dispatch) for text in texts]
-    return [pair for pair in pairs if pair is not ABSENT]
+    return "&".join([pair for text in texts if (pair := text.fill(dispatch)) is not ABSENT])

@@ -6,12 +6,13 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, Tag, field_validator
+from pydantic import AfterValidator, Discriminator, Field, Tag, field_validator
 from pydantic import model_validator as checks
 
 from deliveryd.http.conditions import ConditionOptions
 from deliveryd.http.finder import HEADER, QUERY, FinderText
 from deliveryd.model import format_duration
+from deliveryd.options.tables import Table
 from deliveryd.options.units import Duration
 
 LONGEST_PAUSE = 3600.0
@@ -53,10 +54,8 @@ def _statuses(status: int | str) -> range:
     return range(int(found[1]) * 100, int(found[1]) * 100 + 100)
 
 
-class PauseOptions(BaseModel):
+class PauseOptions(Table):
     """Where an answer has how long to wait."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     at: AnswerFinder = Field(description="place of the pause")
     unit: Literal["s", "ms", "at"] = Field("s", description='seconds, milliseconds; "at": an instant')
@@ -78,10 +77,8 @@ PauseLength = Annotated[
 ]
 
 
-class RowOptions(BaseModel):
+class RowOptions(Table):
     """Which answers a row fits: those with one of its statuses for which all its conditions hold."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     status: Annotated[list[int | str], Field(min_length=1)] = Field(
         description='statuses: numbers, or "4xx" for all of a class'

@@ -2,19 +2,87 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import re
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from itertools import groupby
 from textwrap import shorten
 from typing import NamedTuple
 
 from deliveryd.channels.base import Accepted, Attempted, InDoubt, Misconfigured, Refused, Stopped, TryAgain
-from deliveryd.channels.http.answer_options import ACCEPTING, AnswerOptions
-from deliveryd.channels.http.pauses import PauseReader, compile_pause
-from deliveryd.channels.http.verdicts import SAID_BY_OTHERS, failure
+from deliveryd.channels.http.answer_options import ACCEPTING, LONGEST_PAUSE, AnswerOptions, PauseOptions
 from deliveryd.http.conditions import Condition, all_hold, compile_condition
 from deliveryd.http.finder import Document, Finder, compile_finder
 from deliveryd.http.pages import is_page
-from deliveryd.http.retry_after import Now, utc_now
+from deliveryd.http.retry_after import Now, retry_after, utc_now
 from deliveryd.http.wire import WireResponse
+from deliveryd.model import SECOND, parse_instant
+
+PauseReader = Callable[[Document], float | None]
+"""Returns the seconds to wait, at most an hour; None: the answer doesn't say."""
+
+_NUMBER = re.compile(r"[0-9]{1,15}(?:\.[0-9]{1,9})?")
+_MILLISECONDS_FROM = 100_000_000_000  # in seconds, this would be the year 5138
+
+
+def compile_pause(after: PauseOptions | float | None, now: Now = utc_now) -> PauseReader:
+    """Compile the key `after` of a row; without it, or without a value in its place, Retry-After counts."""
+    if isinstance(after, float):
+        return lambda _: after
+    finder = None if after is None else compile_finder(after.at)
+    unit = "s" if after is None else after.unit
+
+    def pause(document: Document) -> float | None:
+        text = None if finder is None else finder.find(document)
+        seconds = None if text is None else _seconds(text.strip(), unit, now)
+        if seconds is None:
+            return retry_after(document.headers.get("retry-after"), LONGEST_PAUSE, now)
+        return min(max(seconds, 0.0), LONGEST_PAUSE)
+
+    return pause
+
+
+def _seconds(text: str, unit: str, now: Now) -> float | None:
+    """Read a length of time, or with the unit "at" an instant.
+
+    That is in seconds or milliseconds since 1970, ISO 8601, or a date as headers have it.
+    """
+    if _NUMBER.fullmatch(text):
+        number = float(text)
+        if unit == "at":
+            return (number / 1000 if number >= _MILLISECONDS_FROM else number) - now().timestamp()
+        return number / 1000 if unit == "ms" else number
+    if unit == "at":
+        with suppress(ValueError):
+            return parse_instant(text) / SECOND - now().timestamp()
+    return None if unit == "ms" else retry_after(text, LONGEST_PAUSE, now)
+
+
+SAID_BY_OTHERS = 503
+"""A status that gateways also send if the provider behind them took the message."""
+
+_NOT_TAKEN = frozenset({425, 429, 503})
+_IN_DOUBT = frozenset({408, 409})
+_NOT_FOR_US = frozenset({401, 403, 405, 407})
+
+
+def failure(status: int, wait: str | None, host: str | None = None, now: Now = utc_now) -> Attempted:
+    """Return the verdict on a status other than 2xx; `wait` is the answer's Retry-After.
+
+    Any 5xx but 503 is in doubt: the server may have taken the message before it failed, and a gateway doesn't
+    know what its upstream did. So are 408, and 409, the usual answer to a repeat while the first request is
+    still in progress.
+    """
+    reason = f"provider answered {status}"
+    if status in _NOT_TAKEN:
+        after = retry_after(wait, LONGEST_PAUSE, now)
+        return TryAgain(reason, after, may_have_arrived=status == SAID_BY_OTHERS)
+    if status >= 500 or status in _IN_DOUBT:
+        return InDoubt(reason, retry_after(wait, LONGEST_PAUSE, now))
+    if status in _NOT_FOR_US or status < 400:
+        return Misconfigured(reason, host)
+    return Refused(reason, host)
+
 
 SAID_OF_THE_REQUEST = frozenset({413, 414, 431})
 """Refusals for the size of a request, which hold whatever answers them."""
@@ -29,10 +97,6 @@ _LONGEST_TEXT = 8 * 1024
 """Most characters of a text that words are taken from."""
 
 
-def _as_it_is(text: str) -> str:
-    return text
-
-
 class AnswerReader:
     """Reads the answers of one provider, whose `host` is named with its refusals.
 
@@ -45,7 +109,7 @@ class AnswerReader:
         provider_id: str | None,
         host: str,
         now: Now = utc_now,
-        masked: Callable[[str], str] = _as_it_is,
+        masked: Callable[[str], str] = str,
     ) -> None:
         self._host = host
         self._now = now
@@ -232,25 +296,11 @@ def _unfit_rows(rows: Sequence[_Row], status: int) -> str:
 
 def _table(rows: Sequence[_Row]) -> tuple[_Row | _Switch, ...]:
     """Return the rows of one status in order, with rows that compare the same place put together."""
-    return tuple(_parts(rows))
-
-
-def _parts(rows: Sequence[_Row]) -> Iterator[_Row | _Switch]:
-    run: list[_Row] = []
-    for row in rows:
-        if run and _compared(row) != _compared(run[0]):
-            yield from _closed(run)
-            run = []
-        if _compared(row) is None:
-            yield row
-        else:
-            run.append(row)
-    yield from _closed(run)
-
-
-def _closed(run: list[_Row]) -> Iterator[_Row | _Switch]:
-    if run:
-        yield run[0] if len(run) == 1 else _Switch(run)
+    parts: list[_Row | _Switch] = []
+    for place, run in groupby(rows, _compared):
+        together = list(run)
+        parts += together if place is None or len(together) == 1 else [_Switch(together)]
+    return tuple(parts)
 
 
 def _compared(row: _Row) -> str | None:

@@ -162,8 +162,3 @@ _KINDS = (
     _Kind(re.compile("(?:=[0-9A-Fa-f]{2})+"), _octets),  # quoted-printable
     _Kind(re.compile("=?\r?\n"), _nothing),  # lines folded in mail and in Base64
 )
-
-
-def basic_login(username: str, password: str) -> str:
-    """Return user name and password as a header has them (RFC 7617)."""
-    return b64encode(f"{username}:{password}".encode()).decode("ascii")

@@ -7,8 +7,6 @@ from typing import Self
 from urllib.parse import urlsplit
 
 from pydantic import (
-    BaseModel,
-    ConfigDict,
     Field,
     StrictInt,
     ValidationInfo,
@@ -17,27 +15,35 @@ from pydantic import (
 )
 
 from deliveryd.channels.http.answer_options import AnswerFinder, AnswerOptions, answer_problems
-from deliveryd.channels.http.lookup_options import LookupOptions
-from deliveryd.channels.http.probe_options import ProbeOptions
-from deliveryd.channels.http.recipient import address_in
-from deliveryd.channels.http.request_options import RequestOptions, header_problems
+from deliveryd.channels.http.ask_options import AskOptions, LookupOptions, ProbeOptions
+from deliveryd.channels.http.request_options import RequestOptions
 from deliveryd.channels.mapping import content_problems, names_in
 from deliveryd.channels.receipt_options import ReceiptOptions
 from deliveryd.network.plain_text import SECURE_ADDRESS, goes_out_plain, plain_text_problem
-from deliveryd.options.on_use import OnUse
-from deliveryd.options.proxy import ProxyOptions
-from deliveryd.options.tls import TlsOptions, tls_problems
+from deliveryd.options.connections import ProxyOptions, TlsOptions, tls_problems
+from deliveryd.options.tables import OnUse, Table, raise_all
 
 
-class LimitOptions(BaseModel):
+class LimitOptions(Table):
     """The length of one field; a longer one is refused by the provider."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     field: str = Field(min_length=1, description="field of the block, such as text or button.text")
     characters: StrictInt = Field(ge=1, description="most characters")
     ucs2: StrictInt | None = Field(None, ge=1, description="most characters of an SMS in UCS-2")
     beside: str | None = Field(None, description="only if the block also has this field, such as image")
+
+
+_NO_ADDRESSES = frozenset({"name", "language"})
+"""Customer fields that are never an address."""
+
+
+def _address_in(mapped: object) -> str | None:
+    """Return the placeholder of the address: the only customer field of the mappings, else None."""
+    found: dict[str, str] = {}
+    for _, name in names_in(mapped):
+        if name.root == "customer" and name.field not in _NO_ADDRESSES:
+            found.setdefault(name.field, name.written)
+    return next(iter(found.values())) if len(found) == 1 else None
 
 
 SECRET_HEADERS = frozenset({"authorization", "cookie", "api-key", "x-api-key", "x-auth-token"})
@@ -46,8 +52,6 @@ SECRET_HEADERS = frozenset({"authorization", "cookie", "api-key", "x-api-key", "
 
 class HttpChannelOptions(ProxyOptions, RequestOptions):
     """The keys of an HTTP gateway; "Add a channel" lists the placeholders of its mappings."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     provider_id: AnswerFinder | None = Field(
         None,
@@ -76,28 +80,17 @@ class HttpChannelOptions(ProxyOptions, RequestOptions):
         secrets = info.data.get("secrets")
         return receipt if receipt is None or secrets is None else receipt.with_secrets(secrets)
 
-    @field_validator("lookup")
+    @field_validator("lookup", "probe")
     @classmethod
-    def _known_in_lookup(cls, lookup: LookupOptions, info: ValidationInfo) -> LookupOptions:
-        problems = [*lookup.problems(info.data.get("secrets", {})), *header_problems(lookup.headers)]
-        if problems:
-            raise ValueError("; ".join(problems))
-        return lookup
-
-    @field_validator("probe")
-    @classmethod
-    def _known_in_probe(cls, probe: ProbeOptions, info: ValidationInfo) -> ProbeOptions:
-        problems = [*probe.problems(info.data.get("secrets", {})), *header_problems(probe.headers)]
-        if problems:
-            raise ValueError("; ".join(problems))
-        return probe
+    def _usable_question(cls, table: AskOptions | None, info: ValidationInfo) -> AskOptions | None:
+        if table is not None and (secrets := info.data.get("secrets")) is not None:
+            raise_all(table.problems(secrets))
+        return table
 
     @field_validator("answers")
     @classmethod
     def _table(cls, answers: list[AnswerOptions]) -> list[AnswerOptions]:
-        problems = list(answer_problems(answers))
-        if problems:
-            raise ValueError("; ".join(problems))
+        raise_all(answer_problems(answers))
         return answers
 
     @model_validator(mode="after")
@@ -116,7 +109,7 @@ class HttpChannelOptions(ProxyOptions, RequestOptions):
     @field_validator("recipient")
     @classmethod
     def _one_customer_field(cls, recipient: str) -> str:
-        if address_in(recipient) != recipient:
+        if _address_in(recipient) != recipient:
             raise ValueError("expected one placeholder such as {customer.phone}")
         return recipient
 
@@ -130,7 +123,7 @@ class HttpChannelOptions(ProxyOptions, RequestOptions):
 
     def address(self) -> str | None:
         """Return the placeholder of the recipient's address, if it is known."""
-        return self.recipient or address_in(self.mapped())
+        return self.recipient or _address_in(self.mapped())
 
     def problems(self, block: str) -> list[str]:
         """Return the problems with its block and its files, as `key: what`."""
@@ -152,7 +145,7 @@ class HttpChannelOptions(ProxyOptions, RequestOptions):
         if self.lookup is not None:
             requests.append(("lookup.url", self.lookup.url, self.lookup.mapped(), [*self.lookup.headers]))
         if self.probe is not None:
-            mapped = {**self.probe.mapped(), "channel": self.mapped()["basic"]}
+            mapped = {**self.probe.mapped(), "channel": self.basic and self.basic.mapped()}
             requests.append(("probe.url", self.probe.url, mapped, [*self.probe.headers]))
         for key, url, mapped, names in requests:
             if goes_out_plain(url, self.proxy) and (sent := _secret_in(mapped, names)):

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+from base64 import b64encode
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 from urllib.parse import quote_plus
 
 import orjson
@@ -13,35 +14,17 @@ import orjson
 from deliveryd import __version__
 from deliveryd.channels.base import Dispatch
 from deliveryd.channels.filling import ABSENT, NOT_UNICODE, MappingContext, TextTemplate, compile_tree
-from deliveryd.channels.filters import Unfit
 from deliveryd.channels.http.address import compile_address, compile_pairs, fill_pairs
-from deliveryd.channels.http.masking import basic_login
-from deliveryd.channels.http.request_options import (
-    BasicOptions,
-    RequestOptions,
-    RequestParts,
-    SignOptions,
-    WhenOptions,
-)
-from deliveryd.channels.http.signing import (
-    Bearer,
-    HeaderSigner,
-    MaskedBearer,
-    MaskedSigner,
-    Signer,
-    read_key,
-    read_private_key,
-)
+from deliveryd.channels.http.request_options import BasicOptions, RequestOptions, RequestParts, WhenOptions
+from deliveryd.channels.http.signing import MoreHeaders, open_signing
+from deliveryd.channels.mapping import Unfit
 from deliveryd.http.client import raw_header
-from deliveryd.http.target import target_of
 from deliveryd.http.wire import Header, Target
 from deliveryd.runtime.json_numbers import dumps_exact
 
 Body = Callable[[Dispatch], bytes]
 
 _KEY = b"Idempotency-Key"
-
-_Key = TypeVar("_Key")
 
 
 class HttpRequest(NamedTuple):
@@ -72,8 +55,10 @@ class RequestWriter:
             self._variants.append((_compile_conditions(variant.when, context), writer))
         write: Write = self._write_first if self._variants else self._base.write
         if options.traceparent:
-            write = _traced(write)
-        self.write = write if options.sign is None else _signing(write, _signer(options.sign, context))
+            write = _followed(write, _trace)
+        if options.sign is not None:
+            write = _followed(write, open_signing(options.sign, context))
+        self.write = write
 
     def _write_first(self, dispatch: Dispatch) -> HttpRequest:
         for fits, writer in self._variants:
@@ -82,44 +67,18 @@ class RequestWriter:
         return self._base.write(dispatch)
 
 
-def _signer(sign: SignOptions, context: MappingContext) -> HeaderSigner:
-    if context.mask is not None:
-        return MaskedBearer(context.mask) if sign.scheme == "jwt" else MaskedSigner(context.mask)
-    if sign.scheme == "jwt":
-        (name,) = sign.names
-        return Bearer(_signing_key(name, context.secrets[name], read_private_key), sign.claims)
-    return Signer(
-        [
-            _signing_key(name, secret, read_key)
-            for name in sign.names
-            for secret in (context.secrets[name], *context.older_secrets.get(name, ()))
-        ]
-    )
+def _followed(write: Write, more: MoreHeaders) -> Write:
+    """Return what writes a request with more headers, which may depend on its body."""
 
-
-def _signing_key(name: str, secret: str, read: Callable[[str], _Key]) -> _Key:
-    try:
-        return read(secret)
-    except ValueError as error:
-        raise ValueError(f"secrets.{name}: {error}") from None
-
-
-def _traced(write: Write) -> Write:
-    def traced(dispatch: Dispatch) -> HttpRequest:
+    def followed(dispatch: Dispatch) -> HttpRequest:
         request = write(dispatch)
-        if dispatch.traceparent is None:
-            return request
-        return request._replace(headers=[*request.headers, raw_header("traceparent", dispatch.traceparent)])
+        return request._replace(headers=[*request.headers, *more(dispatch, request.body)])
 
-    return traced
+    return followed
 
 
-def _signing(write: Write, signer: HeaderSigner) -> Write:
-    def signed(dispatch: Dispatch) -> HttpRequest:
-        request = write(dispatch)
-        return request._replace(headers=[*request.headers, *signer.headers(dispatch, request.body)])
-
-    return signed
+def _trace(dispatch: Dispatch, _body: bytes) -> list[Header]:
+    return [] if dispatch.traceparent is None else [raw_header("traceparent", dispatch.traceparent)]
 
 
 class PartsWriter:
@@ -127,20 +86,31 @@ class PartsWriter:
 
     def __init__(self, parts: RequestParts, basic: BasicOptions | None, context: MappingContext) -> None:
         self._method = parts.method
-        self._target = _compile_target(parts, context)
+        self._target = compile_address(parts.url, parts.query, context)
         self._body = _compile_body(parts, context)
         self._fixed, self._filled = _compile_headers(parts, context)
         if basic is not None:
-            self._fixed.append(raw_header("Authorization", basic_credentials(basic, context)))
+            self._fixed.append(raw_header("Authorization", f"Basic {basic_login(basic, context)}"))
 
     def write(self, dispatch: Dispatch) -> HttpRequest:
-        """Return the request for one attempt. Raises Unfit."""
+        """Return the request for one attempt, with the message's key. Raises Unfit."""
         headers = [*self._fixed, (_KEY, dispatch.key.encode("ascii"))]
         for name, text in self._filled:
             value = text.fill(dispatch)
             if value is not ABSENT:
                 headers.append(_filled_header(name, value))
         return HttpRequest(self._method, self._target(dispatch), headers, self._body(dispatch))
+
+    def ask(self, dispatch: Dispatch) -> HttpRequest:
+        """Return a request that sends no message, and so carries no key. Raises Unfit.
+
+        It isn't made without a header: the answer could be about something else.
+        """
+        for name, text in self._filled:
+            if text.fill(dispatch) is ABSENT:
+                raise Unfit(f"the header {name} has no value")
+        request = self.write(dispatch)
+        return request._replace(headers=[header for header in request.headers if header[0] is not _KEY])
 
 
 def _compile_conditions(conditions: Sequence[WhenOptions], context: MappingContext) -> VariantTest:
@@ -156,35 +126,18 @@ def _compile_condition(condition: WhenOptions, context: MappingContext) -> Varia
     return lambda dispatch: (read(dispatch) not in (ABSENT, "")) is condition.present
 
 
-def basic_credentials(basic: BasicOptions, context: MappingContext) -> str:
-    """Return the header Authorization."""
+def basic_login(basic: BasicOptions, context: MappingContext) -> str:
+    """Return user name and password as a header has them (RFC 7617), or the mask."""
     if context.mask is not None:
-        return f"Basic {context.mask}"
-    return f"Basic {basic_login(*_filled_basic(basic, context))}"
-
-
-def _filled_basic(basic: BasicOptions, context: MappingContext) -> tuple[str, str]:
+        return context.mask
     username, password = (TextTemplate(text, context).constant for text in (basic.username, basic.password))
-    return str(username), str(password)
-
-
-def logins(basic: BasicOptions | None, context: MappingContext) -> tuple[str, ...]:
-    """Return the header that `basic` becomes, which is as secret as what is in it."""
-    return () if basic is None else (basic_login(*_filled_basic(basic, context)),)
+    return b64encode(f"{username}:{password}".encode()).decode("ascii")
 
 
 def _filled_header(name: str, value: str) -> Header:
     if value.isascii() and value.isprintable():
         return raw_header(name, value)
     raise Unfit(f"the header {name} can't carry the value")
-
-
-def _compile_target(parts: RequestParts, context: MappingContext) -> Callable[[Dispatch], Target]:
-    address = compile_address(parts.url, parts.query, context)
-    if address.constant is None:
-        return lambda dispatch: target_of(address.fill(dispatch))
-    target = target_of(address.constant)
-    return lambda _: target
 
 
 def _compile_headers(
@@ -223,17 +176,15 @@ def _compile_body(parts: RequestParts, context: MappingContext) -> Body:
     return lambda _: b""
 
 
-def write_json(value: object) -> bytes:
-    """Encode a filled mapping. Raises UnicodeEncodeError."""
+def _json_body(fill: Callable[[Dispatch], object], empty: Callable[[], object], dispatch: Dispatch) -> bytes:
+    value = fill(dispatch)
+    if value is ABSENT:
+        value = empty()
     try:
         return dumps_exact(value)
     except orjson.JSONEncodeError:  # half a surrogate pair; or an integer of more than 64 bits, which is fine
-        return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8")
-
-
-def _json_body(fill: Callable[[Dispatch], object], empty: Callable[[], object], dispatch: Dispatch) -> bytes:
-    value = fill(dispatch)
+        pass
     try:
-        return write_json(empty() if value is ABSENT else value)
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8")
     except UnicodeEncodeError:
         raise Unfit(NOT_UNICODE) from None

@@ -9,9 +9,6 @@ from typing import Annotated, Any, Literal, NamedTuple, Self
 
 from pydantic import (
     AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
     Field,
     PrivateAttr,
     StrictBool,
@@ -23,9 +20,9 @@ from pydantic import (
     model_validator,
 )
 
-from deliveryd.channels.filters import PHONE
 from deliveryd.channels.http.address import address_problem
 from deliveryd.channels.mapping import (
+    PHONE,
     Name,
     filtered_fields,
     is_known_later,
@@ -34,9 +31,9 @@ from deliveryd.channels.mapping import (
     split,
     uses,
 )
-from deliveryd.options.on_use import OnUse
 from deliveryd.options.suggestion import suggestion
-from deliveryd.options.units import Positive, SecretPaths
+from deliveryd.options.tables import OnUse, Table, raise_all
+from deliveryd.options.units import Positive, SecretPaths, Word
 
 Scalar = StrictStr | StrictBool | StrictInt | StrictFloat
 MappedPairs = dict[str, Scalar | list[Scalar]]
@@ -57,9 +54,9 @@ class RequestParts(NamedTuple):
     method: Method
     url: str
     json_body: dict[str, Any] | list[Any] | None
-    form: MappedPairs | None
-    query: MappedPairs | None
-    headers: dict[str, str]
+    form: Mapping[str, object] | None
+    query: Mapping[str, object] | None
+    headers: Mapping[str, str]
 
     def problem(self) -> str | None:
         """Return why these can't be parts of one request, or None."""
@@ -72,20 +69,6 @@ class RequestParts(NamedTuple):
         return None
 
 
-def _as_texts(values: object) -> object:
-    return [_as_text(value) for value in values] if isinstance(values, list) else values
-
-
-def _as_text(value: object) -> object:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return str(value) if isinstance(value, int | float) else value
-
-
-Texts = Annotated[list[str], BeforeValidator(_as_texts)]
-"""Values that are compared as text; numbers and booleans may be written without quotes."""
-
-
 def _condition(at: str) -> str:
     match list(split(at)):
         case [Name(root=root)] if root in _CONDITIONAL:
@@ -96,14 +79,12 @@ def _condition(at: str) -> str:
             )
 
 
-class WhenOptions(BaseModel):
+class WhenOptions(Table):
     """A condition of a variant: a placeholder, and what its value must be."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     at: Annotated[str, AfterValidator(_condition)] = Field(description="a placeholder: {content.image}")
     present: StrictBool | None = Field(None, description="whether it has a value that isn't empty")
-    is_: Texts | None = Field(None, alias="is", min_length=1, description="its value is one of these")
+    is_: list[Word] | None = Field(None, alias="is", min_length=1, description="its value is one of these")
 
     @model_validator(mode="after")
     def _one_of_both(self) -> Self:
@@ -112,10 +93,8 @@ class WhenOptions(BaseModel):
         return self
 
 
-class VariantOptions(BaseModel):
+class VariantOptions(Table):
     """Another request for some messages; what it sets replaces the channel's own."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     when: tuple[WhenOptions, ...] = Field(min_length=1, description="conditions that must all hold")
     url: str | None = Field(None, description="address")
@@ -138,25 +117,45 @@ class VariantOptions(BaseModel):
             base.headers if self.headers is None else self.headers,
         )
 
-    def mapped(self) -> dict[str, object]:
+    def mapped(self) -> dict[str, Any]:
         """Return everything that depends on the message, by configuration key."""
         parts = {name: getattr(self, name) for name in ("url", "form", "query", "headers")}
         return {"when": [when.at for when in self.when], "json": self.json_body, **parts}
 
+    def problems(self, secrets: Mapping[str, object]) -> Iterator[str]:
+        """Yield the problems of the placeholders and of what they stand in."""
+        mapped = self.mapped()
+        for at in mapped.pop("when"):
+            yield from (f"when: {problem}" for problem in mapping_problems(at, secrets))
+        for key, value in mapped.items():
+            if value is not None:
+                yield from (f"{key}: {problem}" for problem in part_problems(key, value, secrets))
 
-class BasicOptions(BaseModel):
+
+class BasicOptions(Table):
     """HTTP Basic authentication."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     username: str = Field(min_length=1, description="may hold {secret.NAME}")
     password: str = Field(min_length=1, description="{secret.NAME}")
 
+    def mapped(self) -> dict[str, str]:
+        """Return what may hold placeholders, by configuration key."""
+        return {"username": self.username, "password": self.password}
 
-class SignOptions(BaseModel):
+    def problems(self, secrets: Mapping[str, object]) -> Iterator[str]:
+        """Yield the problems of the placeholders."""
+        for key, text in self.mapped().items():
+            yield from (f"{key}: {problem}" for problem in mapping_problems(text, secrets))
+            if any(name.root != "secret" for _, name in names_in(text)):
+                yield f"{key}: only {{secret.NAME}} is allowed"
+        if ":" in "".join(piece for piece in split(self.username) if isinstance(piece, str)):
+            yield "username: must not contain a colon"
+        if not any(True for _ in names_in(self.password)):
+            yield "password: put it into a file that secrets names, and write {secret.NAME}"
+
+
+class SignOptions(Table):
     """How requests are signed, so that the receiver can verify them."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     scheme: Literal["standard-webhooks", "jwt"] = Field(
         "standard-webhooks",
@@ -182,11 +181,15 @@ class SignOptions(BaseModel):
         """Return the names of the keys."""
         return [self.secret] if isinstance(self.secret, str) else self.secret
 
+    def problems(self, secrets: Mapping[str, object]) -> Iterator[str]:
+        """Yield the keys that aren't defined."""
+        for name in self.names:
+            if name not in secrets:
+                yield f"secret: {name!r} isn't defined in secrets{suggestion(name, secrets)}"
 
-class RequestOptions(BaseModel):
+
+class RequestOptions(Table):
     """How a request is made from a message."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     # First, since the validators of the others refer to it.
     secrets: dict[Annotated[str, Field(pattern=r"^[^{}|]+$")], SecretPaths] = Field(
@@ -216,39 +219,28 @@ class RequestOptions(BaseModel):
     @field_validator("url", "json_body", "form", "query", "headers")
     @classmethod
     def _usable(cls, value: Any, info: ValidationInfo) -> Any:
-        secrets = info.data.get("secrets")
-        if secrets is not None and (problems := part_problems(str(info.field_name), value, secrets)):
-            raise ValueError("; ".join(problems))
+        if (secrets := info.data.get("secrets")) is not None:
+            raise_all(part_problems(str(info.field_name).removesuffix("_body"), value, secrets))
         return value
 
-    @field_validator("basic")
+    @field_validator("basic", "sign")
     @classmethod
-    def _secret(cls, basic: BasicOptions | None, info: ValidationInfo) -> BasicOptions | None:
-        secrets = info.data.get("secrets")
-        if basic is None or secrets is None:
-            return basic
-        if problems := list(_basic_problems(basic, secrets)):
-            raise ValueError("; ".join(problems))
-        return basic
-
-    @field_validator("sign")
-    @classmethod
-    def _known_keys(cls, sign: SignOptions | None, info: ValidationInfo) -> SignOptions | None:
-        secrets = info.data.get("secrets")
-        if sign is not None and secrets is not None:
-            for name in sign.names:
-                if name not in secrets:
-                    raise ValueError(f"secret: {name!r} isn't defined in secrets{suggestion(name, secrets)}")
-        return sign
+    def _usable_table(cls, table: Any, info: ValidationInfo) -> Any:
+        if table is not None and (secrets := info.data.get("secrets")) is not None:
+            raise_all(table.problems(secrets))
+        return table
 
     @field_validator("variants")
     @classmethod
     def _usable_variants(
         cls, variants: tuple[VariantOptions, ...], info: ValidationInfo
     ) -> tuple[VariantOptions, ...]:
-        secrets = info.data.get("secrets")
-        if secrets is not None and (problems := list(_variant_problems(variants, secrets))):
-            raise ValueError("; ".join(problems))
+        if (secrets := info.data.get("secrets")) is not None:
+            raise_all(
+                f"{index}.{problem}"
+                for index, variant in enumerate(variants)
+                for problem in variant.problems(secrets)
+            )
         return variants
 
     @field_validator("country")
@@ -299,7 +291,7 @@ class RequestOptions(BaseModel):
             "form": self.form,
             "query": self.query,
             "headers": self.headers,
-            "basic": self.basic and {"username": self.basic.username, "password": self.basic.password},
+            "basic": self.basic and self.basic.mapped(),
             "variants": [variant.mapped() for variant in self.variants],
         }
 
@@ -326,7 +318,7 @@ class RequestOptions(BaseModel):
 
 
 def part_problems(key: str, value: Any, secrets: Mapping[str, object]) -> list[str]:
-    """Return the problems of one part of a request, by the name of its field."""
+    """Return the problems of one part of a request, by its configuration key."""
     problems = mapping_problems(value, secrets)
     problems += [
         f"{place}: the provider's id isn't known before the message was sent; it can be used in lookup"
@@ -340,13 +332,14 @@ def part_problems(key: str, value: Any, secrets: Mapping[str, object]) -> list[s
             return [problem] if (problem := address_problem(value)) else []
         case "headers":
             return header_problems(value)
-        case "json_body":
-            return _json_problems(value)
+        case "json":
+            return json_problems(value)
         case _:
             return []
 
 
-def _json_problems(value: object) -> list[str]:
+def json_problems(value: object) -> list[str]:
+    """Return why a value can't be written as JSON."""
     try:
         json.dumps(value, allow_nan=False)
     except TypeError:
@@ -354,28 +347,6 @@ def _json_problems(value: object) -> list[str]:
     except ValueError as error:
         return [str(error)]
     return []
-
-
-def _variant_problems(variants: tuple[VariantOptions, ...], secrets: Mapping[str, object]) -> Iterator[str]:
-    for index, variant in enumerate(variants):
-        for when in variant.when:
-            yield from (f"{index}.when: {problem}" for problem in mapping_problems(when.at, secrets))
-        for key in ("url", "json_body", "form", "query", "headers"):
-            value = getattr(variant, key)
-            if value is not None:
-                written = "json" if key == "json_body" else key
-                yield from (f"{index}.{written}: {problem}" for problem in part_problems(key, value, secrets))
-
-
-def _basic_problems(basic: BasicOptions, secrets: Mapping[str, object]) -> Iterator[str]:
-    for key, text in (("username", basic.username), ("password", basic.password)):
-        yield from (f"{key}: {problem}" for problem in mapping_problems(text, secrets))
-        if any(name.root != "secret" for _, name in names_in(text)):
-            yield f"{key}: only {{secret.NAME}} is allowed"
-    if ":" in "".join(piece for piece in split(basic.username) if isinstance(piece, str)):
-        yield "username: must not contain a colon"
-    if not any(True for _ in names_in(basic.password)):
-        yield "password: put it into a file that secrets names, and write {secret.NAME}"
 
 
 def header_problems(headers: Mapping[str, str]) -> list[str]:

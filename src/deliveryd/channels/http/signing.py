@@ -5,17 +5,22 @@ from __future__ import annotations
 import binascii
 import hmac
 from base64 import b64decode, b64encode
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
 from uuid import uuid4
 
 from deliveryd.channels.base import Dispatch
+from deliveryd.channels.filling import MappingContext
+from deliveryd.channels.http.request_options import SignOptions
 from deliveryd.http.client import raw_header
 from deliveryd.http.wire import Header
 from deliveryd.model import SECOND
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
+
+_Key = TypeVar("_Key")
 
 LIFETIME = 15 * 60
 """Seconds for which a token is valid, as in Vonage's client libraries; another is made after half of them."""
@@ -51,11 +56,56 @@ def read_private_key(secret: str) -> RSAPrivateKey:
     return key
 
 
-class HeaderSigner(Protocol):
-    """Makes the headers by which a receiver verifies where a request is from."""
+MoreHeaders = Callable[[Dispatch, bytes], list[Header]]
+"""Returns further headers of a request with this body."""
 
-    def headers(self, dispatch: Dispatch, body: bytes) -> list[Header]:
-        """Return the headers of one request."""
+
+def open_signing(sign: SignOptions, context: MappingContext) -> MoreHeaders:
+    """Return what signs requests, or writes the mask instead. Raises ValueError for an unusable key."""
+    mask = context.mask
+    if sign.scheme == "jwt":
+        if mask is not None:
+            return lambda *_: [_bearer(mask)]
+        (name,) = sign.names
+        return Bearer(_key(name, context.secrets[name], read_private_key), sign.claims).headers
+    if mask is not None:
+        return lambda dispatch, _body: _webhook_headers(dispatch, f"v1,{mask}")
+    secrets = [
+        (name, secret)
+        for name in sign.names
+        for secret in (context.secrets[name], *context.older_secrets.get(name, ()))
+    ]
+    return partial(signed_headers, [_key(name, secret, read_key) for name, secret in secrets])
+
+
+def _key(name: str, secret: str, read: Callable[[str], _Key]) -> _Key:
+    try:
+        return read(secret)
+    except ValueError as error:
+        raise ValueError(f"secrets.{name}: {error}") from None
+
+
+def signed_headers(keys: Sequence[bytes], dispatch: Dispatch, body: bytes) -> list[Header]:
+    """Return the headers of Standard Webhooks: the message's key is the id, and each key signs."""
+    signed = f"{dispatch.key}.{_seconds(dispatch)}.".encode() + body
+    signatures = (b64encode(hmac.digest(key, signed, "sha256")).decode("ascii") for key in keys)
+    return _webhook_headers(dispatch, " ".join(f"v1,{signature}" for signature in signatures))
+
+
+def _webhook_headers(dispatch: Dispatch, signatures: str) -> list[Header]:
+    return [
+        raw_header("webhook-id", dispatch.key),
+        raw_header("webhook-timestamp", str(_seconds(dispatch))),
+        raw_header("webhook-signature", signatures),
+    ]
+
+
+def _bearer(token: str) -> Header:
+    return raw_header("Authorization", f"Bearer {token}")
+
+
+def _seconds(dispatch: Dispatch) -> int:
+    return dispatch.clock.now() // SECOND
 
 
 class Bearer:
@@ -69,9 +119,9 @@ class Bearer:
 
     def headers(self, dispatch: Dispatch, _body: bytes) -> list[Header]:
         """Return the header, by the attempt's clock."""
-        now = dispatch.clock.now() // SECOND
+        now = _seconds(dispatch)
         if not self._headers or not 0 <= now - self._issued < LIFETIME // 2:
-            self._headers = [raw_header("Authorization", f"Bearer {self._token(now)}")]
+            self._headers = [_bearer(self._token(now))]
             self._issued = now
         return self._headers
 
@@ -80,51 +130,3 @@ class Bearer:
 
         claims = {**self._claims, "iat": now, "exp": now + LIFETIME, "jti": str(uuid4())}
         return jwt.encode(claims, self._key, "RS256")
-
-
-class MaskedBearer:
-    """Makes the same header for a preview, with a mask in place of the token."""
-
-    def __init__(self, mask: str) -> None:
-        self._mask = mask
-
-    def headers(self, _dispatch: Dispatch, _body: bytes) -> list[Header]:
-        """Return the header as it may be shown."""
-        return [raw_header("Authorization", f"Bearer {self._mask}")]
-
-
-class Signer:
-    """Makes the three headers of Standard Webhooks, with one signature for each key."""
-
-    def __init__(self, keys: Sequence[bytes]) -> None:
-        self._keys = keys
-
-    def headers(self, dispatch: Dispatch, body: bytes) -> list[Header]:
-        """Return the headers of one request: the message's key is its id."""
-        at = str(dispatch.clock.now() // SECOND)
-        signed = f"{dispatch.key}.{at}.".encode() + body
-        signatures = " ".join(f"v1,{_signature(key, signed)}" for key in self._keys)
-        return _headers(dispatch.key, at, signatures)
-
-
-class MaskedSigner:
-    """Makes the same headers for a preview, with a mask in place of signatures."""
-
-    def __init__(self, mask: str) -> None:
-        self._mask = mask
-
-    def headers(self, dispatch: Dispatch, _body: bytes) -> list[Header]:
-        """Return the headers as they may be shown."""
-        return _headers(dispatch.key, str(dispatch.clock.now() // SECOND), f"v1,{self._mask}")
-
-
-def _signature(key: bytes, signed: bytes) -> str:
-    return b64encode(hmac.digest(key, signed, "sha256")).decode("ascii")
-
-
-def _headers(id_: str, at: str, signatures: str) -> list[Header]:
-    return [
-        raw_header("webhook-id", id_),
-        raw_header("webhook-timestamp", at),
-        raw_header("webhook-signature", signatures),
-    ]

@@ -9,8 +9,6 @@ from urllib.parse import parse_qsl
 
 from pydantic import (
     AfterValidator,
-    BaseModel,
-    ConfigDict,
     Field,
     StrictBool,
     StrictInt,
@@ -19,13 +17,14 @@ from pydantic import (
     model_validator,
 )
 
+from deliveryd.channels.mapping import texts_in
 from deliveryd.channels.receipt_options import ReceiptOptions
 from deliveryd.http.expressions import compile_expression
 from deliveryd.http.json_pointer import follow, parse_pointer
 from deliveryd.model import BLOCKS
-from deliveryd.options.pointer import Pointer
 from deliveryd.options.suggestion import suggestion
-from deliveryd.options.units import Positive
+from deliveryd.options.tables import Table
+from deliveryd.options.units import Pointer, Positive
 
 KeyValue = StrictStr | StrictBool | StrictInt
 
@@ -60,11 +59,7 @@ SANDBOX_VALUES = (
 """The placeholders of answers and reports of the sandbox."""
 
 
-class _Table(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
-
-
-class PresetKey(_Table):
+class PresetKey(Table):
     """A key that the operator sets beside `adapter`."""
 
     description: str = Field(description="what it is, in the provider's words")
@@ -105,14 +100,14 @@ class PresetKey(_Table):
 _ARTICLES: Mapping[str, str] = {"text": "a text", "integer": "an integer", "boolean": "true or false"}
 
 
-class PresetSecret(_Table):
+class PresetSecret(Table):
     """A secret that the operator gives as a file: `secrets = { NAME = FILE }`."""
 
     description: str = Field(description="what it is, in the provider's words")
     required: bool = Field(True, description="whether the operator must give it")
 
 
-class Promises(_Table):
+class Promises(Table):
     """What the provider does with repeats, doubts and late messages."""
 
     key: Literal["heeded", "ignored", "rejects_repeats"] = Field(
@@ -126,14 +121,14 @@ class Promises(_Table):
     validity_min: Positive | None = Field(None, description="shortest validity, if the provider has one")
 
 
-class FactSource(_Table):
+class FactSource(Table):
     """Where a fact of the preset is documented."""
 
     fact: str = Field(description="the fact")
     source: str = Field(description="page and section of the provider's documentation")
 
 
-class SandboxShape(_Table):
+class SandboxShape(Table):
     """An answer or a report of the sandbox; strings have placeholders such as {id}, {to} and {at.unix}."""
 
     status: int = Field(200, description="status of an answer")
@@ -146,7 +141,7 @@ class SandboxShape(_Table):
     body: str = Field("", description="body as text")
 
 
-class SandboxSignature(_Table):
+class SandboxSignature(Table):
     """How the sandbox signs reports; the scheme has the rest."""
 
     scheme: Literal[
@@ -163,7 +158,7 @@ class SandboxSignature(_Table):
     claims: dict[str, Any] = Field({}, description="claims of jwt")
 
 
-class SandboxLookup(_Table):
+class SandboxLookup(Table):
     """How the sandbox answers whether it has a message: a GET of one of the provider's addresses."""
 
     reference: str = Field(description="JSON Pointer to the reference in the query")
@@ -171,7 +166,7 @@ class SandboxLookup(_Table):
     missing: SandboxShape = Field(description="answer if it doesn't")
 
 
-class PresetSandbox(_Table):
+class PresetSandbox(Table):
     """How the sandbox plays the provider."""
 
     to: Pointer = Field(description="JSON Pointer to the recipient in a request, a form or a query")
@@ -190,7 +185,7 @@ class PresetSandbox(_Table):
     signature: SandboxSignature | None = Field(None, description="left out: reports aren't signed")
 
 
-class PresetFile(_Table):
+class PresetFile(Table):
     """A preset, as its file defines it. `{key.NAME}` in `table` and `blocks` are the operator's keys."""
 
     title: str = Field(description="the provider's name, as the provider writes it")
@@ -300,15 +295,3 @@ class PresetFile(_Table):
         """Whether this key has no value unless the operator sets it."""
         key = self.keys[name]
         return not key.required and key.default is None
-
-
-def texts_in(value: object, place: str = "") -> Iterator[tuple[str, str]]:
-    """Yield every text in a parsed value, with its place (`table.form.To`)."""
-    if isinstance(value, str):
-        yield place, value
-    elif isinstance(value, Mapping):
-        for name, member in value.items():
-            yield from texts_in(member, f"{place}.{name}" if place else str(name))
-    elif isinstance(value, list):
-        for index, member in enumerate(value):
-            yield from texts_in(member, f"{place}.{index}")

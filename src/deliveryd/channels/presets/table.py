@@ -6,8 +6,9 @@ from collections.abc import Collection, Iterator, Mapping
 from enum import Enum
 from typing import Any, Final, NamedTuple
 
-from deliveryd.channels.presets.file import KEY_USE, SECRET_USE, KeyValue, PresetFile, texts_in
-from deliveryd.options.proxy import ProxyOptions
+from deliveryd.channels.mapping import texts_in
+from deliveryd.channels.presets.file import KEY_USE, SECRET_USE, KeyValue, PresetFile
+from deliveryd.options.connections import ProxyOptions
 from deliveryd.options.suggestion import suggestion
 
 OVERRIDES = frozenset({*ProxyOptions.model_fields, "tls", "traceparent"})

@@ -22,17 +22,22 @@ from deliveryd.channels.base import (
     Dispatch,
     Expired,
     Found,
-    Misconfigured,
     Refused,
     Unknown,
     Unsent,
     Verdict,
 )
-from deliveryd.channels.smtp.mailbox import parse_mailbox
+from deliveryd.channels.smtp.mail_headers import parse_mailbox
 from deliveryd.channels.smtp.mime import Letter, Mail, compose
 from deliveryd.channels.smtp.options import SmtpOptions
-from deliveryd.channels.smtp.session import MailAccount, NeedsUtf8, Session
-from deliveryd.channels.smtp.verdicts import SmtpFailure, Stage, verdict_on_failure, verdict_on_timeout
+from deliveryd.channels.smtp.session import (
+    MailAccount,
+    NeedsUtf8,
+    Session,
+    Stage,
+    verdict_on_failure,
+    verdict_on_timeout,
+)
 from deliveryd.errors import ConfigError, OutOfFiles, TooLate
 from deliveryd.model import Customer
 from deliveryd.network.deadline import within
@@ -174,22 +179,11 @@ class SmtpChannel:
         except (SMTPException, OSError) as error:
             if attempt.stage is Stage.CONNECT and is_out_of_files(error):
                 return Unsent(self._connect_reason(error))
-            return self._named(self._judge(attempt.stage, error), attempt.stage)
+            return verdict_on_failure(attempt.stage, error, self._options, self._ca_key)
         return Accepted(mail.name)
 
     def _connect_reason(self, error: BaseException) -> str:
         return connect_reason(self._options.host, self._options.actual_port, error, self._ca_key)
-
-    def _judge(self, stage: Stage, error: BaseException) -> SmtpFailure:
-        return verdict_on_failure(stage, error, self._options, self._ca_key)
-
-    def _named(self, failure: SmtpFailure, stage: Stage) -> SmtpFailure:
-        """Add the server's name to a failure, unless it refused only this recipient."""
-        if isinstance(failure, Refused) and stage is Stage.RCPT:
-            return failure
-        if isinstance(failure, Refused | Misconfigured):
-            return failure._replace(by=self._options.host)
-        return failure
 
     def _written(self, dispatch: Dispatch) -> tuple[Mail, bytes]:
         mail = self._compose(dispatch)
@@ -232,7 +226,7 @@ class SmtpChannel:
         except (SMTPException, OSError) as error:
             if session.stage is Stage.CONNECT and is_out_of_files(error):
                 raise OutOfFiles(self._connect_reason(error)) from None
-            return self._judge(session.stage, error).reason
+            return verdict_on_failure(session.stage, error, self._options, self._ca_key).reason
         await session.quit()
         return None
 

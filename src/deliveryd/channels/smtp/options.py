@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, StrictBool, field_validator, model_validator
+from pydantic import Field, StrictBool, field_validator, model_validator
 
 from deliveryd.channels.http.request_options import header_problems
 from deliveryd.http.tls import TlsFiles
 from deliveryd.network.plain_text import is_loopback, plain_text_problem
-from deliveryd.options.tls import tls_problems
+from deliveryd.options.connections import tls_problems
+from deliveryd.options.tables import Table, raise_all
 from deliveryd.options.units import Duration, FilePath, SecretPath
 
 SMTP_PORTS = {"tls": 465, "starttls": 587, "none": 25}
@@ -23,10 +24,8 @@ OWN_MAIL_HEADERS = frozenset(
 )
 
 
-class SmtpOptions(BaseModel):
+class SmtpOptions(Table):
     """The keys of a mail server."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     host: Annotated[str, Field(pattern=r"^[^\s/@]+$")] = Field(description="mail server")
     port: Annotated[int, Field(ge=1, le=65535)] | None = Field(
@@ -54,7 +53,7 @@ class SmtpOptions(BaseModel):
     @field_validator("sender", "reply_to")
     @classmethod
     def _mailbox(cls, text: str | None) -> str | None:
-        from deliveryd.channels.smtp.mailbox import parse_mailbox  # noqa: PLC0415  # loads a library
+        from deliveryd.channels.smtp.mail_headers import parse_mailbox  # noqa: PLC0415  # loads a library
 
         if text is not None and not parse_mailbox(text).local.isascii():
             raise ValueError("the part before the @ must be ASCII")
@@ -79,8 +78,7 @@ class SmtpOptions(BaseModel):
             for name, value in headers.items()
             if longest_word(value) > LONGEST_WORD
         ]
-        if problems:
-            raise ValueError("; ".join(problems))
+        raise_all(problems)
         return headers
 
     @model_validator(mode="after")

@@ -14,8 +14,8 @@ import orjson
 from pydantic import BaseModel
 
 from deliveryd.channels.http.adapter import HttpChannel
+from deliveryd.channels.http.asking import ProbeResult
 from deliveryd.channels.http.options import HttpChannelOptions
-from deliveryd.channels.http.probe import ProbeResult
 from deliveryd.channels.options import ProviderConfig
 from deliveryd.channels.smtp.options import SmtpOptions
 from deliveryd.commands.check.cautions import CAUTIONS, fields_without_values, unreadable_addresses
@@ -43,7 +43,7 @@ from deliveryd.http.addresses import bind, parse_listen
 from deliveryd.http.reachability import connect_problem, endpoint_of
 from deliveryd.http.target import target_of
 from deliveryd.http.wire import WireResponse
-from deliveryd.options.proxy import ENVIRONMENT, ProxyOptions
+from deliveryd.options.connections import ENVIRONMENT, ProxyOptions
 from deliveryd.worker.outside import open_directory
 from deliveryd.worker.wiring import open_provider, open_service
 

@@ -9,10 +9,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
-from deliveryd.channels.filling import as_is
 from deliveryd.channels.http.options import HttpChannelOptions
 from deliveryd.channels.phone_numbers import PhoneReader
-from deliveryd.channels.smtp.mailbox import parse_mailbox
+from deliveryd.channels.smtp.mail_headers import parse_mailbox
 from deliveryd.channels.smtp.options import SmtpOptions
 from deliveryd.cleaning import cleaned
 from deliveryd.config import Config
@@ -26,7 +25,7 @@ class RecipientKind(NamedTuple):
     read: Callable[[str], str | None]
 
 
-_ANY = RecipientKind("a recipient", as_is)
+_ANY = RecipientKind("a recipient", str)
 
 
 def recipients_of(config: Config, channel: str) -> RecipientKind:

@@ -13,8 +13,9 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
+from deliveryd.channels.mapping import texts_in
 from deliveryd.channels.presets.catalogue import Catalogue, Preset
-from deliveryd.channels.presets.file import PresetFile, PresetKey, Promises, texts_in
+from deliveryd.channels.presets.file import PresetFile, PresetKey, Promises
 from deliveryd.channels.presets.table import examples
 from deliveryd.channels.registry import ADAPTER_ENTRY_POINTS, ADAPTERS, find_adapter
 from deliveryd.commands.common.command_group import CommandGroup

@@ -34,7 +34,7 @@ from deliveryd.errors import DeliverydError, UsageError
 from deliveryd.http.raw_message import RawRequest, parse_request
 from deliveryd.model import format_instant
 from deliveryd.receipts.endpoint import NOTHING_HERE, ReceiptEndpoint
-from deliveryd.receipts.inlet import ReceiptReply, open_inlet
+from deliveryd.receipts.inlet import Inlet, Inlets, ReceiptReply
 from deliveryd.receipts.reading import LONGEST_RAW, NOTHING, ReadReports, Report, Unread, at_once
 from deliveryd.receipts.request import ReceiptRequest, Unreadable
 from deliveryd.receipts.signatures.base import CertificateMissing, Forged, Verified
@@ -46,13 +46,13 @@ SignatureResult = Literal["valid", "invalid", "unchecked"]
 
 
 class ReceiptTable(NamedTuple):
-    """How a provider reports: its options, the addresses that it calls, and the bytes that it may send.
+    """How a provider reports: its options, the addresses that it calls, and `receipts.max_body`.
 
     `public_url` stands in front of each of `paths`. A preset alone has neither, and any path is its own.
     """
 
     options: ReceiptOptions
-    largest: int
+    max_body: int
     paths: Sequence[str] = ()
     public_url: str | None = None
 
@@ -75,9 +75,9 @@ def receipt_table(offline: OfflineProvider) -> ReceiptTable:
     if receipt is None:
         raise DeliverydError(f"{provider.identity} has no receipts; add [{provider.place}.receipt]")
     if config is None:
-        return ReceiptTable(receipt, receipt.largest(ReceiptsOptions().max_body))
+        return ReceiptTable(receipt, ReceiptsOptions().max_body)
     paths = [path for path, name in config.channels.receipt_paths.items() if name == provider.identity]
-    return ReceiptTable(receipt, receipt.largest(config.receipts.max_body), paths, config.receipts.public_url)
+    return ReceiptTable(receipt, config.receipts.max_body, paths, config.receipts.public_url)
 
 
 def try_receipts(
@@ -102,10 +102,10 @@ def try_receipts(
         raise DeliverydError(f"{source}: {error}") from None
     try:
         called = _called(parsed, table.public_url, url)
-        trying = _Trying(table.options, called, now, certificate)
+        trying = _Trying(table, called, now, certificate)
     except ValueError as error:
         raise DeliverydError(str(error)) from None
-    reply = anyio.run(trying.answer, table, parsed)
+    reply = anyio.run(trying.answer, parsed)
     if trying.result is not None:
         return trying.result
     hint = f"; this one's are {', '.join(table.paths)}" if reply.status == NOTHING_HERE.status else ""
@@ -123,22 +123,21 @@ class _Called(NamedTuple):
 class _Trying:
     """Takes in one request, as the worker does, and keeps what became of it in place of recording it."""
 
-    def __init__(self, options: ReceiptOptions, called: _Called, now: int, certificate: bytes | None) -> None:
-        self._inlet = open_inlet(options)
-        self._has_envelope = isinstance(options.signature, SnsSignature)
+    def __init__(self, table: ReceiptTable, called: _Called, now: int, certificate: bytes | None) -> None:
+        self._table = table
+        self._inlet = Inlet(table.options, table.max_body)
+        self._has_envelope = isinstance(table.options.signature, SnsSignature)
         self._called = called
         self._now = now
         self._certificate = certificate
         self.result: ReceiptTrial | None = None
 
-    async def answer(self, table: ReceiptTable, raw: RawRequest) -> ReceiptReply:
+    async def answer(self, raw: RawRequest) -> ReceiptReply:
         """Send a request to the worker's endpoint; return the answer."""
         path = unquote(raw.path)
-        paths = table.paths or (path.rstrip("/"),)
-        endpoint = ReceiptEndpoint(
-            dict.fromkeys(paths, _TRIED), {_TRIED: self._inlet}, self._take_in, lambda *_: None,
-            largest={_TRIED: table.largest},
-        )  # fmt: skip
+        paths = self._table.paths or (path.rstrip("/"),)
+        inlets = Inlets({_TRIED: self._inlet}, dict.fromkeys(paths, _TRIED))
+        endpoint = ReceiptEndpoint(inlets, self._take_in, lambda *_: None)
         scope: Scope = {
             "type": "http", "method": raw.method, "path": path, "raw_path": raw.path.encode("latin-1"),
             "query_string": raw.query, "headers": raw.headers,

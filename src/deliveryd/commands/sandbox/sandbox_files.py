@@ -10,8 +10,9 @@ from string import Template
 from typing import Any, cast, get_args
 from urllib.parse import urlsplit
 
+from deliveryd.channels.mapping import texts_in
 from deliveryd.channels.presets.catalogue import PACKAGED, Catalogue, Preset
-from deliveryd.channels.presets.file import PresetSandbox, SandboxLookup, texts_in
+from deliveryd.channels.presets.file import PresetSandbox, SandboxLookup
 from deliveryd.channels.presets.table import examples
 from deliveryd.errors import ConfigError, DeliverydError, UsageError
 from deliveryd.options.suggestion import suggestion

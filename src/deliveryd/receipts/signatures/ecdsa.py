@@ -13,14 +13,14 @@ from cryptography.hazmat.primitives.serialization import load_der_public_key
 
 from deliveryd.channels.signature_schemes import EcdsaSignature
 from deliveryd.receipts.request import ReceiptRequest
-from deliveryd.receipts.signatures.base import Covered, Forged, check_time, decode, header, read_time
+from deliveryd.receipts.signatures.base import Covered, Forged, Scheme, check_time, decode, header
+from deliveryd.receipts.times import read_unix
 
 
-class Scheme:
+class EcdsaScheme(Scheme):
     """The scheme with its options."""
 
-    def __init__(self, options: EcdsaSignature) -> None:
-        self._options = options
+    _options: EcdsaSignature
 
     def read_key(self, secret: str) -> EllipticCurvePublicKey:
         """Return the public key from base64 of its DER, as the provider shows it."""
@@ -36,7 +36,7 @@ class Scheme:
         """Verify the signature with each public key."""
         signature = decode(header(request, self._options.header), "base64")
         signed_at = header(request, self._options.timestamp_header)
-        check_time(read_time(signed_at), now, self._options.tolerance)
+        check_time(read_unix(signed_at), now, self._options.tolerance)
         signed = signed_at.encode("latin-1") + request.body
         if signature is None or not any(_fits(key, signature, signed) for key in keys):
             raise Forged("the signature doesn't fit")

@@ -16,7 +16,7 @@ from jwt.algorithms import HMACAlgorithm
 from deliveryd.channels.signature_schemes import JwtSignature
 from deliveryd.model import SECOND
 from deliveryd.receipts.request import ReceiptRequest
-from deliveryd.receipts.signatures.base import Covered, Forged, header, is_any
+from deliveryd.receipts.signatures.base import Covered, Forged, Scheme, header, is_any
 
 _BEARER = "bearer "
 _HASHES = {"HS256": HMACAlgorithm.SHA256, "HS384": HMACAlgorithm.SHA384, "HS512": HMACAlgorithm.SHA512}
@@ -29,18 +29,16 @@ class _Hmac(HMACAlgorithm):
         return None
 
 
-class Scheme:
+class JwtScheme(Scheme):
     """The scheme with its options."""
 
+    _options: JwtSignature
+
     def __init__(self, options: JwtSignature) -> None:
-        self._options = options
+        super().__init__(options)
         self._tokens = jwt.PyJWS([])
         for name in options.algorithms:
             self._tokens.register_algorithm(name, _Hmac(_HASHES[name]))
-
-    def read_key(self, secret: str) -> bytes:
-        """Return the signature secret."""
-        return secret.encode()
 
     def verify(self, request: ReceiptRequest, keys: Sequence[bytes], now: int) -> Covered:
         """Verify the token, then its claims about times, body and address.

@@ -27,6 +27,7 @@ from deliveryd.receipts.signatures.base import (
     Covered,
     Forged,
     NoReport,
+    Scheme,
     Subscription,
     Untrusted,
     Verified,
@@ -49,19 +50,17 @@ _MOST_CERTIFICATES = 16
 """Those that are kept though no message was genuine by them; an issuer's is one of them."""
 
 
-class Scheme:
-    """The scheme with its options, and the certificates fetched so far."""
+class SnsScheme(Scheme):
+    """The scheme with its options, and the certificates fetched so far; it has no secrets."""
+
+    _options: SnsSignature
 
     def __init__(self, options: SnsSignature) -> None:
-        self._options = options
+        super().__init__(options)
         self._certificates: dict[str, Sequence[Certificate]] = {}
         self._trusted: dict[str, amazon.TrustedKey] = {}
         self._proven: set[str] = set()
         self._roots: Sequence[Certificate] | None = None
-
-    def read_key(self, secret: str) -> str:
-        """Return the secret; this scheme has none."""
-        return secret
 
     def learn(self, url: str, page: bytes) -> None:
         """Remember the certificates at an address. Raises Untrusted if they can't be read.
@@ -94,7 +93,7 @@ class Scheme:
         if address is None:
             raise Forged("the certificate isn't on a host of Amazon SNS")
         _check_readable(envelope, kind)
-        self._check_time(_text(envelope, "Timestamp"), now)
+        check_time(parse_instant(_text(envelope, "Timestamp")), now, self._options.tolerance)
         self._check(self._key(url, address["host"], now), envelope, _signed(envelope, kind))
         self._proven.add(url)
         return Covered(_content(request, envelope, kind), body=True, query=False)
@@ -141,13 +140,6 @@ class Scheme:
             key.verify(signature, signed, PKCS1v15(), hashes[version])
         except InvalidSignature:
             raise Forged("the signature doesn't fit") from None
-
-    def _check_time(self, text: str, now: int) -> None:
-        try:
-            signed_at = parse_instant(text)
-        except ValueError:
-            raise Forged("the time of signing is unreadable") from None
-        check_time(signed_at, now, self._options.tolerance)
 
 
 def unwrapped(request: ReceiptRequest) -> Verified:

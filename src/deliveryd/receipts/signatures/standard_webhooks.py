@@ -20,12 +20,13 @@ from deliveryd.receipts.request import ReceiptRequest
 from deliveryd.receipts.signatures.base import (
     Covered,
     Forged,
+    Scheme,
     check_time,
     decode,
     header,
     is_any,
-    read_time,
 )
+from deliveryd.receipts.times import read_unix
 
 _PUBLIC = "whpk_"
 _SECONDS = re.compile(r"[0-9]{1,12}")
@@ -36,11 +37,10 @@ Check = Callable[[Sequence[str], str, str, str], bool]
 """Whether one of the listed signatures, such as "v1,…", fits an id, a time and a body."""
 
 
-class Scheme:
+class StandardWebhooksScheme(Scheme):
     """The scheme with its options."""
 
-    def __init__(self, options: StandardWebhooksSignature) -> None:
-        self._options = options
+    _options: StandardWebhooksSignature
 
     def read_key(self, secret: str) -> Check:
         """Return a check with a secret (`whsec_`) or a public key (`whpk_`)."""
@@ -55,14 +55,11 @@ class Scheme:
         id_, at = header(request, f"{prefix}id"), header(request, f"{prefix}timestamp")
         if not _SECONDS.fullmatch(at):
             raise Forged("the time of signing is unreadable")
-        check_time(read_time(at), now, self._options.tolerance)
+        check_time(read_unix(at), now, self._options.tolerance)
         listed = header(request, f"{prefix}signature").split()
         if len(listed) > _MOST_LISTED:
             raise Forged(f"more than {_MOST_LISTED} signatures are listed")
-        try:
-            body = request.body.decode()
-        except UnicodeDecodeError:
-            raise Forged("the body isn't UTF-8") from None
+        body = request.body.decode()
         fits = [check(listed, id_, at, body) for check in keys]
         if not any(fits):
             raise Forged("no listed signature fits")

@@ -1,4 +1,4 @@
-"""The keys of every table whose requests can go through a forward proxy.
+"""The keys of tables that make connections: TLS files, and a forward proxy.
 
 Proxies of the environment (`HTTPS_PROXY` and others) are ignored: only the configuration decides where
 requests go.
@@ -10,12 +10,42 @@ import re
 from typing import Annotated, Self
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictBool, model_validator
+from pydantic import AfterValidator, Field, StrictBool, model_validator
 
 from deliveryd.http.proxy import Proxy
 from deliveryd.http.target import target_of
+from deliveryd.http.tls import TlsFiles
 from deliveryd.network.plain_text import goes_out_plain, plain_text_problem
-from deliveryd.options.units import SecretPath
+from deliveryd.options.tables import Table
+from deliveryd.options.units import FilePath, SecretPath
+
+
+class TlsOptions(Table):
+    """PEM files of trusted authorities and of the client certificate."""
+
+    ca_file: FilePath | None = Field(None, description="trusted authorities instead of the system's, PEM")
+    cert_file: FilePath | None = Field(None, description="client certificate, PEM")
+    key_file: FilePath | None = Field(
+        None, description="key of the certificate, PEM, if it isn't in cert_file"
+    )
+
+    @model_validator(mode="after")
+    def _key_has_certificate(self) -> Self:
+        if self.key_file is not None and self.cert_file is None:
+            raise ValueError("key_file needs cert_file")
+        return self
+
+    def files(self, ca_key: str = "tls.ca_file") -> TlsFiles:
+        """Return the files in the form that clients take; `ca_key` names the authorities in errors."""
+        return TlsFiles(self.ca_file, self.cert_file, self.key_file, ca_key)
+
+
+def tls_problems(table: str, files: TlsFiles | None) -> list[str]:
+    """Return why these TLS files can't be used, as `key: what`; `table` is their table."""
+    if files is None or files.is_empty:
+        return []
+    return [f"{table}.{problem}".lstrip(".") for problem in files.problems()]
+
 
 ENVIRONMENT = ("HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy")
 """Environment variables that name a proxy for other programs."""
@@ -33,10 +63,8 @@ def _address(url: str) -> str:
     return url
 
 
-class ProxyOptions(BaseModel):
+class ProxyOptions(Table):
     """A forward proxy for the requests of this table; the environment's proxies are never used."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
     proxy: Annotated[str, AfterValidator(_address)] | None = Field(
         None, description="address of the proxy; left out: none"

@@ -73,7 +73,7 @@ demo: $(PROGRAM) ## run the worker against the sandbox: nothing to configure, no
 	@echo "Starting the stand-in service and a worker ..."
 	@$(BIN)/deliveryd demo
 
-quick: $(TESTS) ## run the fast tests, which start no process: some minutes
+quick: $(TESTS) ## run the fast tests on asyncio, which start no process: a minute or two
 	@$(PYTEST) -m "not slow" $(ARGS)
 
 test: setup ## run all tests, on all cores; ARGS="tests/line -k word" for some of them

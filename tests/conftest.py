@@ -1,10 +1,13 @@
 """Event loops of async tests, the rules of the tiers, and the figures of the simulation."""
 
+import gc
 import importlib
 import importlib.util
 import os
+import re
 import sys
 from collections.abc import Generator
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +15,8 @@ from support.memory import folder_of_files
 
 NO_SKIPS = "DELIVERYD_NO_SKIPS"
 SOAK = "DELIVERYD_SOAK"
+QUICK = "not slow"
+SLOW_MODULE = re.compile(r"^pytestmark = (?:\[[^\]]*)?pytest\.mark\.slow\b", re.MULTILINE)
 PROCESS_EVENTS = frozenset(
     {"os.exec", "os.fork", "os.forkpty", "os.posix_spawn", "os.system", "subprocess.Popen"}
 )
@@ -26,6 +31,10 @@ pytest.register_assert_rewrite("journal")  # its modules hold the cases, and are
 # Environments for the quick tier alone have no browser, see locks/test.txt.
 BROWSER = [f"process/test_{name}.py" for name in ("inbox_page", "status_page", "status_page_of_a_worker")]
 collect_ignore = [] if importlib.util.find_spec("playwright") else BROWSER
+
+
+LOOPS = ["asyncio", pytest.param("trio", marks=pytest.mark.slow)]
+"""Event loops: the quick tier runs on the one that workers have."""
 
 
 class QuickTier:
@@ -62,13 +71,21 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     Those of the quick tier start none, and each further worker collects all tests once more.
     """
     cores = os.cpu_count() or 1
-    return cores if config.option.markexpr == "not slow" else cores * 3 // 2
+    return cores if config.option.markexpr == QUICK else cores * 3 // 2
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Watch the quick tier in every run, also in those of all tests; keep `tmp_path` in memory."""
+    gc.disable()  # until all tests are collected
     config.pluginmanager.register(QuickTier(), "quick_tier")
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(folder_of_files()))
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Don't import for the quick tier what holds slow tests alone."""
+    if config.option.markexpr != QUICK or not collection_path.match("test_*.py"):
+        return None
+    return True if SLOW_MODULE.search(collection_path.read_text(encoding="utf-8")) else None
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -81,7 +98,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if item.get_closest_marker("soak") is None]
 
 
-@pytest.fixture(scope="module", params=["asyncio", "trio"])
+def pytest_collection_finish() -> None:
+    """Leave modules and tests out of every later look for garbage: they are most of what there is."""
+    gc.collect()
+    gc.freeze()
+    gc.enable()
+
+
+@pytest.fixture(scope="module", params=LOOPS)
 def anyio_backend(request: pytest.FixtureRequest) -> str:
     """Both event loops, one after the other; a module bound to one of them overrides this."""
     backend: str = request.param
@@ -91,6 +115,7 @@ def anyio_backend(request: pytest.FixtureRequest) -> str:
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Where DELIVERYD_NO_SKIPS is set, a run that skipped anything has failed; `-ra` lists the reasons."""
+    gc.unfreeze()  # Hypothesis, which pytest may load only now, looks for who holds a source of chance
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
     if not os.environ.get(NO_SKIPS) or reporter is None or "skipped" not in reporter.stats:
         return

@@ -87,7 +87,7 @@ class TestHttp(AdapterConformance):
     adapter = "http"
     block = "email"
 
-    @pytest.fixture(params=["asyncio", "trio"])
+    @pytest.fixture(params=["asyncio", pytest.param("trio", marks=pytest.mark.slow)])
     def anyio_backend(self, request: pytest.FixtureRequest) -> str:
         return str(request.param)
 

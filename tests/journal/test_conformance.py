@@ -75,7 +75,7 @@ class JournalConformance(RecordingConformance, ReadingCases, AttentionCases, Lis
 class TestSqlite(JournalConformance):
     """The embedded journal, on both event loops."""
 
-    @pytest.fixture(params=["asyncio", "trio"])
+    @pytest.fixture(params=["asyncio", pytest.param("trio", marks=pytest.mark.slow)])
     def anyio_backend(self, request: pytest.FixtureRequest) -> str:
         return str(request.param)
 

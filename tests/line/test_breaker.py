@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 import trio
-from trio.testing import MockClock
 
 from deliveryd.channels.base import Accepted, Dispatch, InDoubt, Misconfigured, Refused, TryAgain, Verdict
 from deliveryd.errors import OutOfFiles
 from deliveryd.model import format_instant
 from deliveryd.runtime.breaker import Breaker, BreakerPolicy
+from support.endless import jumping_clock
 from support.logs import LogLines, log_lines
 from support.messages import message
 from support.virtual import START, VirtualChannel, VirtualWorld, live
@@ -29,7 +29,7 @@ SMS = {"content": {"en": {"sms": {"text": "hello"}}}}
 
 def at_ease(scene: Callable[[], Awaitable[None]]) -> None:
     """Play a scene in virtual time."""
-    trio.run(scene, clock=MockClock(autojump_threshold=0))
+    trio.run(scene, clock=jumping_clock())
 
 
 def opened(failures: int = 3, pause: float = 1.0, max_pause: float = 60.0) -> Breaker:

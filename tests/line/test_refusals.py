@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 import trio
-from trio.testing import MockClock
 
 from deliveryd.channels.base import Accepted, Dispatch, Expired, InDoubt, Refused, TryAgain, Verdict
 from deliveryd.delivery import refusals
@@ -18,6 +17,7 @@ from deliveryd.delivery.refusals import MOST_IN_A_ROW, Refusals
 from deliveryd.delivery.routing import Routed
 from deliveryd.model import Transition, format_instant
 from deliveryd.runtime.breaker import Breaker, BreakerPolicy
+from support.endless import jumping_clock
 from support.logs import LogLines, log_lines
 from support.messages import message
 from support.virtual import START, VirtualClock, VirtualSupervisor, VirtualWorld, live
@@ -385,7 +385,7 @@ def counting(scene: Callable[[Refusals, Breaker], None]) -> None:
         breaker = Breaker(policy)
         scene(Refusals("sms", breaker, policy, DispatchQueue(VirtualClock())), breaker)
 
-    trio.run(play, clock=MockClock(autojump_threshold=0))
+    trio.run(play, clock=jumping_clock())
 
 
 def test_the_twentieth_refusal_in_a_row_makes_an_id_wait() -> None:
@@ -420,7 +420,7 @@ def test_an_id_that_was_accepted_long_ago_is_not_in_use_any_more() -> None:
         assert counted.refuses_all
         assert breaker.is_open
 
-    trio.run(play, clock=MockClock(autojump_threshold=0))
+    trio.run(play, clock=jumping_clock())
 
 
 def test_only_so_many_ids_are_counted() -> None:

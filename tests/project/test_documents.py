@@ -20,7 +20,7 @@ from pydantic import BaseModel
 
 from deliveryd.channels.base import Accepted, Refused, TryAgain, Verdict
 from deliveryd.channels.registry import open_adapter
-from deliveryd.commands.app import COMMANDS, build_program
+from deliveryd.commands.app import COMMANDS, Program, build_program
 from deliveryd.config import Config, load
 from deliveryd.delivery.backlog import TOO_MANY, TOO_MANY_PAUSED
 from deliveryd.delivery.recorder import DISK_FULL, UNREACHABLE
@@ -281,12 +281,17 @@ SHOWN = [
 """Every call of ours in a block of a console: where it is shown, and its words."""
 
 
+@pytest.fixture(scope="module")
+def program() -> Program:
+    """The command line with all commands loaded."""
+    return build_program(COMMANDS)
+
+
 @pytest.mark.parametrize(
     "words", [words for _, words in SHOWN], ids=[f"{at} {words[0]}" for at, words in SHOWN]
 )
-def test_every_command_that_is_shown_exists_with_its_options(words: list[str]) -> None:
+def test_every_command_that_is_shown_exists_with_its_options(words: list[str], program: Program) -> None:
     """Nothing that a document tells to type is refused as wrong usage."""
-    program = build_program(COMMANDS)
     program.commands[words[0]].make_context(words[0], words[1:]).close()
 
 

@@ -11,7 +11,6 @@ from unittest.mock import patch
 
 import anyio
 import trio
-from trio.testing import MockClock
 
 from deliveryd import model
 from deliveryd.model import WallClock
@@ -29,7 +28,7 @@ from simulation.start import made_ready
 from simulation.strangers import come_to_another_service
 from simulation.worker import StandIns, Worker
 from simulation.world import RETENTION, World
-from support.endless import endless_loops_ended
+from support.endless import endless_loops_ended, jumping_clock
 
 PATIENCE = 1200.0
 """Seconds of virtual time after which a run has to be over."""
@@ -69,7 +68,7 @@ def run_plan(plan: Plan, keep: KeepsJournals = FileJournal) -> History:
     with made_ready(plan, keep) as (folder, kept), kept.worked_with():
         random.seed(plan.seed)  # what a process makes once at its first run is made by now
         trio._core._run._r.seed(plan.seed)
-        return trio.run(_live, plan, folder, kept, clock=MockClock(autojump_threshold=0))
+        return trio.run(_live, plan, folder, kept, clock=jumping_clock())
 
 
 async def _live(plan: Plan, folder: Path, kept: KeptJournal) -> History:

@@ -10,7 +10,6 @@ from unittest.mock import patch
 
 import anyio
 import trio
-from trio.testing import MockClock
 
 from deliveryd import model
 from deliveryd.model import SECOND
@@ -30,7 +29,7 @@ from simulation.start import made_ready
 from simulation.statements import statement_by_statement
 from simulation.worker import StandIns
 from simulation.world import World
-from support.endless import endless_loops_ended
+from support.endless import endless_loops_ended, jumping_clock
 
 PATIENCE = 400.0
 """Seconds of virtual time after which a run has to be over, and for each fault a lease more.
@@ -54,7 +53,7 @@ def run_shared(shared: SharedPlan, server: str) -> History:
         assert isinstance(kept, DatabaseJournal)
         random.seed(shared.plan.seed)  # what a process makes once at its first run is made by now
         trio._core._run._r.seed(shared.plan.seed)
-        return trio.run(_live, shared, folder, kept, clock=MockClock(autojump_threshold=0))
+        return trio.run(_live, shared, folder, kept, clock=jumping_clock())
 
 
 async def _live(shared: SharedPlan, folder: Path, kept: DatabaseJournal) -> History:

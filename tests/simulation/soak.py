@@ -81,13 +81,11 @@ def live_through_all(
 def garbage_collected_seldom() -> Iterator[None]:
     """Runs leave many cycles and use little memory: collecting them less often makes room for more plans."""
     thresholds = gc.get_threshold()
-    gc.freeze()
     gc.set_threshold(100_000, 20, 20)
     try:
         yield
     finally:
         gc.set_threshold(*thresholds)
-        gc.unfreeze()
 
 
 def keeping_on(server: str) -> KeepsJournals:

@@ -11,7 +11,18 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from deliveryd.commands.app import main
+from deliveryd.commands.app import Program, main
+
+_load = Program.load
+_loaded: dict[str, Any] = {}
+"""Commands by name: typer takes longer to build one than most tests take to use it."""
+
+
+def _load_once(program: Program, name: str) -> None:
+    if name not in _loaded:
+        _load(program, name)
+        _loaded[name] = program.commands[name]
+    program.commands[name] = _loaded[name]
 
 
 class Answered(NamedTuple):
@@ -33,12 +44,12 @@ def command(*arguments: object) -> Answered:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", ["deliveryd", *map(str, arguments)])
         patch.delenv("DELIVERYD_CONFIG", raising=False)
+        patch.setattr(Program, "load", _load_once)
+        patch.setattr(gc, "freeze", lambda: None)  # what a test leaves is garbage
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
             try:
                 main()
                 status = 0
             except SystemExit as end:
                 status = int(end.code or 0)
-            finally:
-                gc.unfreeze()  # a command freezes what it loaded: its process ends, this one goes on
     return Answered(status, out.getvalue(), err.getvalue())

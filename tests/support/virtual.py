@@ -1,4 +1,4 @@
-"""A worker in virtual time: the real line on trio's MockClock, and a service that fails as a test wants."""
+"""A worker in virtual time: the real line on a clock that jumps, and a service that fails as a test wants."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ import anyio
 import httpx
 import trio
 from anyio.abc import TaskGroup
-from trio.testing import MockClock
 
 from deliveryd.channels.base import NO_ADDRESS, Accepted, Channel, Dispatch, Found, Unknown, Verdict
 from deliveryd.channels.options import ProviderConfig
@@ -34,7 +33,7 @@ from deliveryd.worker.health import WorkerHealth
 from deliveryd.worker.outside import Openers
 from deliveryd.worker.supervisor import Addresses, Supervisor
 from deliveryd.worker.wiring import Parts
-from support.endless import endless_loops_ended
+from support.endless import endless_loops_ended, jumping_clock
 from support.service import ServiceMemory
 
 START = 1_800_000_000_000_000
@@ -78,7 +77,7 @@ def live(run: Callable[[], Awaitable[None]], hours: float = 3.0) -> float:
 
     fewer = (patch.object(pipeline, "IDLE_CHECK", 0.5), patch.object(supervisor, "SAMPLE_INTERVAL", 10.0))
     with fewer[0], fewer[1]:  # fewer looks make hours cheaper
-        return trio.run(timed, clock=MockClock(autojump_threshold=0))
+        return trio.run(timed, clock=jumping_clock())
 
 
 class VirtualClock:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -64,7 +66,13 @@ ADAPTERS: Mapping[str, Callable[[], AdapterKind]] = {"http": _http, "smtp": _smt
 
 def is_adapter(name: str) -> bool:
     """Whether this is a built-in adapter, or one of a package; only the latter need a look at packages."""
-    return name in ADAPTERS or name in entry_points(group=ADAPTER_ENTRY_POINTS).names
+    return name in ADAPTERS or name in _names_in_packages(tuple(sys.path))
+
+
+@lru_cache(maxsize=1)
+def _names_in_packages(_path: tuple[str, ...]) -> frozenset[str]:
+    """The adapters of packages, looked for once: each look reads the metadata of every installed package."""
+    return frozenset(entry_points(group=ADAPTER_ENTRY_POINTS).names)
 
 
 def find_adapter(adapter: str, presets: Iterable[str] = ()) -> AdapterKind:

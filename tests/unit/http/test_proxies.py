@@ -53,7 +53,7 @@ json = {{ text = "{{content.text}}" }}
 LOGIN = "Basic " + base64.b64encode(b"issuer:s3cret: pass").decode()
 
 
-@pytest.fixture(params=["asyncio", "trio"])
+@pytest.fixture(params=["asyncio", pytest.param("trio", marks=pytest.mark.slow)])
 def anyio_backend(request: pytest.FixtureRequest) -> str:
     name: str = request.param
     return name

@@ -6,18 +6,18 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 import trio
-from trio.testing import MockClock
 
 from deliveryd.channels.base import Accepted
 from deliveryd.metrics import Metrics
 from deliveryd.states import State
 from deliveryd.telemetry.overview import Rates, SendDelay
 from deliveryd.worker.history import HOUR, MINUTES, History
+from support.endless import jumping_clock
 
 
 def play(scene: Callable[[], Awaitable[None]]) -> None:
     """Play a scene in virtual time."""
-    trio.run(scene, clock=MockClock(autojump_threshold=0))
+    trio.run(scene, clock=jumping_clock())
 
 
 async def work(history: History, metrics: Metrics, seconds: int, each_second: int) -> None:

@@ -18,7 +18,7 @@ from deliveryd.channels.http.options import HttpChannelOptions
 from deliveryd.channels.http.request import RequestWriter
 from deliveryd.channels.options import ProviderConfig
 from deliveryd.config import Config
-from deliveryd.directory.none import NoDirectory
+from deliveryd.directory.base import NoDirectory
 from deliveryd.http.client import HttpClient
 from deliveryd.http.httpx_wire import HttpxWire
 from deliveryd.http.tls import TlsFiles

@@ -21,8 +21,7 @@ from deliveryd.channels.base import NO_ADDRESS, Accepted, Channel, Dispatch, Fou
 from deliveryd.channels.options import ProviderConfig
 from deliveryd.config import Config, examine, load
 from deliveryd.delivery import pipeline
-from deliveryd.directory.base import Directory
-from deliveryd.directory.none import NoDirectory
+from deliveryd.directory.base import Directory, NoDirectory
 from deliveryd.errors import ConfigError
 from deliveryd.http.client import HttpClient
 from deliveryd.http.httpx_wire import HttpxWire

@@ -22,8 +22,7 @@ from deliveryd.errors import AnswerUnreadable, BrokenOff, NotSent, OutcomeUnknow
 from deliveryd.http.content_coding import Decoder, Layers, Undecodable, decoder_of
 from deliveryd.http.lenient_answer import LARGEST_HEAD, LenientAnswer
 from deliveryd.http.wire import IDENTITY, BeforeSend, Headers, Target, WireResponse, add_header
-from deliveryd.network.connection import connect
-from deliveryd.network.reasons import not_connected
+from deliveryd.network.connection import connect, not_connected
 from deliveryd.network.resolver import Resolver
 
 IDLE_SECONDS = 4.0

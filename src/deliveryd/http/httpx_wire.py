@@ -15,8 +15,8 @@ from deliveryd.http.content_coding import Undecodable, decoder_of
 from deliveryd.http.httpx_transport import ResolvingTransport
 from deliveryd.http.proxy import Login, Proxy
 from deliveryd.http.wire import IDENTITY, BeforeSend, Headers, Target, WireResponse, add_header
+from deliveryd.network.connection import not_connected
 from deliveryd.network.deadline import within
-from deliveryd.network.reasons import not_connected
 
 _NEVER_SENT = (
     httpx.ConnectError,

@@ -11,8 +11,7 @@ from anyio.abc import ByteStream
 from deliveryd.errors import OutOfFiles
 from deliveryd.http.tls import TlsFiles
 from deliveryd.network.address import Address
-from deliveryd.network.connection import first_connected
-from deliveryd.network.reasons import not_connected
+from deliveryd.network.connection import first_connected, not_connected
 from deliveryd.network.resolver import Resolver
 
 CONNECT_TIMEOUT = 5.0

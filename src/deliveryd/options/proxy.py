@@ -14,7 +14,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictBool, m
 
 from deliveryd.http.proxy import Proxy
 from deliveryd.http.target import target_of
-from deliveryd.network.plain_text import goes_out_plain, plain_text_problem
+from deliveryd.network.address import goes_out_plain, plain_text_problem
 from deliveryd.options.units import SecretPath
 
 ENVIRONMENT = ("HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy")

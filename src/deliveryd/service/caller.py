@@ -18,7 +18,7 @@ from deliveryd.errors import (
     WireError,
 )
 from deliveryd.http.client import HttpClient, raw_header
-from deliveryd.http.retry_after import retry_after
+from deliveryd.http.responses import retry_after
 from deliveryd.http.target import target_of
 from deliveryd.http.wire import Target, WireResponse
 from deliveryd.runtime.breaker import backoff

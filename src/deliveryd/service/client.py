@@ -1,7 +1,13 @@
-"""One client for every endpoint of the remote service (interface 4)."""
+"""One client for every endpoint of the remote service (interface 4).
+
+It tells the service's answers from those of something else in its place, such as a proxy or a portal. All
+bodies of the service are JSON, so a page or any other text isn't its answer. Nothing may be sent with an
+error, and in answer to events.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from types import TracebackType
@@ -17,22 +23,22 @@ from deliveryd.errors import (
     ServiceUnavailable,
 )
 from deliveryd.http.client import HttpClient
+from deliveryd.http.responses import is_page
 from deliveryd.http.target import target_of
 from deliveryd.http.wire import WireResponse
 from deliveryd.model import Settings
 from deliveryd.runtime.threads import Aside
+from deliveryd.service.array_text import BYTE_ORDER_MARK
 from deliveryd.service.auth import AuthOptions
 from deliveryd.service.batch import LARGEST_BATCH, Batch, read_batch
 from deliveryd.service.caller import Caller, Ready, Sleep, below
 from deliveryd.service.configuration_access import ConfigurationAccess
-from deliveryd.service.own_answers import check_json, check_no_page, check_refusal
 from deliveryd.service.wire import GROUPS, LARGEST_SETTINGS, MOST_PAGES, read_settings, settings_too_large
 
 if TYPE_CHECKING:
-    from deliveryd.service.customer_area import CustomerArea
-    from deliveryd.service.customer_data import CustomerData
-    from deliveryd.service.customer_wire import CustomerDataBody
-    from deliveryd.service.merchant import Merchant
+    from deliveryd.service.customer_area import CustomerArea, CustomerData, CustomerDataBody, Merchant
+
+_JSON = re.compile(rb"[ \t\r\n]*+(?:[{\[\"]|(?:null|true|false|-?\d[\d.eE+-]*+)[ \t\r\n]*+\Z)")
 
 NO_SETTINGS = frozenset({400, 404, 410, 422})
 """Statuses that mean that there are no such settings; any other refusal concerns the request."""
@@ -178,3 +184,32 @@ class ServiceClient:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.aclose()
+
+
+def begins_as_json(body: bytes) -> bool:
+    """Whether a body is JSON, or was meant to be."""
+    return _JSON.match(body.removeprefix(BYTE_ORDER_MARK)) is not None
+
+
+def check_json(answer: WireResponse) -> None:
+    """Raise ServiceUnavailable if an answer that must be JSON isn't the service's."""
+    if not begins_as_json(answer.body):
+        raise _in_its_place(answer)
+
+
+def check_refusal(answer: WireResponse) -> None:
+    """Raise ServiceUnavailable if an error, which may have no body, isn't the service's."""
+    if answer.body.strip():
+        check_json(answer)
+
+
+def check_no_page(answer: WireResponse) -> None:
+    """Raise ServiceUnavailable if an answer, whose body may be anything else, is a page."""
+    if is_page(answer.body):
+        raise _in_its_place(answer)
+
+
+def _in_its_place(answer: WireResponse) -> ServiceUnavailable:
+    what = "a page" if is_page(answer.body) else "a text" if answer.body.strip() else "nothing"
+    reason = f"something else seems to answer for the service: {answer.status} with {what} instead of JSON"
+    return ServiceUnavailable(reason, status=answer.status)

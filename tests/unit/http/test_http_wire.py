@@ -15,7 +15,7 @@ import pytest
 from deliveryd.errors import AnswerUnreadable, BrokenOff, NotSent, OutcomeUnknown, TooLate
 from deliveryd.http import asyncio_wire
 from deliveryd.http.lenient_answer import LARGEST_HEAD, LenientAnswer
-from deliveryd.http.pages import is_page
+from deliveryd.http.responses import is_page
 from deliveryd.http.wire import Wire
 from support.wires import (
     HEAD,

@@ -19,7 +19,7 @@ from deliveryd.http.httpx_wire import HttpxWire
 from deliveryd.service.auth import AuthOptions
 from deliveryd.service.caller import LONGEST_RETRY_PAUSE, TRIES
 from deliveryd.service.client import ServiceClient
-from deliveryd.service.merchant import Merchant
+from deliveryd.service.customer_area import Merchant
 from deliveryd.service.wire import GROUPS
 from deliveryd.testing.gateway import Disconnect, open_gateway
 

@@ -10,10 +10,8 @@ from deliveryd.channels.base import Accepted, Attempted, InDoubt, Misconfigured,
 from deliveryd.channels.http.answer_options import ACCEPTING, AnswerOptions
 from deliveryd.channels.http.pauses import PauseReader, compile_pause
 from deliveryd.channels.http.verdicts import SAID_BY_OTHERS, failure
-from deliveryd.http.conditions import Condition, all_hold, compile_condition
-from deliveryd.http.finder import Document, Finder, compile_finder
-from deliveryd.http.pages import is_page
-from deliveryd.http.retry_after import Now, utc_now
+from deliveryd.http.finder import Condition, Document, Finder, all_hold, compile_condition, compile_finder
+from deliveryd.http.responses import Now, is_page, utc_now
 from deliveryd.http.wire import WireResponse
 
 SAID_OF_THE_REQUEST = frozenset({413, 414, 431})

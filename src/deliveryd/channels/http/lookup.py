@@ -14,10 +14,8 @@ from deliveryd.channels.http.lookup_options import LookupOptions
 from deliveryd.channels.http.request import HttpRequest, write_json
 from deliveryd.errors import NotSent, OutcomeUnknown
 from deliveryd.http.client import HttpClient, raw_header
-from deliveryd.http.conditions import all_hold, compile_conditions
-from deliveryd.http.finder import Document, compile_finder
-from deliveryd.http.pages import is_page
-from deliveryd.http.retry_after import retry_after
+from deliveryd.http.finder import Document, all_hold, compile_conditions, compile_finder
+from deliveryd.http.responses import is_page, retry_after
 from deliveryd.http.target import target_of
 from deliveryd.http.wire import WireResponse
 

@@ -8,7 +8,7 @@ from functools import partial
 
 from deliveryd.channels.http.answer_options import LONGEST_PAUSE, PauseOptions
 from deliveryd.http.finder import Document, Finder, compile_finder
-from deliveryd.http.retry_after import Now, retry_after, utc_now
+from deliveryd.http.responses import Now, retry_after, utc_now
 from deliveryd.model import SECOND, parse_instant
 
 PauseReader = Callable[[Document], float | None]

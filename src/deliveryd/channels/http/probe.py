@@ -13,8 +13,7 @@ from deliveryd.channels.http.probe_options import ProbeOptions
 from deliveryd.channels.http.request import HttpRequest, basic_credentials
 from deliveryd.channels.http.request_options import BasicOptions
 from deliveryd.http.client import raw_header
-from deliveryd.http.conditions import all_hold, compile_conditions
-from deliveryd.http.finder import Document
+from deliveryd.http.finder import Document, all_hold, compile_conditions
 from deliveryd.http.target import target_of
 from deliveryd.http.wire import WireResponse
 from deliveryd.model import Entry, Rendered, WallClock

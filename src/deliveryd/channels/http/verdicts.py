@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from deliveryd.channels.base import Attempted, InDoubt, Misconfigured, Refused, TryAgain
 from deliveryd.channels.http.answer_options import LONGEST_PAUSE
-from deliveryd.http.retry_after import Now, retry_after, utc_now
+from deliveryd.http.responses import Now, retry_after, utc_now
 
 SAID_BY_OTHERS = 503
 """A status that gateways also send if the provider behind them took the message."""

@@ -35,8 +35,8 @@ from deliveryd.channels.smtp.session import MailAccount, NeedsUtf8, Session
 from deliveryd.channels.smtp.verdicts import SmtpFailure, Stage, verdict_on_failure, verdict_on_timeout
 from deliveryd.errors import ConfigError, OutOfFiles, TooLate
 from deliveryd.model import Customer
+from deliveryd.network.connection import connect_reason
 from deliveryd.network.deadline import within
-from deliveryd.network.reasons import connect_reason
 from deliveryd.network.resolver import Resolver
 from deliveryd.runtime.process import is_out_of_files
 from deliveryd.runtime.secret_file import RenewedValue

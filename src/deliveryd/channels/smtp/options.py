@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, StrictBool, field_validator, 
 
 from deliveryd.channels.http.request_options import header_problems
 from deliveryd.http.tls import TlsFiles
-from deliveryd.network.plain_text import is_loopback, plain_text_problem
+from deliveryd.network.address import is_loopback, plain_text_problem
 from deliveryd.options.tls import tls_problems
 from deliveryd.options.units import Duration, FilePath, SecretPath
 

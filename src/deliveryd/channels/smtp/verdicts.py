@@ -9,7 +9,7 @@ from aiosmtplib import SMTPException, SMTPResponseException
 
 from deliveryd.channels.base import InDoubt, Misconfigured, Refused, TryAgain
 from deliveryd.channels.smtp.options import SmtpOptions
-from deliveryd.network.reasons import caused_by, connect_reason
+from deliveryd.network.connection import caused_by, connect_reason
 
 SmtpFailure = Refused | TryAgain | InDoubt | Misconfigured
 

@@ -12,6 +12,8 @@ from itertools import chain, zip_longest
 from typing import Generic, TypeVar
 
 import anyio
+from anyio.abc import ByteStream
+from anyio.streams.tls import TLSStream
 
 from deliveryd.errors import NotSent, OutOfFiles
 from deliveryd.network.address import Address
@@ -31,6 +33,45 @@ async def connect(resolver: Resolver, host: str, port: int) -> socket.socket:
     """
     addresses = await resolver.look_up(host)
     return await first_connected(addresses, partial(_connect, port=port), _close)
+
+
+async def open_stream(resolver: Resolver, host: str, port: int, ca_key: str) -> ByteStream:
+    """Return a stream to the first of the host's addresses that answers. Raises NotSent.
+
+    It has no time-out of its own. For `ca_key` see `connect_reason`.
+    """
+
+    async def to(address: Address) -> ByteStream:
+        return await anyio.connect_tcp(address.host, port)
+
+    try:
+        return await first_connected(await resolver.look_up(host), to, anyio.aclose_forcefully)
+    except OSError as error:
+        raise not_connected(host, port, error, ca_key) from None
+
+
+async def over_tls(
+    stream: ByteStream, context: ssl.SSLContext, host: str, port: int, ca_key: str
+) -> ByteStream:
+    """Begin TLS on a stream, which is closed if that fails. Raises NotSent."""
+    try:
+        return await TLSStream.wrap(stream, hostname=host, ssl_context=context, standard_compatible=False)
+    except BaseException as error:
+        with anyio.CancelScope(shield=True):
+            await anyio.aclose_forcefully(stream)
+        if isinstance(error, anyio.BrokenResourceError | anyio.EndOfStream):
+            raise NotSent(f"TLS with {host}:{port} failed: the connection was closed") from None
+        if isinstance(error, OSError):
+            raise not_connected(host, port, error, ca_key) from None
+        raise
+
+
+def verified_by(make: Callable[[], ssl.SSLContext], host: str, port: int, ca_key: str) -> ssl.SSLContext:
+    """Return the context that `make` makes for TLS with a host. Raises NotSent if it can't read its files."""
+    try:
+        return make()
+    except OSError as error:
+        raise not_connected(host, port, error, ca_key) from None
 
 
 async def first_connected(

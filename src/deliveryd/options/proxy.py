@@ -12,8 +12,8 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictBool, model_validator
 
-from deliveryd.http.proxy import Proxy
 from deliveryd.http.target import target_of
+from deliveryd.http.wire import Proxy
 from deliveryd.network.address import goes_out_plain, plain_text_problem
 from deliveryd.options.units import SecretPath
 

@@ -60,24 +60,29 @@ class HttpClient:
         )
 
     def exchange(
-        self, method: str, target: Target, headers: Headers, body: bytes, check: BeforeSend | None = None
+        self,
+        method: str,
+        target: Target,
+        headers: Headers,
+        body: bytes,
+        check: BeforeSend | None = None,
+        *,
+        max_body: int | None = None,
     ) -> Awaitable[WireResponse]:
         """Send a request with a parsed address and checked headers.
 
-        Awaiting raises NotSent, OutcomeUnknown, or TooLate if `check` does, before anything is written.
+        `max_body` overrides the client's. Awaiting raises NotSent, OutcomeUnknown, or TooLate if `check` does
+        so, before anything is written.
         """
+        largest = self._max_body if max_body is None else max_body
         return self._told(
             self._wire.exchange(
-                method, target, headers, body, deadline=self._timeout, max_body=self._max_body, check=check
+                method, target, headers, body, deadline=self._timeout, max_body=largest, check=check
             )
         )
 
     def _told(self, answer: Awaitable[WireResponse]) -> Awaitable[WireResponse]:
         return answer if self._note is None else _noted(answer, self._note)
-
-    def bounded(self, max_body: int) -> HttpClient:
-        """Return a client over the same connections, with another limit on responses."""
-        return HttpClient(self._wire, timeout=self._timeout, max_body=max_body, note=self._note)
 
     def noted(self, note: Callable[[WireResponse], None]) -> HttpClient:
         """Return a client over the same connections that calls `note` with each response."""

@@ -61,13 +61,9 @@ class ServiceClient:
         sleep: Sleep = anyio.sleep,
     ) -> None:
         access = configurations or ConfigurationAccess()
-        auth = auth or AuthOptions()
         self._base = target_of(base_url)
-        self._service = Caller(http, "the service", auth, sleep)
-        self._settings = Caller(http.bounded(LARGEST_SETTINGS), "the service", auth, sleep)
-        self._queue = Caller(http.bounded(LARGEST_BATCH), "the service", auth, sleep)
+        self._service = Caller(http, "the service", auth or AuthOptions(), sleep)
         self._aside = Aside()
-        self._own_host = Caller(http.bounded(access.max_size), "the service", auth, sleep)
         self._elsewhere = (
             None if access.elsewhere is None else Caller(access.elsewhere, "the host", AuthOptions(), sleep)
         )
@@ -81,19 +77,20 @@ class ServiceClient:
         else than the service, which answers with a page, hands out no batch.
         """
         try:
-            answer = await self._queue.get_once(below(self._base, f"/queue?take={count}"), ready)
+            queue = below(self._base, f"/queue?take={count}")
+            answer = await self._service.get_once(queue, ready, max_body=LARGEST_BATCH)
         except BrokenOff as error:
-            check_no_page(WireResponse(error.status, {}, error.body))
+            _check_no_page(WireResponse(error.status, {}, error.body))
             return await read_batch(self._aside, error.body, count, ServiceUnavailable(str(error)))
         except OutcomeUnknown as error:
             return Batch([], [], ServiceUnavailable(str(error)))
-        check_no_page(answer)
+        _check_no_page(answer)
         return await read_batch(self._aside, answer.body, count)
 
     async def report(self, bodies: Sequence[str], ready: Ready | None = None) -> None:
         """Report status events, each given as its JSON text (interface 4.2)."""
         body = f"[{','.join(bodies)}]".encode()
-        check_no_page(await self._service.call("POST", below(self._base, "/events"), body=body, ready=ready))
+        _check_no_page(await self._service.call("POST", below(self._base, "/events"), body=body, ready=ready))
 
     async def fetch_settings(self, settings_id: int) -> bytes:
         """Return settings as sent by the service (interface 4.3); `parse_settings` parses them.
@@ -103,15 +100,15 @@ class ServiceClient:
         """
         path = below(self._base, f"/settings/{settings_id}")
         try:
-            answer = await self._settings.call("GET", path, also=NO_SETTINGS)
+            answer = await self._service.call("GET", path, also=NO_SETTINGS, max_body=LARGEST_SETTINGS)
         except AnswerTooLarge as error:
             if error.beginning:
-                check_json(WireResponse(error.answered, {}, error.beginning))
+                _check_json(WireResponse(error.answered, {}, error.beginning))
             raise settings_too_large(settings_id) from None
         if answer.status in NO_SETTINGS:
-            check_refusal(answer)
+            _check_refusal(answer)
             raise ServiceRefused(f"the service answered {answer.status}", answer.status)
-        check_json(answer)
+        _check_json(answer)
         return answer.body
 
     @staticmethod
@@ -167,7 +164,7 @@ class ServiceClient:
     def _customers(self) -> CustomerArea:
         from deliveryd.service.customer_area import CustomerArea  # noqa: PLC0415  # the worker never reads it
 
-        return CustomerArea(self._base, self._service, self._own_host, self._elsewhere, self._access)
+        return CustomerArea(self._base, self._service, self._elsewhere, self._access)
 
     async def aclose(self) -> None:
         """Close all connections."""
@@ -186,24 +183,24 @@ class ServiceClient:
         await self.aclose()
 
 
-def begins_as_json(body: bytes) -> bool:
+def _begins_as_json(body: bytes) -> bool:
     """Whether a body is JSON, or was meant to be."""
     return _JSON.match(body.removeprefix(BYTE_ORDER_MARK)) is not None
 
 
-def check_json(answer: WireResponse) -> None:
+def _check_json(answer: WireResponse) -> None:
     """Raise ServiceUnavailable if an answer that must be JSON isn't the service's."""
-    if not begins_as_json(answer.body):
+    if not _begins_as_json(answer.body):
         raise _in_its_place(answer)
 
 
-def check_refusal(answer: WireResponse) -> None:
+def _check_refusal(answer: WireResponse) -> None:
     """Raise ServiceUnavailable if an error, which may have no body, isn't the service's."""
     if answer.body.strip():
-        check_json(answer)
+        _check_json(answer)
 
 
-def check_no_page(answer: WireResponse) -> None:
+def _check_no_page(answer: WireResponse) -> None:
     """Raise ServiceUnavailable if an answer, whose body may be anything else, is a page."""
     if is_page(answer.body):
         raise _in_its_place(answer)

@@ -319,20 +319,19 @@ def _entity(group: str, body: EntityBody) -> Entity:
 class CustomerArea:
     """Reads the customer data area of the service at `base`.
 
-    `own_host` calls the service's own host for configurations, `elsewhere` other hosts (None: not allowed).
+    `elsewhere` calls other hosts for configurations (None: not allowed).
     """
 
     def __init__(
         self,
         base: Target,
         service: Caller,
-        own_host: Caller,
         elsewhere: Caller | None,
         access: ConfigurationAccess,
     ) -> None:
         self._base = base
         self._service = service
-        self._own_host = own_host
+        self._largest = access.max_size
         self._elsewhere = elsewhere
         look_up = None if access.proxy_resolves else access.look_up or NameServers()
         self._hosts = AllowedHosts(base, access.rules, look_up)
@@ -373,7 +372,7 @@ class CustomerArea:
         headers = [("if-none-match", tag)] if tag is not None else []
         also = [NOT_MODIFIED] if tag is not None else []
         if self._hosts.is_own(target):
-            return await self._own_host.call("GET", target, headers=headers, also=also)
+            return await self._service.call("GET", target, headers=headers, also=also, max_body=self._largest)
         if self._elsewhere is None:
             raise ServiceRefused("configurations of other hosts than the service's aren't fetched", REFUSED)
         addresses = await self._hosts.addresses(target)

@@ -412,6 +412,7 @@ async def test_an_idle_connection_is_closed_after_a_while(
         assert (await ask(wire, server.target(), deadline=5.0)).body == b"ok"
 
 
+@fast_only
 async def test_data_on_an_idle_connection_closes_it(wire: Wire) -> None:
     """What comes in while nothing was asked for can't be an answer."""
     go = anyio.Event()

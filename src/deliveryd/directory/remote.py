@@ -35,7 +35,7 @@ class _Kept(NamedTuple):
     size: int
 
 
-class Memory:
+class CustomerMemory:
     """Caches answers for `ttl` seconds."""
 
     def __init__(self, ttl: float) -> None:
@@ -149,7 +149,7 @@ class RemoteDirectory:
     def __init__(self, source: Source, terms: Terms) -> None:
         self._source = source
         self._terms = terms
-        self._memory = Memory(terms.cache_ttl)
+        self._memory = CustomerMemory(terms.cache_ttl)
         self._outage = DirectoryOutage()
         self._pending: dict[int, None] = {}  # not queried yet
         self._halves: deque[Sequence[int]] = deque()

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from typing import cast
 
 from deliveryd.errors import NotSent, WireError
-from deliveryd.http.answer import BROKE, Answer
+from deliveryd.http.response_reader import BROKE, ResponseReader
 from deliveryd.http.wire import (
     IDENTITY,
     IDLE_SECONDS,
@@ -190,7 +190,7 @@ class _Connection(asyncio.Protocol):
         self._register = register
         self._transport: asyncio.Transport | None = None
         self._waiter: asyncio.Future[WireResponse] | None = None
-        self._answer = Answer()
+        self._answer = ResponseReader()
         self._unread = select.poll()
         self.ends = self.deadline = 0.0
         self.idle_since = 0.0

@@ -13,7 +13,7 @@ import anyio
 from anyio.abc import ByteStream, SocketAttribute
 
 from deliveryd.errors import NotSent, OutcomeUnknown, ProxyRefused
-from deliveryd.http.answer import BROKE, Answer
+from deliveryd.http.response_reader import BROKE, ResponseReader
 from deliveryd.http.target import target_of
 from deliveryd.http.tls import TlsFiles
 from deliveryd.http.wire import (
@@ -77,7 +77,7 @@ class StreamWire:
             sent = target._replace(path=str(target).encode("ascii"))
             headers = [*headers, *self._login_headers()]
         message = encode_request(method, sent, headers, body, self._accept)
-        answer = Answer()
+        answer = ResponseReader()
         try:
             await within(deadline, partial(self._exchange, target, message, answer, max_body, check))
         except TimeoutError:
@@ -96,7 +96,7 @@ class StreamWire:
             await self._close(stream)
 
     async def _exchange(
-        self, target: Target, message: bytes, answer: Answer, max_body: int, check: BeforeSend | None
+        self, target: Target, message: bytes, answer: ResponseReader, max_body: int, check: BeforeSend | None
     ) -> None:
         context = None
         if target.scheme == "https":
@@ -156,7 +156,7 @@ class StreamWire:
         host = f"[{target.host}]" if ":" in target.host else target.host
         at = f"{host}:{target.port}"
         place = target._replace(authority=at, path=at.encode("ascii"))
-        answer = Answer()
+        answer = ResponseReader()
         answer.begin(0, is_tunnel=True)
         await _ask(stream, encode_request("CONNECT", place, self._login_headers(), b"", self._accept), answer)
         outcome = answer.outcome
@@ -175,7 +175,7 @@ class StreamWire:
             await anyio.aclose_forcefully(stream)
 
 
-async def _ask(stream: ByteStream, message: bytes, answer: Answer) -> bool:
+async def _ask(stream: ByteStream, message: bytes, answer: ResponseReader) -> bool:
     """Send a request and read its answer; return whether the connection can be used again."""
     is_sent = False
     with suppress(*_BROKEN):  # an answer may have come before

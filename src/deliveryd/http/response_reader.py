@@ -20,7 +20,7 @@ MOST_READ_ANEW = 1 << 20
 BROKE = "the connection broke before the whole answer was there"
 
 
-class Answer:
+class ResponseReader:
     """The answers over one connection, one after the other: `begin`, then feed it until there is an outcome.
 
     `outcome` is the complete response, or why there is none. `allows_another`: the answer was complete, and

@@ -66,11 +66,10 @@ from deliveryd.commands.providers.preset_cases import (
     Skipped,
 )
 from deliveryd.config import Config
-from deliveryd.directory.file_options import FileOptions
 from deliveryd.directory.http_options import HttpDirectoryOptions
-from deliveryd.directory.options import CustomersOptions
+from deliveryd.directory.registry import CustomersOptions, FileOptions
 from deliveryd.directory.sql_options import SqlOptions
-from deliveryd.http.conditions import ConditionOptions
+from deliveryd.http.finder import ConditionOptions
 from deliveryd.metrics import Levels, Metrics
 from deliveryd.model import format_duration
 from deliveryd.options import units

@@ -27,7 +27,7 @@ from pydantic import (
 )
 
 from deliveryd.channels.options import ChannelsOptions, ProviderConfig, read_channels
-from deliveryd.directory.options import CustomersOptions, read_customers
+from deliveryd.directory.registry import CustomersOptions, read_customers
 from deliveryd.errors import ConfigError, JournalUnusable, LanguageUnreadable
 from deliveryd.http.addresses import parse_listen
 from deliveryd.http.target import target_of
@@ -35,7 +35,7 @@ from deliveryd.http.tls import TlsFiles
 from deliveryd.journal.place import NOT_INSTALLED, JournalDatabase, JournalFile, JournalPlace
 from deliveryd.journal.sqlite.files import shared_folder_problem
 from deliveryd.model import BLOCKS, format_duration
-from deliveryd.network.plain_text import SECURE_ADDRESS, goes_out_plain, plain_text_problem
+from deliveryd.network.address import SECURE_ADDRESS, goes_out_plain, plain_text_problem
 from deliveryd.options.connections import ProxyOptions, TlsOptions, tls_problems
 from deliveryd.options.file import PREFIX, ConfigFile, Opened
 from deliveryd.options.tables import OnUse
@@ -46,7 +46,7 @@ from deliveryd.runtime.privileges import owner_of
 from deliveryd.runtime.rights import tampering
 from deliveryd.runtime.secret_file import SecretFile
 from deliveryd.service.auth import AuthOptions
-from deliveryd.service.host_rules import parse_host, parse_network
+from deliveryd.service.configuration_access import parse_host, parse_network
 from deliveryd.telemetry.log_events import Layout
 
 SQLITE = "sqlite:///"

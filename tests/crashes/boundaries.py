@@ -16,8 +16,8 @@ from pydantic import BaseModel
 from deliveryd import channels
 from deliveryd.channels.base import Channel
 from deliveryd.delivery import common
+from deliveryd.directory.base import NoDirectory
 from deliveryd.directory.file import FileDirectory
-from deliveryd.directory.none import NoDirectory
 from deliveryd.directory.remote import RemoteDirectory
 from deliveryd.journal import log
 from deliveryd.journal.journal import Journal

@@ -18,9 +18,8 @@ from deliveryd.channels.http.options import HttpChannelOptions
 from deliveryd.channels.http.request import RequestWriter
 from deliveryd.channels.options import ProviderConfig
 from deliveryd.config import Config
-from deliveryd.directory.none import NoDirectory
+from deliveryd.directory.base import NoDirectory
 from deliveryd.http.client import HttpClient
-from deliveryd.http.httpx_wire import HttpxWire
 from deliveryd.http.tls import TlsFiles
 from deliveryd.journal.opening import open_reader
 from deliveryd.journal.orders import Action, Decided, ItemKind, Order
@@ -31,6 +30,7 @@ from deliveryd.runtime.secret_file import RenewedValue
 from deliveryd.runtime.threads import inline
 from deliveryd.states import State
 from deliveryd.worker.outside import Openers
+from support.memory_wire import MemoryWire
 from support.messages import message
 from support.virtual import START, VirtualSupervisor, VirtualWorld, live
 
@@ -97,7 +97,7 @@ class KeptWorld(VirtualWorld):
             options = provider.options
             assert isinstance(options, HttpChannelOptions)
             context = mapping_context(options)
-            wire = HttpxWire(httpx.MockTransport(self.provider.handle))
+            wire = MemoryWire(self.provider.handle)
             return HttpChannel(
                 options,
                 TlsFiles(),

@@ -13,7 +13,7 @@ import trio
 
 from deliveryd.channels.base import Dispatch, Refused, TryAgain, Verdict
 from deliveryd.delivery.choice import Choice, Idle, Sender
-from deliveryd.directory.none import NoDirectory
+from deliveryd.directory.base import NoDirectory
 from deliveryd.model import Customer, Entry
 from support.messages import message
 from support.two_providers import ACCEPTED, BOTH, BUSY, EMAIL, SMS, A, B, Provider, world_of_two

@@ -21,7 +21,7 @@ from deliveryd.channels.base import (
     TryAgain,
     Verdict,
 )
-from deliveryd.directory.none import NoDirectory
+from deliveryd.directory.base import NoDirectory
 from deliveryd.journal.orders import Action, ItemKind, Order
 from deliveryd.journal.sqlite.journal import open_journal_file
 from deliveryd.model import Customer, format_instant

@@ -102,10 +102,10 @@ async def stop(process: Process) -> None:
 @pytest.mark.parametrize(
     ("asker", "serve"),
     [
-        ("own wire on asyncio", speak_http),
-        ("own wire on uvloop", speak_http),
-        ("httpx on asyncio", speak_http),
-        ("httpx on trio", speak_http),
+        ("fast wire on asyncio", speak_http),
+        ("fast wire on uvloop", speak_http),
+        ("streams on asyncio", speak_http),
+        ("streams on trio", speak_http),
         ("smtp on asyncio", speak_smtp),
         ("smtp on uvloop", speak_smtp),
         ("directory on uvloop", partial(speak_http, size=1000)),

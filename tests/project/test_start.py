@@ -50,8 +50,7 @@ ONLY_FOR_COMMANDS = {
     "commands.orders", "commands.providers", "commands.render", "commands.sandbox", "commands.storage",
     "commands.watch", "control.client", "directory.http_options", "directory.sql_options", "journal.audit",
     "journal.dead_letters", "journal.history", "journal.personal_data", "sandbox", "service.configurations",
-    "service.customer_area", "service.customer_data", "service.customer_wire", "service.merchant",
-    "service.own_paths",
+    "service.customer_area", "service.hosts",
 }  # fmt: skip
 
 

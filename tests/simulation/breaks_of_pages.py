@@ -13,13 +13,13 @@ from deliveryd.service import client
 
 def page_taken_for_settings(patch: pytest.MonkeyPatch) -> None:
     """Whatever answers instead of the service says that there are no such settings."""
-    patch.setattr(client, "check_json", _checks_nothing)
-    patch.setattr(client, "check_refusal", _checks_nothing)
+    patch.setattr(client, "_check_json", _checks_nothing)
+    patch.setattr(client, "_check_refusal", _checks_nothing)
 
 
 def page_taken_for_acceptance(patch: pytest.MonkeyPatch) -> None:
     """Whatever answers instead of the service accepts events."""
-    patch.setattr(client, "check_no_page", _checks_nothing)
+    patch.setattr(client, "_check_no_page", _checks_nothing)
 
 
 def unreadable_answers_repeated_again(patch: pytest.MonkeyPatch) -> None:

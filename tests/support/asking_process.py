@@ -22,7 +22,7 @@ from deliveryd.directory.http_options import HttpDirectoryOptions
 from deliveryd.directory.remote import RemoteDirectory
 from deliveryd.errors import DeliverydError
 from deliveryd.http.asyncio_wire import AsyncioWire
-from deliveryd.http.httpx_wire import HttpxWire, open_transport
+from deliveryd.http.stream_wire import StreamWire
 from deliveryd.http.target import target_of
 from deliveryd.http.wire import Wire
 from deliveryd.model import Customer
@@ -52,14 +52,14 @@ async def _closing(ask: Ask, close: Callable[[], Awaitable[None]]) -> AsyncItera
     await close()
 
 
-def own(port: int, deadline: float) -> AbstractAsyncContextManager[Ask]:
-    """Our own wire."""
+def fast(port: int, deadline: float) -> AbstractAsyncContextManager[Ask]:
+    """The wire that is fast."""
     return over(AsyncioWire(ssl.create_default_context), port, deadline)
 
 
-def httpx(port: int, deadline: float) -> AbstractAsyncContextManager[Ask]:
-    """The wire over httpx."""
-    return over(HttpxWire(open_transport(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), None)), port, deadline)
+def streams(port: int, deadline: float) -> AbstractAsyncContextManager[Ask]:
+    """The wire over streams."""
+    return over(StreamWire(ssl.create_default_context), port, deadline)
 
 
 @asynccontextmanager
@@ -95,7 +95,7 @@ async def directory(port: int, deadline: float) -> AsyncIterator[Ask]:
         yield ask
 
 
-ASKERS = {"own wire": own, "httpx": httpx, "smtp": smtp, "directory": directory}
+ASKERS = {"fast wire": fast, "streams": streams, "smtp": smtp, "directory": directory}
 
 
 async def main(asker: str, port: int, requests: int, deadline: float) -> None:

@@ -20,11 +20,9 @@ from deliveryd.channels.base import NO_ADDRESS, Accepted, Channel, Dispatch, Fou
 from deliveryd.channels.options import ProviderConfig
 from deliveryd.config import Config, examine, load
 from deliveryd.delivery import pipeline
-from deliveryd.directory.base import Directory
-from deliveryd.directory.none import NoDirectory
+from deliveryd.directory.base import Directory, NoDirectory
 from deliveryd.errors import ConfigError
 from deliveryd.http.client import HttpClient
-from deliveryd.http.httpx_wire import HttpxWire
 from deliveryd.model import Customer
 from deliveryd.runtime.threads import inline
 from deliveryd.service.client import ServiceClient
@@ -34,6 +32,7 @@ from deliveryd.worker.outside import Openers
 from deliveryd.worker.supervisor import Addresses, Supervisor
 from deliveryd.worker.wiring import Parts
 from support.endless import endless_loops_ended, jumping_clock
+from support.memory_wire import MemoryWire
 from support.service import ServiceMemory
 
 START = 1_800_000_000_000_000
@@ -236,7 +235,7 @@ class VirtualWorld:
         """What opens the service, the providers and the directory of this world."""
 
         def service(config: Config) -> ServiceClient:
-            wire = HttpxWire(httpx.MockTransport(self.service.handle))
+            wire = MemoryWire(self.service.handle)
             return ServiceClient(HttpClient(wire, timeout=config.service.timeout), config.service.base_url)
 
         def provider(_config: Config, provider: ProviderConfig) -> Channel:

@@ -16,7 +16,7 @@ import pytest
 from anyio.abc import SocketAttribute, SocketStream
 
 from deliveryd.http.asyncio_wire import AsyncioWire
-from deliveryd.http.httpx_wire import HttpxWire, open_transport
+from deliveryd.http.stream_wire import StreamWire
 from deliveryd.http.target import target_of
 from deliveryd.http.wire import Target, Wire, WireResponse
 from support.patience import PATIENCE
@@ -31,27 +31,27 @@ class Kind(NamedTuple):
     make: Callable[[], Wire]
 
 
-def _own() -> Wire:
+def _fast() -> Wire:
     return AsyncioWire(ssl.create_default_context)
 
 
-def _httpx() -> Wire:
-    return HttpxWire(open_transport(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), None))
+def _streams() -> Wire:
+    return StreamWire(ssl.create_default_context)
 
 
-OWN = [
-    pytest.param(Kind(("asyncio", {}), _own), id="own-asyncio"),
-    pytest.param(Kind(("asyncio", {"use_uvloop": True}), _own), id="own-uvloop"),
+FAST = [
+    pytest.param(Kind(("asyncio", {}), _fast), id="fast-asyncio"),
+    pytest.param(Kind(("asyncio", {"use_uvloop": True}), _fast), id="fast-uvloop"),
 ]
 
 
-HTTPX = [
-    pytest.param(Kind(("asyncio", {}), _httpx), id="httpx-asyncio"),
-    pytest.param(Kind(("trio", {}), _httpx), id="httpx-trio"),
+STREAMS = [
+    pytest.param(Kind(("asyncio", {"use_uvloop": True}), _streams), id="streams-uvloop"),
+    pytest.param(Kind(("trio", {}), _streams), id="streams-trio"),
 ]
 
 
-own_only = pytest.mark.parametrize("kind", OWN, indirect=True)
+fast_only = pytest.mark.parametrize("kind", FAST, indirect=True)
 
 
 class Peer:

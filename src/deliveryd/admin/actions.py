@@ -17,7 +17,7 @@ from starlette.responses import JSONResponse, Response
 
 from deliveryd.admin.base import Operator
 from deliveryd.errors import ConfigError, DeliverydError
-from deliveryd.http.wrong_tries import WrongTries
+from deliveryd.http.peers import WrongTries
 
 _INTAKE = "intake"
 KINDS = (_INTAKE, "channel", "provider", "settings", "message")

@@ -20,9 +20,8 @@ from pydantic_core import CoreSchema, PydanticCustomError
 from pydantic_core.core_schema import with_info_plain_validator_function
 
 from deliveryd.channels.signature_options import HmacSignature, NamedSecret, Secrets, Signature
-from deliveryd.http.conditions import ConditionOptions
 from deliveryd.http.expressions import compile_expression
-from deliveryd.http.finder import HEADER, QUERY, compile_finder
+from deliveryd.http.finder import HEADER, QUERY, ConditionOptions, compile_finder
 from deliveryd.http.json_pointer import parse_pointer
 from deliveryd.options.tables import Table
 from deliveryd.options.units import Pointer, SecretPaths, Size, Word

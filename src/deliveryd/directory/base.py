@@ -1,4 +1,4 @@
-"""The protocols of a customer directory, and of a source behind a remote directory."""
+"""The protocols of a customer directory and of a source behind a remote one, and the empty directory."""
 
 from __future__ import annotations
 
@@ -79,3 +79,24 @@ class Terms(NamedTuple):
     cache_ttl: float
     timeout: float
     concurrency: int
+
+
+class NoDirectory:
+    """The directory of an issuer without one: every customer is unknown."""
+
+    is_down = False
+
+    def at_hand(self, ids: Collection[int]) -> Mapping[int, None]:
+        """Return None for each of `ids`."""
+        return dict.fromkeys(ids)
+
+    async def look_up(self, ids: Collection[int], answered: Answered) -> None:
+        """Answer all `ids` with None."""
+        await answered(dict.fromkeys(ids))
+
+    async def probe(self) -> str | None:
+        """Return None: nothing can fail."""
+        return None
+
+    async def aclose(self) -> None:
+        """Do nothing: no resource is open."""

@@ -17,12 +17,12 @@ from deliveryd.directory.http_options import (
 from deliveryd.errors import ConfigError, DirectoryUnavailable, ServiceRefused, ServiceUnavailable
 from deliveryd.http.client import build_client
 from deliveryd.http.json_pointer import follow, parse_pointer
-from deliveryd.http.pages import is_page
 from deliveryd.http.reachability import connect_problem, endpoint_of
+from deliveryd.http.responses import is_page
 from deliveryd.http.wire import Target
 from deliveryd.model import Customer
 from deliveryd.runtime.threads import Aside
-from deliveryd.service import number_text
+from deliveryd.service import exact_json
 from deliveryd.service.caller import Caller
 
 UNKNOWN_STATUSES = frozenset({404, 410})
@@ -111,7 +111,7 @@ def _filled(target: Target, ids: Iterable[int]) -> Target:
 
 def _parsed(body: bytes) -> Any:
     try:
-        return number_text.loads_exact(body.decode("utf-8-sig"))
+        return exact_json.loads_exact(body.decode("utf-8-sig"))
     except ValueError:
         raise DirectoryUnavailable("the answer isn't valid JSON") from None
 

@@ -10,7 +10,7 @@ from pydantic import AfterValidator, ConfigDict, Field, StrictInt, model_validat
 from deliveryd.http.target import target_of
 from deliveryd.http.tls import TlsFiles
 from deliveryd.http.wire import Target
-from deliveryd.network.plain_text import SECURE_ADDRESS, goes_out_plain, plain_text_problem
+from deliveryd.network.address import SECURE_ADDRESS, goes_out_plain, plain_text_problem
 from deliveryd.options.connections import ProxyOptions, TlsOptions, tls_problems
 from deliveryd.options.units import Pointer
 from deliveryd.service.auth import AuthOptions

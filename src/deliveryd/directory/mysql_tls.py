@@ -12,7 +12,7 @@ from typing import Any
 from aiomysql.connection import Connection
 from pymysql.constants import CLIENT
 
-from deliveryd.directory.postgresql_authentication import PLAIN_REFUSED, TLS_REFUSED
+from deliveryd.directory.sql_options import PLAIN_REFUSED, TLS_REFUSED
 
 GIVE_AWAY = frozenset({"mysql_clear_password", "mysql_old_password"})
 """Methods by which whoever listens has the password, or soon; others that do so need the server's key."""

@@ -1,21 +1,36 @@
-"""The sources of customers: a table of built-in ones, and entry points of other packages."""
+"""The table `[customers]`, and its sources: built-in ones, and entry points of other packages."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict, Field, StrictInt
 
 from deliveryd.directory.base import Source, Terms
-from deliveryd.directory.file_options import FileOptions
-from deliveryd.directory.none import NoOptions
 from deliveryd.errors import ConfigError
 from deliveryd.options import plugins
+from deliveryd.options.file import ConfigFile
+from deliveryd.options.units import FilePath, Positive
 
 if TYPE_CHECKING:
     from deliveryd.directory.http_options import HttpDirectoryOptions
     from deliveryd.directory.sql_options import SqlOptions
+
+
+class NoOptions(BaseModel):
+    """The source "none" has no options."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
+
+
+class FileOptions(BaseModel):
+    """Options of the source "file"."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
+
+    path: FilePath = Field(description="JSON Lines or CSV; read again when it changes")
+
 
 SOURCE_ENTRY_POINTS = "deliveryd.customers"
 
@@ -99,3 +114,51 @@ def _find_kind(source: str) -> SourceKind:
     return plugins.find_kind(
         source, SourceKind, what="source", group=SOURCE_ENTRY_POINTS, others=[*LOCAL, *SOURCES]
     )
+
+
+class CustomersOptions(BaseModel):
+    """The issuer's own customer directory; all other keys belong to its source."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
+
+    source: str = Field("none", description='"none", "file", "http", "sql", or the name of a plug-in')
+    cache_ttl: Positive = Field(
+        300.0, description="how long an answer of a remote directory is kept; unknown customers: 30 s"
+    )
+    timeout: Positive = Field(5.0, description="for one query to a remote directory")
+    concurrency: StrictInt = Field(10, ge=1, le=1000, description="queries at a time")
+    options: BaseModel = Field(NoOptions.model_construct(), exclude=True)
+
+    @property
+    def terms(self) -> Terms:
+        """Return the options common to all remote directories."""
+        return Terms(self.cache_ttl, self.timeout, self.concurrency)
+
+
+def read_customers(file: ConfigFile, table: object) -> CustomersOptions:
+    """Read the table; note its mistakes, and return it without the invalid values."""
+    if not isinstance(table, dict):
+        file.complain("customers", "expected a table")
+        return CustomersOptions()
+    common = [name for name, field in CustomersOptions.model_fields.items() if not field.exclude]
+    given = {key: table[key] for key in common if key in table}
+    own = {key: value for key, value in table.items() if key not in common}
+    customers = file.validate(CustomersOptions, given, "customers") or file.remainder(CustomersOptions, given)
+    if customers is None:
+        return CustomersOptions()
+    if customers.source == "none" and own:
+        text = f'is "none", which has no key {min(own)}: set the source that the key is for'
+        file.complain("customers.source", text)
+        return customers
+    try:
+        model = options_of(customers.source)
+    except ValueError as error:
+        file.complain("customers.source", str(error))
+        return CustomersOptions()
+    options = file.validate(model, own, "customers", known=common) or file.remainder(model, own)
+    if options is None:
+        return CustomersOptions()
+    for problem in check_source(customers.source, options):
+        key, _, text = problem.partition(": ")
+        file.complain(f"customers.{key}", text)
+    return customers.model_copy(update={"options": options})

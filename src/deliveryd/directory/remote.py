@@ -1,21 +1,139 @@
-"""A remote directory: caches, batches and limits the queries of a source."""
+"""A remote directory: caches, batches and limits the queries of a source, and notes its outages."""
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
+from typing import NamedTuple
 
 import anyio
 
 from deliveryd.directory.base import Answered, DirectoryAnswer, Source, Terms
-from deliveryd.directory.memory import Memory
-from deliveryd.directory.outage import DirectoryOutage
 from deliveryd.errors import DirectoryUnavailable
 from deliveryd.model import Customer
 from deliveryd.network.deadline import within
-from deliveryd.runtime.waits import PROMPT
+from deliveryd.runtime.breaker import Breaker, BreakerPolicy
+from deliveryd.runtime.waits import KEPT_FOR_WAITING, PROMPT
 from deliveryd.runtime.wakeup import AutoResetEvent
+from deliveryd.telemetry.log_events import Event, log
+
+CUSTOMER_MEMORY_BYTES = 32 << 20
+"""Approximate limit of the cache in bytes; the least recently used answers are evicted first."""
+
+ANSWER_BYTES = 500
+FIELD_BYTES = 150
+"""Approximate overhead in bytes of an answer, and of a field of it."""
+
+UNKNOWN_SECONDS = 30.0
+"""Most seconds to cache an unknown customer, so that one added since is found soon."""
+
+
+class _Kept(NamedTuple):
+    until: float
+    customer: Customer | None
+    size: int
+
+
+class CustomerMemory:
+    """Caches answers for `ttl` seconds."""
+
+    def __init__(self, ttl: float) -> None:
+        self._ttl = ttl
+        self._kept: OrderedDict[int, _Kept] = OrderedDict()
+        self._size = 0
+
+    def recall(self, ids: Collection[int]) -> dict[int, Customer | None]:
+        """Return the cached answers about `ids`."""
+        now = anyio.current_time()
+        found = {}
+        for id_ in ids:
+            kept = self._kept.get(id_)
+            if kept is not None and kept.until > now:
+                self._kept.move_to_end(id_)
+                found[id_] = kept.customer
+        return found
+
+    def keep(self, answers: Mapping[int, Customer | None], late: Collection[int] = ()) -> None:
+        """Cache answers; `late` are the customers for whose answer messages wait in the journal."""
+        now = anyio.current_time()
+        for id_, customer in answers.items():
+            seconds = min(self._ttl, UNKNOWN_SECONDS) if customer is None else self._ttl
+            if id_ in late:
+                seconds = max(seconds, KEPT_FOR_WAITING)
+            before = self._kept.pop(id_, None)
+            kept = self._kept[id_] = _Kept(now + seconds, customer, _size(customer))
+            self._size += kept.size - (before.size if before is not None else 0)
+        while self._size > CUSTOMER_MEMORY_BYTES and len(self._kept) > 1:
+            _, oldest = self._kept.popitem(last=False)
+            self._size -= oldest.size
+
+
+def _size(customer: Customer | None) -> int:
+    if customer is None:
+        return ANSWER_BYTES
+    # Four bytes per character: what Python needs for a text with one emoji.
+    texts = sum(len(name) + len(text) for name, text in customer.fields.items())
+    return ANSWER_BYTES + FIELD_BYTES * len(customer.fields) + 4 * texts
+
+
+POLICY = BreakerPolicy(failures=5, pause=0.5, max_pause=5.0, least=0.7)
+"""Fewer than five failures in a row may be due to the customers in the question, not to the directory."""
+
+LOG_PAUSE = 60.0
+"""Seconds between log lines about failed questions while the directory answers others."""
+
+
+class DirectoryOutage:
+    """Counts failed questions; while the directory is down, allows one question at a time, after pauses.
+
+    Logs each outage once. Unlike a provider's breaker it starts afresh after each outage: pauses are short.
+    """
+
+    def __init__(self) -> None:
+        self._breaker = Breaker(POLICY)
+        self._reason = ""
+        self._next_line = float("-inf")
+
+    @property
+    def is_on(self) -> bool:
+        """Whether the directory counts as down."""
+        return self._breaker.is_open
+
+    def hindrance(self) -> DirectoryUnavailable | None:
+        """Return the error for a question that may not be asked now, or None."""
+        blocked = self.is_on and (self._breaker.is_probing or self._breaker.wait() > 0)
+        return DirectoryUnavailable(self._reason) if blocked else None
+
+    def begin(self) -> None:
+        """Record that a question is being asked; while the directory is down, it is a probe."""
+        if self.is_on:
+            self._breaker.probe()
+
+    def withdraw(self) -> None:
+        """Record that the question was cancelled, which proves nothing about the directory."""
+        self._breaker.withdraw()
+
+    def answered(self) -> None:
+        """Record an answer, which ends the outage."""
+        was_on = self.is_on
+        seconds = self._breaker.answered()
+        if was_on:
+            log(Event.CUSTOMERS_RECOVERED, seconds=seconds)
+            self._breaker, self._next_line = Breaker(POLICY), float("-inf")
+
+    def failed(self, error: DirectoryUnavailable) -> None:
+        """Record a failed question. One asked before the outage began changes nothing."""
+        self._reason = str(error)
+        if self.is_on:
+            if self._breaker.is_probing:
+                self._breaker.failed(error.after)
+            return
+        if (now := anyio.current_time()) >= self._next_line:
+            self._next_line = now + LOG_PAUSE
+            log(Event.CUSTOMERS_UNAVAILABLE, reason=self._reason)
+        self._breaker.failed(error.after)
+
 
 QUESTION_LINGER = 0.005
 """Seconds that a query with room left waits for more customers."""
@@ -31,7 +149,7 @@ class RemoteDirectory:
     def __init__(self, source: Source, terms: Terms) -> None:
         self._source = source
         self._terms = terms
-        self._memory = Memory(terms.cache_ttl)
+        self._memory = CustomerMemory(terms.cache_ttl)
         self._outage = DirectoryOutage()
         self._pending: dict[int, None] = {}  # not queried yet
         self._halves: deque[Sequence[int]] = deque()

@@ -1,7 +1,8 @@
 """Connections of database drivers: to resolved addresses, and with verified TLS.
 
 Drivers resolve names in a shared pool of threads, where one silent name server delays all. By default they
-try TLS without verification, and send the password in plain text if there is none.
+try TLS without verification, and send the password in plain text if there is none: asyncpg answers whatever
+a server asks for, also in plain text or by MD5, which is as good as that.
 """
 
 from __future__ import annotations
@@ -19,11 +20,86 @@ from sqlalchemy.engine.interfaces import DBAPIConnection, Dialect
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.util import await_only
 
-from deliveryd.directory.postgresql_authentication import TLS_REFUSED, AuthenticationGuard
-from deliveryd.directory.sql_options import SqlOptions
+from deliveryd.directory.sql_options import PLAIN_REFUSED, TLS_REFUSED, SqlOptions
 from deliveryd.network.address import Address
 from deliveryd.network.connection import by_turns, connect
 from deliveryd.network.resolver import Resolver
+
+GIVES_AWAY = frozenset({3, 5})
+"""Requests of authentication that ask for the password itself, or for its MD5."""
+
+UNPROVEN = (
+    "the server doesn't prove that it knows the password: have it ask by scram-sha-256, or leave out"
+    " customers.password_file"
+)
+
+_OK = 0
+_SASL_FINAL = 12
+_HEADER = 5  # a letter, and the size of the rest: a number of four bytes that counts itself
+_CODE = 4
+
+
+class AuthenticationGuard:
+    """Stands before asyncpg's protocol until the server takes queries, and ends a connection that asks so.
+
+    `refused` is called then, with the reason. `must_prove`: the server has to show by SCRAM that it knows the
+    password, before it is believed. What else is called passes through.
+    """
+
+    def __init__(self, protected: Any, refused: Callable[[str], None], *, must_prove: bool) -> None:
+        self.protected = protected
+        self._refused = refused
+        self._is_proven = not must_prove
+        self._unread = bytearray()
+        self._is_in = False
+        self._transport: Any = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.protected, name)
+
+    def connection_made(self, transport: Any) -> None:
+        """Keep the transport, to end the connection."""
+        self._transport = transport
+        self.protected.connection_made(transport)
+
+    def data_received(self, data: bytes) -> None:
+        """Look at the messages that begin in it, before the protocol can answer."""
+        self._unread += data
+        while len(self._unread) >= _HEADER:
+            letter, size = self._unread[:1], int.from_bytes(self._unread[1:_HEADER], "big")
+            if letter == b"R" and size >= 2 * _CODE and len(self._unread) < _HEADER + _CODE:
+                break
+            reason = (
+                PLAIN_REFUSED if size < _CODE else self._refusal(letter, self._unread[_HEADER : 1 + size])
+            )
+            if reason is not None:
+                self._refused(reason)
+                self._transport.abort()
+                return
+            if letter == b"Z":
+                self._transport.set_protocol(self.protected)
+                break
+            if len(self._unread) <= size:
+                break
+            del self._unread[: 1 + size]
+        self.protected.data_received(data)
+
+    def _refusal(self, letter: bytearray, begin: bytearray) -> str | None:
+        """Return why asyncpg may not have a message, by its first bytes.
+
+        It would believe a server that takes queries without OK, and answer requests that come after OK.
+        """
+        if letter == b"Z":
+            return None if self._is_in else UNPROVEN
+        if letter != b"R":
+            return None
+        code = int.from_bytes(begin[:_CODE], "big")
+        if self._is_in or len(begin) < _CODE or code in GIVES_AWAY:
+            return PLAIN_REFUSED
+        if code == _SASL_FINAL:  # asyncpg ends a connection whose proof is wrong
+            self._is_proven = True
+        self._is_in = code == _OK
+        return None if self._is_proven or not self._is_in else UNPROVEN
 
 
 def connect_safely(engine: AsyncEngine, options: SqlOptions) -> None:
@@ -165,7 +241,7 @@ class GuardedLoop:
         made = await self._loop.create_unix_connection(self._guarded(factory), path, **options)
         return made[0], made[1].protected
 
-    def _guarded(self, factory: Any) -> Callable[[], AuthenticationGuard]:
+    def _guarded(self, factory: Any) -> Callable[[], Any]:
         return lambda: AuthenticationGuard(factory(), self._refuse, must_prove=self._must_prove)
 
     def _refuse(self, reason: str) -> None:

@@ -53,6 +53,12 @@ EXTRAS: Mapping[str, str] = {
 }
 """The packages that a driver needs."""
 
+TLS_REFUSED = "the server offers no TLS, and customers.allow_plain_text isn't set"
+PLAIN_REFUSED = (
+    "the server asks for the password in a form that gives it away without TLS: have it ask by scram-sha-256"
+    " (PostgreSQL) or mysql_native_password, or connect over TCP with customers.tls.ca_file"
+)
+
 
 def _url(url: str, info: ValidationInfo) -> str:
     if problem := missing_package("sqlalchemy", "deliveryd[sql]") or _url_problem(url):

@@ -6,13 +6,10 @@ from typing import NamedTuple
 from urllib.parse import urlsplit
 
 import anyio
-from anyio.abc import ByteStream
 
-from deliveryd.errors import OutOfFiles
+from deliveryd.errors import NotSent, OutOfFiles
 from deliveryd.http.tls import TlsFiles
-from deliveryd.network.address import Address
-from deliveryd.network.connection import first_connected
-from deliveryd.network.reasons import not_connected
+from deliveryd.network.connection import open_stream, over_tls, verified_by
 from deliveryd.network.resolver import Resolver
 
 CONNECT_TIMEOUT = 5.0
@@ -41,30 +38,18 @@ async def connect_problem(host: str, port: int, tls: TlsFiles | None) -> str | N
 
     Raises OutOfFiles: this process can open no connection now, whatever the host.
     """
+    ca_key = tls.ca_key if tls is not None else ""
     try:
         with anyio.fail_after(CONNECT_TIMEOUT):
-            await _connect(host, port, tls)
+            context = None if tls is None else verified_by(tls.context, host, port, ca_key)
+            stream = await open_stream(Resolver(), host, port, ca_key)
+            if context is not None:
+                stream = await over_tls(stream, context, host, port, ca_key)
+            await stream.aclose()
     except TimeoutError:
         return f"no connection to {host}:{port} within {CONNECT_TIMEOUT:g} s"
-    except (anyio.BrokenResourceError, anyio.EndOfStream):
-        return f"TLS with {host}:{port} failed: the connection was closed"
-    except OSError as error:
-        problem = not_connected(host, port, error, tls.ca_key if tls is not None else "")
-        if isinstance(problem, OutOfFiles):
-            raise problem from error
-        return str(problem)
+    except OutOfFiles:
+        raise
+    except NotSent as error:
+        return str(error)
     return None
-
-
-async def _connect(host: str, port: int, tls: TlsFiles | None) -> None:
-    context = tls.context() if tls is not None else None
-
-    async def connect(address: Address) -> ByteStream:
-        if context is None:
-            return await anyio.connect_tcp(address.host, port)
-        return await anyio.connect_tcp(
-            address.host, port, ssl_context=context, tls_hostname=host, tls_standard_compatible=False
-        )
-
-    stream = await first_connected(await Resolver().look_up(host), connect, anyio.aclose_forcefully)
-    await stream.aclose()

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import select
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal, cast
 
@@ -19,20 +19,25 @@ import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from deliveryd.http import unfinished
-from deliveryd.http.peers import EVERYBODY, Peers
-from deliveryd.http.unfinished import Unfinished
+from deliveryd.http.peers import EVERYBODY, MOST_UNFINISHED, Peers
 
 _LONGEST_HEAD = 16 * 1024
 _TOO_LONG = "The head of the request is too long."
 _MOST_AHEAD = 32
-_MOST_KEPT = unfinished.MOST // 2
+_MOST_KEPT = MOST_UNFINISHED // 2
 """Connections beyond which a response ends its own: one closed later, while idle, may carry a request."""
 
 _IDLE_SECONDS = 5
 _REQUEST_TIMEOUT = 15.0
 _FAREWELL_SECONDS = 1
 """For requests in progress at the end, and for the next one of each connection in use."""
+
+
+MOST_OF_A_PEER = 100
+"""Most connections of one peer that wait for the rest of a request."""
+
+_FACTOR = 2
+"""By how many connections with unread data may exceed a limit."""
 
 
 async def serve(app: ASGIApp, bound: socket.socket, stop: anyio.Event, peers: Peers = EVERYBODY) -> None:
@@ -74,7 +79,7 @@ def _config(app: ASGIApp, peers: Peers) -> uvicorn.Config:
         proxy_headers=False,
         server_header=False,
         # Whole requests that wait for their answer, besides; those that were parted from count for a turn.
-        limit_concurrency=2 * unfinished.MOST,
+        limit_concurrency=2 * MOST_UNFINISHED,
         timeout_keep_alive=_IDLE_SECONDS,
         timeout_graceful_shutdown=_FAREWELL_SECONDS,
     )
@@ -342,3 +347,60 @@ class _Parser(httptools.HttpRequestParser):
             if self.get_method() == b"CONNECT":
                 raise
             self._protocol.pass_over(data[offer.args[0] :])
+
+
+class Unfinished:
+    """Connections that wait for their client, the longest waiting first.
+
+    If there are too many, of one peer or in total, the one that has waited longest is closed. So a client
+    that holds requests open can't block others, which last until that many newer ones have arrived. Complete
+    requests aren't included, and one whose rest has arrived unread isn't closed.
+    """
+
+    def __init__(self) -> None:
+        self._all: dict[_TimedProtocol, str | None] = {}
+        self._of_peer: dict[str, dict[_TimedProtocol, None]] = {}
+
+    def enter(self, connection: _TimedProtocol, peer: str | None) -> None:
+        """Add a connection whose client is waited for; `peer` None: not counted per peer."""
+        if connection in self._all:
+            self.leave(connection)
+        self._all[connection] = None
+        if peer is not None:
+            self.assign(connection, peer)
+        if len(self._all) > MOST_UNFINISHED:
+            _drop_oldest(self._all, MOST_UNFINISHED, connection)
+
+    def assign(self, connection: _TimedProtocol, peer: str | None) -> None:
+        """Assign a waiting connection to its peer; it keeps its place in the order."""
+        if connection not in self._all:
+            return
+        if (before := self._all[connection]) is not None:
+            self._disown(connection, before)
+        self._all[connection] = peer
+        if peer is None:
+            return
+        others = self._of_peer.setdefault(peer, {})
+        others[connection] = None
+        if len(others) > MOST_OF_A_PEER:
+            _drop_oldest(others, MOST_OF_A_PEER, connection)
+
+    def leave(self, connection: _TimedProtocol) -> None:
+        """Remove a connection whose client isn't waited for any more."""
+        peer = self._all.pop(connection, None)
+        if peer is not None:
+            self._disown(connection, peer)
+
+    def _disown(self, connection: _TimedProtocol, peer: str) -> None:
+        others = self._of_peer[peer]
+        del others[connection]
+        if not others:
+            del self._of_peer[peer]
+
+
+def _drop_oldest(among: Mapping[_TimedProtocol, object], bound: int, newest: _TimedProtocol) -> None:
+    oldest = next((each for each in among if each is not newest and not each.has_unread()), None)
+    if oldest is None and len(among) > _FACTOR * bound:
+        oldest = next(iter(among))
+    if oldest is not None:
+        oldest.drop()

@@ -12,10 +12,10 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, StrictBool, model_validator
 
-from deliveryd.http.proxy import Proxy
 from deliveryd.http.target import target_of
 from deliveryd.http.tls import TlsFiles
-from deliveryd.network.plain_text import goes_out_plain, plain_text_problem
+from deliveryd.http.wire import Proxy
+from deliveryd.network.address import goes_out_plain, plain_text_problem
 from deliveryd.options.tables import Table
 from deliveryd.options.units import FilePath, SecretPath
 

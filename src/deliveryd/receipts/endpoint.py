@@ -10,9 +10,8 @@ import anyio.lowlevel
 from starlette.types import Receive, Scope, Send
 
 from deliveryd.http.content_coding import Decoder, Layers, Undecodable, decoder_of
-from deliveryd.http.peers import EVERYBODY, Peers
+from deliveryd.http.peers import EVERYBODY, Peers, WrongTries
 from deliveryd.http.wire import Header
-from deliveryd.http.wrong_tries import WrongTries
 from deliveryd.receipts.inlet import Inlets, ReceiptReply
 from deliveryd.receipts.large_bodies import SMALL_BODY, HeldRoom, LargeBodies
 from deliveryd.receipts.request import ReceiptRequest

@@ -11,9 +11,16 @@ from typing import Literal, NamedTuple, cast
 import orjson
 
 from deliveryd.channels.receipt_options import IntermediateStatus, ReceiptOptions
-from deliveryd.http.conditions import Condition, ConditionOptions, compile_condition, compile_conditions
 from deliveryd.http.expressions import compile_expression
-from deliveryd.http.finder import Document, Finder, compile_finder
+from deliveryd.http.finder import (
+    Condition,
+    ConditionOptions,
+    Document,
+    Finder,
+    compile_condition,
+    compile_conditions,
+    compile_finder,
+)
 from deliveryd.http.json_pointer import (
     EVERY,
     Steps,

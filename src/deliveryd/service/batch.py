@@ -18,9 +18,9 @@ from deliveryd.errors import ServiceError, ServiceUnreadable
 from deliveryd.model import Malformed, QueuedMessage
 from deliveryd.runtime.json_numbers import NumberText
 from deliveryd.runtime.threads import Aside
-from deliveryd.service import number_text
+from deliveryd.service import exact_json
 from deliveryd.service.array_text import BYTE_ORDER_MARK, NoArray, member, skip_blanks, spans, without_texts
-from deliveryd.service.number_text import TooDeep
+from deliveryd.service.exact_json import TooDeep
 from deliveryd.service.wire import id_of, message_of, why
 
 LARGEST_BATCH = 64 << 20
@@ -182,9 +182,9 @@ def _parsed_whole(body: bytes, asked: int) -> list[object] | None:
     try:
         text = body.decode("utf-8-sig")
         if len(body) > LARGEST_IN_ONE_CALL:
-            parsed = number_text.elements_of(text, LARGEST_ELEMENT)
+            parsed = exact_json.elements_of(text, LARGEST_ELEMENT)
         else:
-            parsed = number_text.loads_integers(text)
+            parsed = exact_json.loads_integers(text)
     except ValueError:  # what isn't UTF-8, isn't JSON, or is nested too deeply
         return None
     return parsed if type(parsed) is list and len(parsed) <= max(MOST_ELEMENTS, asked) else None
@@ -205,7 +205,7 @@ def _parsed(raw: bytes) -> QueuedMessage | Malformed:
     it isn't JSON, or isn't UTF-8, its end is certain.
     """
     try:
-        element = number_text.loads_integers(raw.decode())
+        element = exact_json.loads_integers(raw.decode())
     except UnicodeDecodeError:
         reason = "isn't UTF-8"
     except TooDeep:
@@ -238,7 +238,7 @@ def _id_in(body: bytes, begin: int = 0) -> int | None:
 
 def _ends_surely(raw: bytes) -> bool:
     try:
-        number_text.loads_exact(without_texts(raw).decode())
+        exact_json.loads_exact(without_texts(raw).decode())
     except TooDeep:
         return True
     except ValueError:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from functools import partial
+from typing import NamedTuple
 
 import anyio
 
@@ -18,7 +18,7 @@ from deliveryd.errors import (
     WireError,
 )
 from deliveryd.http.client import HttpClient, raw_header
-from deliveryd.http.retry_after import retry_after
+from deliveryd.http.responses import retry_after
 from deliveryd.http.target import target_of
 from deliveryd.http.wire import Target, WireResponse
 from deliveryd.runtime.breaker import backoff
@@ -45,6 +45,19 @@ Ready = Callable[[], Awaitable[None]]
 
 _ALWAYS = (("accept", "application/json"), ("user-agent", f"deliveryd/{__version__}"))
 _LOOKED_UP: tuple[str | None, ...] = (None,)  # resolved when connecting
+
+
+class _Call(NamedTuple):
+    """What `Caller.call` is given."""
+
+    method: str
+    target: Target
+    body: bytes = b""
+    headers: TextHeaders = ()
+    also: Collection[int] = ()
+    addresses: Sequence[str | None] = _LOOKED_UP
+    ready: Ready | None = None
+    max_body: int | None = None
 
 
 def _is_brief(error: BaseException) -> bool:
@@ -87,18 +100,16 @@ class Caller:
         also: Collection[int] = (),
         addresses: Sequence[str | None] = _LOOKED_UP,
         ready: Ready | None = None,
+        max_body: int | None = None,
     ) -> WireResponse:
         """Send a request and return its answer, with a 2xx status or one of `also`.
 
-        `addresses` are tried in turn until one can be connected to. Raises ServiceUnavailable and
-        ServiceRefused, and what `ready` raises.
+        `addresses` are tried in turn until one can be connected to. `max_body` overrides the client's. Raises
+        ServiceUnavailable and ServiceRefused, and what `ready` raises.
         """
-        sent = [*_ALWAYS, *headers]
-        if body:
-            sent.append(("content-type", "application/json"))
-        once = partial(self._accepted, method, target, sent, body, addresses, also=also, ready=ready)
+        call = _Call(method, target, body, headers, also, addresses, ready, max_body)
         try:
-            return await self._some_tries(once, _is_brief)
+            return await self._some_tries(call, _is_brief)
         except TooLarge as error:
             raise AnswerTooLarge(str(error), error.status, error.body) from None
         except WireError as error:
@@ -106,68 +117,62 @@ class Caller:
 
     async def ask(self, target: Target) -> WireResponse:
         """Send a GET once and return its answer, whatever its status. Raises WireError."""
-        return await self._send("GET", target, [*self._credentials.current(), *_ALWAYS], b"", _LOOKED_UP)
+        return await self._send(_Call("GET", target), self._credentials.current())
 
-    async def get_once(self, target: Target, ready: Ready | None = None) -> WireResponse:
+    async def get_once(
+        self, target: Target, ready: Ready | None = None, *, max_body: int | None = None
+    ) -> WireResponse:
         """Send a GET that isn't idempotent, so that it is repeated only if it was never sent.
 
         After a 401 it is repeated once if there are new credentials. Also raises OutcomeUnknown, if it was
         sent and no complete answer came back.
         """
-        once = partial(self._accepted, "GET", target, _ALWAYS, b"", _LOOKED_UP, also=(), ready=ready)
         try:
-            return await self._some_tries(once, _never_left)
+            return await self._some_tries(_Call("GET", target, ready=ready, max_body=max_body), _never_left)
         except NotSent as error:
             raise ServiceUnavailable(str(error)) from None
 
     async def _some_tries(
-        self, once: Callable[[], Awaitable[WireResponse]], is_worth_another: Callable[[BaseException], bool]
+        self, call: _Call, is_worth_another: Callable[[BaseException], bool]
     ) -> WireResponse:
         for number in range(1, TRIES):
             try:
-                return await once()
+                return await self._accepted(call)
             except (ServiceUnavailable, WireError) as error:
                 if not is_worth_another(error):
                     raise
                 asked = error.after if isinstance(error, ServiceUnavailable) else None
             pause = backoff(FIRST_RETRY_PAUSE, LONGEST_BACKOFF, number) if asked is None else asked
             await self._sleep(pause)
-        return await once()
+        return await self._accepted(call)
 
-    async def _accepted(
-        self,
-        method: str,
-        target: Target,
-        headers: TextHeaders,
-        body: bytes,
-        addresses: Sequence[str | None],
-        *,
-        also: Collection[int],
-        ready: Ready | None,
-    ) -> WireResponse:
-        if ready is not None:
-            await ready()
+    async def _accepted(self, call: _Call) -> WireResponse:
+        if call.ready is not None:
+            await call.ready()
         shown = self._credentials.current()
-        answer = await self._send(method, target, [*shown, *headers], body, addresses)
+        answer = await self._send(call, shown)
         if answer.status == 401 and (renewed := self._credentials_after(shown)) != shown:
-            if ready is not None:
-                await ready()
-            answer = await self._send(method, target, [*renewed, *headers], body, addresses)
+            if call.ready is not None:
+                await call.ready()
+            answer = await self._send(call, renewed)
         if answer.status in WORTH_RETRYING or answer.status >= 500:
             asked = retry_after(answer.headers.get("retry-after"), LONGEST_ANSWER_WAIT)
             raise ServiceUnavailable(f"{self._whom} answered {answer.status}", asked, answer.status)
-        if not (200 <= answer.status < 300 or answer.status in also):
+        if not (200 <= answer.status < 300 or answer.status in call.also):
             raise ServiceRefused(self._refusal(answer), answer.status)
         return answer
 
-    async def _send(
-        self, method: str, target: Target, headers: TextHeaders, body: bytes, addresses: Sequence[str | None]
-    ) -> WireResponse:
+    async def _send(self, call: _Call, credentials: TextHeaders) -> WireResponse:
+        headers = [*credentials, *_ALWAYS, *call.headers]
+        if call.body:
+            headers.append(("content-type", "application/json"))
         raw = [raw_header(name, value) for name, value in headers]
         problem = NotSent("there is no address to connect to")
-        for address in addresses:
+        for address in call.addresses:
             try:
-                return await self._http.exchange(method, target._replace(address=address), raw, body)
+                return await self._http.exchange(
+                    call.method, call.target._replace(address=address), raw, call.body, max_body=call.max_body
+                )
             except NotSent as error:
                 problem = error
             except BrokenOff as error:

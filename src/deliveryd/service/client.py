@@ -1,7 +1,13 @@
-"""One client for every endpoint of the remote service (interface 4)."""
+"""One client for every endpoint of the remote service (interface 4).
+
+It tells the service's answers from those of something else in its place, such as a proxy or a portal. All
+bodies of the service are JSON, so a page or any other text isn't its answer. Nothing may be sent with an
+error, and in answer to events.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from types import TracebackType
@@ -17,22 +23,22 @@ from deliveryd.errors import (
     ServiceUnavailable,
 )
 from deliveryd.http.client import HttpClient
+from deliveryd.http.responses import is_page
 from deliveryd.http.target import target_of
 from deliveryd.http.wire import WireResponse
 from deliveryd.model import Settings
 from deliveryd.runtime.threads import Aside
+from deliveryd.service.array_text import BYTE_ORDER_MARK
 from deliveryd.service.auth import AuthOptions
 from deliveryd.service.batch import LARGEST_BATCH, Batch, read_batch
 from deliveryd.service.caller import Caller, Ready, Sleep, below
 from deliveryd.service.configuration_access import ConfigurationAccess
-from deliveryd.service.own_answers import check_json, check_no_page, check_refusal
 from deliveryd.service.wire import GROUPS, LARGEST_SETTINGS, MOST_PAGES, read_settings, settings_too_large
 
 if TYPE_CHECKING:
-    from deliveryd.service.customer_area import CustomerArea
-    from deliveryd.service.customer_data import CustomerData
-    from deliveryd.service.customer_wire import CustomerDataBody
-    from deliveryd.service.merchant import Merchant
+    from deliveryd.service.customer_area import CustomerArea, CustomerData, CustomerDataBody, Merchant
+
+_JSON = re.compile(rb"[ \t\r\n]*+(?:[{\[\"]|(?:null|true|false|-?\d[\d.eE+-]*+)[ \t\r\n]*+\Z)")
 
 NO_SETTINGS = frozenset({400, 404, 410, 422})
 """Statuses that mean that there are no such settings; any other refusal concerns the request."""
@@ -55,13 +61,9 @@ class ServiceClient:
         sleep: Sleep = anyio.sleep,
     ) -> None:
         access = configurations or ConfigurationAccess()
-        auth = auth or AuthOptions()
         self._base = target_of(base_url)
-        self._service = Caller(http, "the service", auth, sleep)
-        self._settings = Caller(http.bounded(LARGEST_SETTINGS), "the service", auth, sleep)
-        self._queue = Caller(http.bounded(LARGEST_BATCH), "the service", auth, sleep)
+        self._service = Caller(http, "the service", auth or AuthOptions(), sleep)
         self._aside = Aside()
-        self._own_host = Caller(http.bounded(access.max_size), "the service", auth, sleep)
         self._elsewhere = (
             None if access.elsewhere is None else Caller(access.elsewhere, "the host", AuthOptions(), sleep)
         )
@@ -75,19 +77,20 @@ class ServiceClient:
         else than the service, which answers with a page, hands out no batch.
         """
         try:
-            answer = await self._queue.get_once(below(self._base, f"/queue?take={count}"), ready)
+            queue = below(self._base, f"/queue?take={count}")
+            answer = await self._service.get_once(queue, ready, max_body=LARGEST_BATCH)
         except BrokenOff as error:
-            check_no_page(WireResponse(error.status, {}, error.body))
+            _check_no_page(WireResponse(error.status, {}, error.body))
             return await read_batch(self._aside, error.body, count, ServiceUnavailable(str(error)))
         except OutcomeUnknown as error:
             return Batch([], [], ServiceUnavailable(str(error)))
-        check_no_page(answer)
+        _check_no_page(answer)
         return await read_batch(self._aside, answer.body, count)
 
     async def report(self, bodies: Sequence[str], ready: Ready | None = None) -> None:
         """Report status events, each given as its JSON text (interface 4.2)."""
         body = f"[{','.join(bodies)}]".encode()
-        check_no_page(await self._service.call("POST", below(self._base, "/events"), body=body, ready=ready))
+        _check_no_page(await self._service.call("POST", below(self._base, "/events"), body=body, ready=ready))
 
     async def fetch_settings(self, settings_id: int) -> bytes:
         """Return settings as sent by the service (interface 4.3); `parse_settings` parses them.
@@ -97,15 +100,15 @@ class ServiceClient:
         """
         path = below(self._base, f"/settings/{settings_id}")
         try:
-            answer = await self._settings.call("GET", path, also=NO_SETTINGS)
+            answer = await self._service.call("GET", path, also=NO_SETTINGS, max_body=LARGEST_SETTINGS)
         except AnswerTooLarge as error:
             if error.beginning:
-                check_json(WireResponse(error.answered, {}, error.beginning))
+                _check_json(WireResponse(error.answered, {}, error.beginning))
             raise settings_too_large(settings_id) from None
         if answer.status in NO_SETTINGS:
-            check_refusal(answer)
+            _check_refusal(answer)
             raise ServiceRefused(f"the service answered {answer.status}", answer.status)
-        check_json(answer)
+        _check_json(answer)
         return answer.body
 
     @staticmethod
@@ -161,7 +164,7 @@ class ServiceClient:
     def _customers(self) -> CustomerArea:
         from deliveryd.service.customer_area import CustomerArea  # noqa: PLC0415  # the worker never reads it
 
-        return CustomerArea(self._base, self._service, self._own_host, self._elsewhere, self._access)
+        return CustomerArea(self._base, self._service, self._elsewhere, self._access)
 
     async def aclose(self) -> None:
         """Close all connections."""
@@ -178,3 +181,32 @@ class ServiceClient:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.aclose()
+
+
+def _begins_as_json(body: bytes) -> bool:
+    """Whether a body is JSON, or was meant to be."""
+    return _JSON.match(body.removeprefix(BYTE_ORDER_MARK)) is not None
+
+
+def _check_json(answer: WireResponse) -> None:
+    """Raise ServiceUnavailable if an answer that must be JSON isn't the service's."""
+    if not _begins_as_json(answer.body):
+        raise _in_its_place(answer)
+
+
+def _check_refusal(answer: WireResponse) -> None:
+    """Raise ServiceUnavailable if an error, which may have no body, isn't the service's."""
+    if answer.body.strip():
+        _check_json(answer)
+
+
+def _check_no_page(answer: WireResponse) -> None:
+    """Raise ServiceUnavailable if an answer, whose body may be anything else, is a page."""
+    if is_page(answer.body):
+        raise _in_its_place(answer)
+
+
+def _in_its_place(answer: WireResponse) -> ServiceUnavailable:
+    what = "a page" if is_page(answer.body) else "a text" if answer.body.strip() else "nothing"
+    reason = f"something else seems to answer for the service: {answer.status} with {what} instead of JSON"
+    return ServiceUnavailable(reason, status=answer.status)

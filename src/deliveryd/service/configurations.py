@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -14,8 +14,40 @@ import anyio
 from deliveryd.errors import ServiceError, ServiceUnreadable
 from deliveryd.http.wire import WireResponse
 from deliveryd.runtime.disk_cache import DiskCache
-from deliveryd.service import plain_json
-from deliveryd.service.freshness import freshness
+from deliveryd.service import exact_json
+
+LONGEST_FRESHNESS = 10 * 365 * 86400.0
+
+_DIRECTIVE = re.compile(r'([A-Za-z-]+)(?:\s*=\s*(?:"([^"]*)"|([^\s,;"]+)))?')
+
+
+class Freshness(NamedTuple):
+    """Whether an answer may be cached, and for how many seconds; None: not specified."""
+
+    may_be_kept: bool
+    seconds: float | None
+
+
+def freshness(headers: Mapping[str, str]) -> Freshness:
+    """Parse `Cache-Control` and `Age` as a private cache; unparsable values mean 0 s."""
+    said = {
+        match[1].lower(): match[2] or match[3] or ""
+        for match in _DIRECTIVE.finditer(headers.get("cache-control", ""))
+    }
+    if "no-store" in said:
+        return Freshness(may_be_kept=False, seconds=0.0)
+    if "no-cache" in said:
+        return Freshness(may_be_kept=True, seconds=0.0)
+    if "max-age" not in said:
+        return Freshness(may_be_kept=True, seconds=None)
+    left = _seconds(said["max-age"]) - _seconds(headers.get("age", "0"))
+    return Freshness(may_be_kept=True, seconds=max(left, 0.0))
+
+
+def _seconds(text: str) -> float:
+    text = text.strip()
+    return min(float(text), LONGEST_FRESHNESS) if text.isascii() and text.isdigit() else 0.0
+
 
 NOT_MODIFIED = 304
 
@@ -145,7 +177,7 @@ class Configurations:
 
 def read_configuration(body: bytes) -> dict[str, Any]:
     """Return the `value` of a configuration (interface 4.5). Raises ServiceUnreadable."""
-    parsed = plain_json.loads_service_json(body)
+    parsed = exact_json.read_plain(body)
     if not isinstance(parsed, dict) or not isinstance(parsed.get("value"), dict):
         raise ServiceUnreadable("an entity's configuration isn't an object with an object in `value`")
     value: dict[str, Any] = parsed["value"]

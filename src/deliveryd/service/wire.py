@@ -5,7 +5,6 @@ Fields outside the interface are ignored.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
@@ -23,8 +22,7 @@ from deliveryd.model import (
     parse_instant,
 )
 from deliveryd.runtime.json_numbers import NumberText
-from deliveryd.service import number_text
-from deliveryd.service.number_text import TooDeep
+from deliveryd.service import exact_json
 
 GROUPS = ("merchants", "offers", "privileges", "rewards", "regions", "benefits")
 """The groups of a customer's data (interface 2.4)."""
@@ -43,7 +41,7 @@ def _integer(value: object) -> int:
     if type(value) is int and value in INT64:  # True and False are integers too
         return value
     if isinstance(value, NumberText):
-        read = number_text.integer_of(value)
+        read = exact_json.integer_of(value)
         if read is not None and read in INT64:
             return read
     raise ValueError("expected a 64-bit integer")
@@ -245,7 +243,7 @@ def _printable(text: str) -> str:
 def id_of(value: object) -> int | None:
     """Return a JSON value as an integer of at most `MOST_ID_DIGITS`, or None if it isn't one."""
     if isinstance(value, NumberText):
-        return number_text.integer_of(value, MOST_ID_DIGITS)
+        return exact_json.integer_of(value, MOST_ID_DIGITS)
     if type(value) is int and abs(value) < 10**MOST_ID_DIGITS:  # True and False are integers too
         return value
     return None
@@ -259,7 +257,7 @@ def read_settings(settings_id: int, body: bytes) -> Settings:
     if len(body) > LARGEST_SETTINGS:
         raise settings_too_large(settings_id)
     try:
-        wire = SettingsBody.model_validate(_parsed(_decoded(body)))
+        wire = SettingsBody.model_validate(exact_json.read_exact(body))
     except ValidationError as error:
         raise ServiceUnreadable(f"settings {settings_id}: {problems_of(error)}") from None
     expires_at = wire.delivery.expires_at if wire.delivery else None
@@ -322,24 +320,3 @@ def _fields(values: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, str
             yield from _fields(value, f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}", value
-
-
-def _decoded(body: bytes) -> str:
-    try:
-        return body.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        raise ServiceUnreadable("the answer isn't UTF-8") from None
-
-
-def _parsed(text: str) -> Any:
-    try:
-        return number_text.loads_exact(text)
-    except ValueError as error:
-        raise _not_json(error) from None
-
-
-def _not_json(error: ValueError) -> ServiceUnreadable:
-    if isinstance(error, TooDeep):
-        return ServiceUnreadable("the answer is nested too deeply")
-    place = f" at character {error.pos}" if isinstance(error, json.JSONDecodeError) else ""
-    return ServiceUnreadable(f"the answer isn't JSON{place}")

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from deliveryd.config import Config
 from deliveryd.delivery.policy import DispatchPolicy
 from deliveryd.delivery.settings import MOST_FETCHES
-from deliveryd.http.unfinished import MOST
+from deliveryd.http.peers import MOST_UNFINISHED
 from deliveryd.runtime.process import file_limit
 from deliveryd.telemetry.log_events import Event, log
 
@@ -16,7 +16,7 @@ FILES_BESIDE = 128
 """Journal and caches with the threads that use them, the control socket and its clients, the service's queue
 and events, the log, the collector, files that are read again, modules while they are loaded."""
 
-OF_A_SERVER = 3 * MOST
+OF_A_SERVER = 3 * MOST_UNFINISHED
 """Connections of one server: those that wait for their client, and complete requests."""
 
 

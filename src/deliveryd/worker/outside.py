@@ -16,10 +16,8 @@ import anyio
 from deliveryd.channels.base import Channel
 from deliveryd.channels.options import ProviderConfig
 from deliveryd.config import Config, OtlpOptions, leaves, receipt_url
-from deliveryd.directory.base import Answered, Directory
-from deliveryd.directory.file_options import FileOptions
-from deliveryd.directory.none import NoDirectory, NoOptions
-from deliveryd.directory.registry import open_source
+from deliveryd.directory.base import Answered, Directory, NoDirectory
+from deliveryd.directory.registry import FileOptions, NoOptions, open_source
 from deliveryd.model import Customer, Settings
 from deliveryd.runtime.secret_file import SecretFile
 from deliveryd.runtime.threads import in_thread

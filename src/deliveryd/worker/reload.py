@@ -17,7 +17,7 @@ from pydantic import BaseModel
 
 from deliveryd.channels.options import ChannelConfig, ProviderConfig
 from deliveryd.config import Config, Examined
-from deliveryd.directory.file_options import FileOptions
+from deliveryd.directory.registry import FileOptions
 from deliveryd.errors import AddressInUse, ConfigError, describe
 from deliveryd.journal.base import Orphans
 from deliveryd.journal.sql.own_values import difference

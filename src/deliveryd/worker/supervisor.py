@@ -39,7 +39,7 @@ from deliveryd.journal.journal import Journal
 from deliveryd.journal.opening import open_reader
 from deliveryd.journal.orders import Order
 from deliveryd.model import Clock, WallClock
-from deliveryd.network.plain_text import is_loopback
+from deliveryd.network.address import is_loopback
 from deliveryd.rendering.language import load_tags
 from deliveryd.runtime.secret_file import RenewedValue
 from deliveryd.runtime.threads import Blocking, in_thread

@@ -50,8 +50,7 @@ from deliveryd.runtime.breaker import BreakerPolicy
 from deliveryd.runtime.threads import Blocking, in_thread
 from deliveryd.runtime.wakeup import Heartbeats
 from deliveryd.service.client import ServiceClient
-from deliveryd.service.configuration_access import ConfigurationAccess
-from deliveryd.service.host_rules import HostRules, parse_host, parse_network
+from deliveryd.service.configuration_access import ConfigurationAccess, HostRules, parse_host, parse_network
 from deliveryd.worker.caches import log_cache_problem, open_cache, open_entities_cache
 from deliveryd.worker.open_files import within_file_limit
 from deliveryd.worker.outside import (
@@ -305,9 +304,7 @@ def _configuration_access(config: Config, on_problem: Callable[[str], None]) -> 
         proxy=options.open_proxy(),
     )
     rules = HostRules(hosts, networks, options.allow_http)
-    if options.proxy is not None:
-        return replace(access, rules=rules, elsewhere=elsewhere, look_up=None)
-    return replace(access, rules=rules, elsewhere=elsewhere)
+    return replace(access, rules=rules, elsewhere=elsewhere, proxy_resolves=options.proxy is not None)
 
 
 def open_providers(config: Config) -> dict[str, Channel]:

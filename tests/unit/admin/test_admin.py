@@ -27,7 +27,7 @@ from deliveryd.admin.app import admin_app
 from deliveryd.admin.health import check_health, health_url
 from deliveryd.admin.viewers import MOST_VIEWERS
 from deliveryd.errors import AddressInUse, ConfigError
-from deliveryd.http import server, unfinished
+from deliveryd.http import server
 from deliveryd.http.addresses import bind, parse_listen, url_of
 from deliveryd.metrics import Metrics
 from deliveryd.telemetry.overview import Failure, as_json
@@ -464,7 +464,7 @@ async def _until_closed(client: anyio.abc.SocketStream) -> bytes:
 @pytest.mark.anyio
 async def test_the_longest_silent_connection_gives_way_to_a_new_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever holds connections open without a word keeps nobody else from being answered."""
-    monkeypatch.setattr(unfinished, "MOST", 3)
+    monkeypatch.setattr(server, "MOST_UNFINISHED", 3)
     async with serving(admin_app(Worker(), metrics())) as url:
         host, port = parse_listen(url.removeprefix("http://"))
         idle = [await anyio.connect_tcp(host, port) for _ in range(3)]

@@ -14,7 +14,7 @@ from deliveryd.admin.actions import LONGEST_BODY, Actions
 from deliveryd.admin.app import admin_app
 from deliveryd.http import server
 from deliveryd.http.addresses import bind, url_of
-from deliveryd.http.wrong_tries import MOST_WRONG
+from deliveryd.http.peers import MOST_WRONG
 from deliveryd.metrics import Metrics
 from support.overviews import TOKEN, Operator, Worker
 from support.plain_http import NO_TLS

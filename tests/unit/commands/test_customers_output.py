@@ -20,7 +20,7 @@ from deliveryd.commands.customers.customer_export import LinesSheet, ObjectSheet
 from deliveryd.commands.customers.customer_table import TableSheet
 from deliveryd.sandbox.faults import FaultAnswer, Hang, Pass
 from deliveryd.sandbox.state import CUSTOMER_GROUPS
-from deliveryd.service.customer_data import Entity
+from deliveryd.service.customer_area import Entity
 from support.patience import PATIENCE
 from support.shops import CUSTOMER, fill, lines, shops
 from support.world import World, open_world

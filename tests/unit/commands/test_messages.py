@@ -23,7 +23,7 @@ from deliveryd.errors import NotSent
 from deliveryd.http.client import build_client
 from deliveryd.http.reachability import connect_problem
 from deliveryd.http.tls import TlsFiles
-from deliveryd.network.reasons import connect_reason
+from deliveryd.network.connection import connect_reason
 from support.mail_server import open_mail_server
 from support.ports import free_port
 from support.somebody import as_nobody

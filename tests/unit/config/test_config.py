@@ -11,7 +11,7 @@ import pytest
 from pydantic import ValidationError
 
 from deliveryd.config import Config, ReceiptsOptions, load
-from deliveryd.directory.file_options import FileOptions
+from deliveryd.directory.registry import FileOptions
 from deliveryd.errors import ConfigError
 from deliveryd.options.units import Rate
 

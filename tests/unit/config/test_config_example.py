@@ -18,8 +18,7 @@ from pydantic_core import PydanticUndefined
 from deliveryd.channels.options import ChannelTable, ProviderTable
 from deliveryd.channels.registry import ADAPTERS
 from deliveryd.config import Config, load
-from deliveryd.directory.file_options import FileOptions
-from deliveryd.directory.registry import SOURCES
+from deliveryd.directory.registry import SOURCES, FileOptions
 from support.places import ROOT
 
 EXAMPLE = ROOT.joinpath("config.example.toml").read_text(encoding="utf-8")

@@ -12,7 +12,7 @@ import pytest
 import trustme
 
 from deliveryd.config import load
-from deliveryd.network.plain_text import is_loopback
+from deliveryd.network.address import is_loopback
 from deliveryd.runtime.rights import group_name
 from deliveryd.runtime.secret_file import SecretFile
 from deliveryd.worker.wiring import open_inlets

@@ -11,9 +11,8 @@ from pathlib import Path
 import anyio
 import pytest
 
-from deliveryd.directory.base import Directory, DirectoryAnswer, find
+from deliveryd.directory.base import Directory, DirectoryAnswer, NoDirectory, find
 from deliveryd.directory.file import FileDirectory
-from deliveryd.directory.none import NoDirectory
 from deliveryd.errors import ConfigError
 from deliveryd.model import Customer
 

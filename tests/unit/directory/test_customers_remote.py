@@ -13,8 +13,7 @@ import trio
 from trio.testing import MockClock
 
 from deliveryd.directory.base import DirectoryAnswer, Terms, find
-from deliveryd.directory.memory import Memory
-from deliveryd.directory.remote import RemoteDirectory
+from deliveryd.directory.remote import CustomerMemory, RemoteDirectory
 from deliveryd.errors import DirectoryUnavailable
 from deliveryd.model import Customer
 from support.logs import log_text
@@ -178,8 +177,8 @@ def test_an_answer_is_kept_for_its_time_and_that_somebody_is_unknown_for_a_short
 
 async def test_what_is_kept_stays_within_its_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who wasn't wanted for longest is forgotten first."""
-    monkeypatch.setattr("deliveryd.directory.memory.CUSTOMER_MEMORY_BYTES", 100_000)
-    memory = Memory(300.0)
+    monkeypatch.setattr("deliveryd.directory.remote.CUSTOMER_MEMORY_BYTES", 100_000)
+    memory = CustomerMemory(300.0)
     for id_ in range(1000):
         memory.keep({id_: Customer(id_, {"name": "x" * 100})})
         memory.recall([0])

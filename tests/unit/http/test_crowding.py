@@ -14,14 +14,15 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from deliveryd.http import server, unfinished
+from deliveryd.http import server
 from deliveryd.http.addresses import bind
-from deliveryd.http.peers import Peers
+from deliveryd.http.peers import MOST_UNFINISHED, Peers
+from deliveryd.http.server import MOST_OF_A_PEER
 
 LOCAL = ("127.0.0.1", "::1")
 PROMPTLY = 1.0
 HEAD = b"POST / HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 4\r\n"
-FLOOD = unfinished.MOST + 5
+FLOOD = MOST_UNFINISHED + 5
 
 
 @pytest.fixture(params=[False, True], ids=["asyncio", "uvloop"])
@@ -134,7 +135,7 @@ async def test_the_oldest_unfinished_request_gives_way_first() -> None:
     async with serving(answer_whole) as there:
         first = await there.begin("127.0.2.1")
         second = await there.begin("127.0.2.2")
-        for number in range(unfinished.MOST - 1):
+        for number in range(MOST_UNFINISHED - 1):
             await there.begin(f"127.0.1.{number + 1}")
         assert await status(first) == b"closed"
         assert await finished(second) == b"200"
@@ -160,10 +161,10 @@ async def test_behind_a_proxy_the_peer_is_the_rightmost_address_that_no_trusted_
     async with serving(answer_whole, ("127.0.0.0/24", "10.0.0.0/8")) as there:
         others = await there.begin("127.0.0.1", "198.51.100.8, 10.0.0.7")
         own = await there.begin("127.0.0.1", "198.51.100.9:4711")
-        for number in range(unfinished.MOST_OF_A_PEER):
+        for number in range(MOST_OF_A_PEER):
             await there.begin("127.0.0.1", f"203.0.113.{number}, 198.51.100.9, 10.0.0.7")
         assert await status(own) == b"closed"
-        for _ in range(unfinished.MOST_OF_A_PEER // 2):
+        for _ in range(MOST_OF_A_PEER // 2):
             await there.begin("127.0.0.1")
         assert await finished(others) == b"200"
 
@@ -173,7 +174,7 @@ async def test_a_stranger_names_no_peer() -> None:
     """Only a trusted proxy is believed: others can't have a share for each name that they invent."""
     async with serving(answer_whole) as there:
         own = await there.begin("127.0.1.1", "203.0.113.1")
-        for number in range(unfinished.MOST_OF_A_PEER):
+        for number in range(MOST_OF_A_PEER):
             await there.begin("127.0.1.1", f"203.0.113.{number}")
         assert await status(own) == b"closed"
 
@@ -201,9 +202,7 @@ async def test_a_whole_request_that_waits_for_its_answer_is_never_closed() -> No
         assert await status(genuine) == b"200"
 
 
-@pytest.mark.parametrize(
-    ("trusted", "count"), [(LOCAL, unfinished.MOST + 100), ((), unfinished.MOST_OF_A_PEER + 50)]
-)
+@pytest.mark.parametrize(("trusted", "count"), [(LOCAL, MOST_UNFINISHED + 100), ((), MOST_OF_A_PEER + 50)])
 @pytest.mark.anyio
 async def test_a_burst_of_whole_requests_is_answered(trusted: tuple[str, ...], count: int) -> None:
     """Those that came while the worker stood still have sent their requests when it sees them."""
@@ -224,7 +223,7 @@ async def test_a_kept_connection_counts_anew_with_each_request() -> None:
     async with serving(answer_whole) as there:
         kept = await there.begin("127.0.2.1")
         assert await finished(kept) == b"200"
-        for number in range(unfinished.MOST - 1):
+        for number in range(MOST_UNFINISHED - 1):
             await there.begin(f"127.0.1.{number + 1}")
         await kept.send(HEAD + b"\r\nbo")
         await there.begin("127.0.3.1")
@@ -276,7 +275,7 @@ async def test_a_long_head_is_refused_also_if_it_comes_at_once(before: bytes, na
 async def test_beyond_so_many_connections_answers_end_theirs() -> None:
     """A provider that opens many is told to close them, before an idle one is closed with a request on it."""
     async with serving(answer_whole) as there:
-        streams = [await there.connect(f"127.0.1.{number + 1}") for number in range(unfinished.MOST // 2 + 1)]
+        streams = [await there.connect(f"127.0.1.{number + 1}") for number in range(MOST_UNFINISHED // 2 + 1)]
         answers = []
         for stream in streams[:2]:
             await stream.send(HEAD + b"\r\nbody")

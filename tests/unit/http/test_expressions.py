@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from deliveryd.http.conditions import ConditionOptions, compile_condition
 from deliveryd.http.expressions import SEARCHED_TEXT, compile_expression
-from deliveryd.http.finder import Document, compile_finder
+from deliveryd.http.finder import ConditionOptions, Document, compile_condition, compile_finder
 
 BACKTRACKING = [
     "(a+)+$",

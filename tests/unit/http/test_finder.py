@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from deliveryd.http.conditions import ConditionOptions, compile_condition
-from deliveryd.http.finder import Document, compile_finder, read_texts
+from deliveryd.http.finder import ConditionOptions, Document, compile_condition, compile_finder, read_texts
 
 REPORTS = b'{"results": [{"id": "a", "price": 1.50}, {"id": null}, {"id": "b", "price": 2.0}], "total": 2}'
 

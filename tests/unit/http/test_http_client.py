@@ -12,19 +12,20 @@ from typing import Any
 import anyio
 import pytest
 import trustme
-from anyio.abc import SocketAttribute
+from anyio.abc import ByteStream, SocketAttribute
 from anyio.streams.tls import TLSAttribute, TLSListener, TLSStream
 
 from deliveryd.errors import NotSent, OutcomeUnknown
 from deliveryd.http.asyncio_wire import AsyncioWire
 from deliveryd.http.client import HttpClient, build_client
-from deliveryd.http.httpx_wire import HttpxWire
-from deliveryd.http.proxy import Proxy
+from deliveryd.http.stream_wire import StreamWire
 from deliveryd.http.target import target_of
 from deliveryd.http.tls import TlsFiles
+from deliveryd.http.wire import Proxy
 from deliveryd.runtime import secret_file
 from deliveryd.testing.gateway import Reply, Stall, open_gateway
 from support.patience import PATIENCE
+from support.wires import closing, serving
 
 pytestmark = pytest.mark.anyio
 
@@ -152,11 +153,11 @@ async def test_answers_are_bounded() -> None:
 
 
 async def test_each_loop_has_its_wire(anyio_backend: tuple[str, object]) -> None:
-    """Our own wire runs on asyncio; trio, and whoever needs a proxy, has httpx's transport."""
+    """The fast wire runs on asyncio; trio, and whoever needs a proxy, has the one over streams."""
     async with building() as client, building(proxy=Proxy("http://127.0.0.1:1")) as proxied:
-        expected = AsyncioWire if anyio_backend[0] == "asyncio" else HttpxWire
+        expected = AsyncioWire if anyio_backend[0] == "asyncio" else StreamWire
         assert isinstance(client._wire, expected)
-        assert isinstance(proxied._wire, HttpxWire)
+        assert isinstance(proxied._wire, StreamWire)
 
 
 async def test_a_proxy_is_asked_for_the_whole_address() -> None:
@@ -248,6 +249,69 @@ async def test_a_certificate_that_does_not_fit_gets_nothing(
         with pytest.raises(NotSent):
             await client.send("POST", url, body=b"secret")
         assert clients == []
+
+
+@asynccontextmanager
+async def tunnelling(context: ssl.SSLContext | None) -> AsyncIterator[tuple[str, list[bytes]]]:
+    """A proxy that makes tunnels: its address, and the first line of each request."""
+    asked: list[bytes] = []
+
+    async def pump(source: ByteStream, sink: ByteStream) -> None:
+        with contextlib.suppress(anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError):
+            while True:
+                await sink.send(await source.receive())
+        await sink.aclose()
+
+    async def handle(client: ByteStream) -> None:
+        head = b""
+        while b"\r\n\r\n" not in head:
+            head += await client.receive()
+        asked.append(head.partition(b"\r\n")[0])
+        host, _, port = head.split(b" ")[1].decode().rpartition(":")
+        async with client, await anyio.connect_tcp(host, int(port)) as server:
+            await client.send(b"HTTP/1.1 200 Connection established\r\n\r\n")
+            async with anyio.create_task_group() as both:
+                both.start_soon(pump, client, server)
+                both.start_soon(pump, server, client)
+
+    listener = await anyio.create_tcp_listener(local_host="127.0.0.1", local_port=0)
+    port: int = listener.extra(SocketAttribute.local_port)  # noqa: S610  # no database
+    listening: Any = (
+        listener if context is None else TLSListener(listener, context, standard_compatible=False)
+    )
+    async with listening, anyio.create_task_group() as tasks:
+        tasks.start_soon(listening.serve, handle)
+        yield f"{'http' if context is None else 'https'}://127.0.0.1:{port}", asked
+        tasks.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("is_secure", [False, True], ids=["http", "https"])
+async def test_https_requests_share_a_tunnel_through_the_proxy(
+    ca_file: Path, is_secure: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The proxy sees where it leads; TLS is with the server, and with a proxy that has an https address."""
+    monkeypatch.setenv("SSL_CERT_FILE", str(ca_file))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER) if is_secure else None
+    if context is not None:
+        OURS.issue_cert("127.0.0.1").configure_cert(context)
+    async with (
+        tls_server() as (url, clients),
+        tunnelling(context) as (proxy, asked),
+        building(tls=TlsFiles(ca_file), proxy=Proxy(proxy)) as client,
+    ):
+        for _ in range(3):
+            assert (await client.send("POST", url, body=b"x")).body == b"ok"
+        assert asked == [f"CONNECT {url[8:-1]} HTTP/1.1".encode()]
+        assert clients == [""] * 3
+
+
+@pytest.mark.parametrize("answer", [b"", b"220 mail\r\n", b"HTTP/1.1 200"])
+async def test_a_proxy_that_makes_no_tunnel_means_that_nothing_was_sent(answer: bytes) -> None:
+    """Whatever it says or leaves out, the request has not left."""
+    async with serving(closing(answer)) as proxy, building(proxy=Proxy(str(proxy.target()))) as client:
+        with pytest.raises(NotSent, match="through the proxy"):
+            await client.send("POST", "https://provider.invalid/a", body=b"x")
+    assert b"CONNECT" in proxy.requests[0]
 
 
 async def test_without_a_ca_file_the_systems_authorities_count() -> None:

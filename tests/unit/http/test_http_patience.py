@@ -7,7 +7,7 @@ from email.utils import format_datetime
 
 import pytest
 
-from deliveryd.http.retry_after import retry_after
+from deliveryd.http.responses import retry_after
 
 DAY = 86_400.0
 

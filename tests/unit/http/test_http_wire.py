@@ -15,13 +15,13 @@ import pytest
 from deliveryd.errors import AnswerUnreadable, BrokenOff, NotSent, OutcomeUnknown, TooLate
 from deliveryd.http import asyncio_wire
 from deliveryd.http.lenient_answer import LARGEST_HEAD, LenientAnswer
-from deliveryd.http.pages import is_page
+from deliveryd.http.responses import is_page
 from deliveryd.http.wire import Wire
 from support.wires import (
+    FAST,
     HEAD,
-    HTTPX,
     OK,
-    OWN,
+    STREAMS,
     Kind,
     Peer,
     Serve,
@@ -29,14 +29,14 @@ from support.wires import (
     answering,
     ask,
     closing,
-    own_only,
+    fast_only,
     serving,
 )
 
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture(params=[*OWN, *HTTPX])
+@pytest.fixture(params=[*FAST, *STREAMS])
 def kind(request: pytest.FixtureRequest) -> Kind:
     """Each wire on each of its event loops."""
     chosen: Kind = request.param
@@ -209,11 +209,10 @@ async def test_an_odd_answer_is_read(wire: Wire, case: str, serve: Callable[[byt
         assert (answer.status, answer.body) == (200, b"ok")
 
 
-@own_only
 @pytest.mark.parametrize("serve", [closing, _drop_by_drop])
 @pytest.mark.parametrize("case", ODD_CHUNKS)
 async def test_odd_chunks_are_read(wire: Wire, case: str, serve: Callable[[bytes], Serve]) -> None:
-    """Our own wire also reads chunks that are separated otherwise than they should be."""
+    """So are chunks that are separated otherwise than they should be."""
     async with serving(serve(ODD_CHUNKS[case])) as server:
         answer = await ask(wire, server.target())
         assert (answer.status, answer.body) == (200, b"ok")
@@ -345,7 +344,6 @@ async def test_without_a_whole_head_there_is_no_status(wire: Wire) -> None:
             assert not isinstance(caught.value, BrokenOff)
 
 
-@own_only
 @pytest.mark.parametrize("answer", [b"HTTP/1.1 407 No\r\nretry", b"HT", b"220 mail\r\n", b"\x15\x03\x01"])
 async def test_that_something_came_is_told_from_nothing(wire: Wire, answer: bytes) -> None:
     """A repeat may bring the same bytes again; a connection that ended without any may have been bad luck."""
@@ -385,10 +383,10 @@ async def test_after_a_broken_answer_the_next_request_takes_another_connection(w
         assert server.connections == 2
 
 
-# what only our own wire has to keep itself
+# what is kept between requests, and what is ended
 
 
-@own_only
+@fast_only
 async def test_an_idle_connection_is_closed_after_a_while(
     wire: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -414,7 +412,7 @@ async def test_an_idle_connection_is_closed_after_a_while(
         assert (await ask(wire, server.target(), deadline=5.0)).body == b"ok"
 
 
-@own_only
+@fast_only
 async def test_data_on_an_idle_connection_closes_it(wire: Wire) -> None:
     """What comes in while nothing was asked for can't be an answer."""
     go = anyio.Event()
@@ -436,7 +434,6 @@ async def test_data_on_an_idle_connection_closes_it(wire: Wire) -> None:
         assert server.connections == 2
 
 
-@own_only
 async def test_endless_heads_and_trailers_are_bounded(wire: Wire) -> None:
     """A server can't fill the memory with what isn't body: the connection is closed soon."""
     line = b"x-a: " + b"x" * 1000 + b"\r\n"
@@ -457,7 +454,7 @@ async def test_endless_heads_and_trailers_are_bounded(wire: Wire) -> None:
                 await ask(wire, server.target())
 
 
-@own_only
+@fast_only
 async def test_an_answer_before_the_whole_request_is_out(wire: Wire) -> None:
     """A refusal in the middle of a large request is heard; the connection is not used again."""
 
@@ -478,7 +475,6 @@ async def heard(wire: Wire, server: Server) -> int:
     return (await ask(wire, server.target(), body=b"x" * (8 << 20))).status
 
 
-@own_only
 async def test_closing_ends_requests_under_way(wire: Wire) -> None:
     """Closing waits for nobody: a request under way is in doubt, half an answer is none."""
     asked = anyio.Event()
@@ -505,7 +501,6 @@ async def test_closing_ends_requests_under_way(wire: Wire) -> None:
     assert errors == [BrokenOff] * 3
 
 
-@own_only
 async def test_closing_ends_connections_that_are_just_made(wire: Wire) -> None:
     """A connection that comes about while the wire is closed is closed too, and nothing is sent over it."""
     async with serving(answering(OK)) as server:

@@ -15,23 +15,22 @@ from deliveryd.errors import NotSent, OutcomeUnknown
 from deliveryd.http.target import target_of
 from deliveryd.http.wire import Target, Wire
 from support.wires import (
+    FAST,
     HEAD,
-    HTTPX,
     OK,
-    OWN,
+    STREAMS,
     Kind,
     Peer,
     answering,
     ask,
     closing,
-    own_only,
     serving,
 )
 
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture(params=[*OWN, *HTTPX])
+@pytest.fixture(params=[*FAST, *STREAMS])
 def kind(request: pytest.FixtureRequest) -> Kind:
     """Each wire on each of its event loops."""
     chosen: Kind = request.param
@@ -281,7 +280,6 @@ async def test_a_large_body_goes_out_and_comes_back(wire: Wire) -> None:
         assert (await ask(wire, server.target(), body=body, max_body=len(body))).body == body
 
 
-@own_only  # httpx calls such an answer in doubt as a whole
 @pytest.mark.parametrize(
     "extra", [b"HTTP/1.1 500 Oops\r\nx-a: evil\r\ncontent-length: 0\r\n\r\n", b"ok", b"HTTP/1."]
 )

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture
 def anyio_backend() -> str:
-    """Our own wire, which the worker has."""
+    """The fast wire, which the worker has."""
     return "asyncio"
 
 

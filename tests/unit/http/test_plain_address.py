@@ -6,8 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from deliveryd.http.plain_address import _PLAIN, plain_target
-from deliveryd.http.target import _any_target
+from deliveryd.http.target import _PLAIN, _any_target, plain_target
 
 ODD = st.text(st.sampled_from("htps:/.-_~?#%&=@[]0192xn aZ\\\té"), max_size=30)
 

@@ -15,7 +15,7 @@ import pytest
 from starlette.types import Message
 
 from deliveryd.channels.receipt_options import ReceiptOptions
-from deliveryd.http.wrong_tries import MOST_WRONG
+from deliveryd.http.peers import MOST_WRONG
 from deliveryd.model import channel_of
 from deliveryd.receipts import large_bodies
 from deliveryd.receipts.endpoint import MOST_VALUES, ReceiptEndpoint, TakeIn, TurnedAway

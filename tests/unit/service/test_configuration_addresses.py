@@ -11,10 +11,14 @@ from deliveryd.errors import ServiceRefused, ServiceUnavailable
 from deliveryd.http.client import build_client
 from deliveryd.http.target import target_of
 from deliveryd.service.client import ServiceClient
-from deliveryd.service.configuration_access import ConfigurationAccess
-from deliveryd.service.host_rules import Host, HostRules, parse_host, parse_network
-from deliveryd.service.hosts import AllowedHosts, NameServers
-from deliveryd.service.own_paths import OwnPaths
+from deliveryd.service.configuration_access import (
+    ConfigurationAccess,
+    Host,
+    HostRules,
+    parse_host,
+    parse_network,
+)
+from deliveryd.service.hosts import AllowedHosts, NameServers, OwnPaths
 
 pytestmark = pytest.mark.anyio
 

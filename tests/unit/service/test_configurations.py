@@ -20,11 +20,9 @@ from deliveryd.http.wire import WireResponse
 from deliveryd.runtime.disk_cache import DiskCache
 from deliveryd.service.auth import AuthOptions
 from deliveryd.service.client import ServiceClient
-from deliveryd.service.configuration_access import ConfigurationAccess
-from deliveryd.service.configurations import Configurations
-from deliveryd.service.freshness import Freshness, freshness
-from deliveryd.service.host_rules import Host, HostRules, parse_network
-from deliveryd.service.merchant import Merchant
+from deliveryd.service.configuration_access import ConfigurationAccess, Host, HostRules, parse_network
+from deliveryd.service.configurations import Configurations, Freshness, freshness
+from deliveryd.service.customer_area import Merchant
 from deliveryd.testing.gateway import Gateway, Reply, open_gateway
 
 pytestmark = pytest.mark.anyio

@@ -14,7 +14,7 @@ from deliveryd.errors import ServiceRefused, ServiceUnavailable, ServiceUnreadab
 from deliveryd.http.client import HttpClient
 from deliveryd.http.wire import BeforeSend, Headers, Target, WireResponse
 from deliveryd.service.client import ServiceClient
-from deliveryd.service.customer_data import Entity, EntityGroup
+from deliveryd.service.customer_area import Entity, EntityGroup
 from deliveryd.service.wire import GROUPS
 
 pytestmark = pytest.mark.anyio

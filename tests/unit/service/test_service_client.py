@@ -15,13 +15,13 @@ from trio.testing import MockClock
 
 from deliveryd.errors import JournalError, ServiceRefused, ServiceUnavailable, ServiceUnreadable
 from deliveryd.http.client import HttpClient, build_client
-from deliveryd.http.httpx_wire import HttpxWire
 from deliveryd.service.auth import AuthOptions
 from deliveryd.service.caller import LONGEST_RETRY_PAUSE, TRIES
 from deliveryd.service.client import ServiceClient
-from deliveryd.service.merchant import Merchant
+from deliveryd.service.customer_area import Merchant
 from deliveryd.service.wire import GROUPS
 from deliveryd.testing.gateway import Disconnect, open_gateway
+from support.memory_wire import MemoryWire
 
 pytestmark = pytest.mark.anyio
 
@@ -47,7 +47,7 @@ def client(service: respx.MockRouter) -> ServiceClient:
 
 
 def client_of(service: respx.MockRouter, auth: AuthOptions | None = None, base: str = BASE) -> ServiceClient:
-    wire = HttpxWire(httpx.MockTransport(service.async_handler))
+    wire = MemoryWire(service.async_handler)
     return ServiceClient(HttpClient(wire, timeout=10.0), base, auth)
 
 

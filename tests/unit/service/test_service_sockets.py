@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import anyio
-import httpx
 import pytest
 import respx
 from trio.testing import MockClock
@@ -18,12 +17,12 @@ from trio.testing import MockClock
 from deliveryd import __version__
 from deliveryd.errors import ServiceUnavailable, ServiceUnreadable
 from deliveryd.http.client import HttpClient, build_client
-from deliveryd.http.httpx_wire import HttpxWire
 from deliveryd.runtime import secret_file
 from deliveryd.service.auth import AuthOptions
 from deliveryd.service.client import ServiceClient
 from deliveryd.service.wire import LARGEST_SETTINGS
 from deliveryd.testing.gateway import Act, Disconnect, Reply, Stall, closed_port, open_gateway
+from support.memory_wire import MemoryWire
 
 pytestmark = pytest.mark.anyio
 
@@ -54,7 +53,7 @@ def client(service: respx.MockRouter) -> ServiceClient:
 
 
 def client_of(service: respx.MockRouter, auth: AuthOptions | None = None, base: str = BASE) -> ServiceClient:
-    wire = HttpxWire(httpx.MockTransport(service.async_handler))
+    wire = MemoryWire(service.async_handler)
     return ServiceClient(HttpClient(wire, timeout=10.0), base, auth)
 
 

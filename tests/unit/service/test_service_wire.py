@@ -10,7 +10,7 @@ import pytest
 from deliveryd.commands.common.output import json_text
 from deliveryd.errors import ServiceUnreadable
 from deliveryd.model import parse_instant
-from deliveryd.service.customer_wire import read_customer_data
+from deliveryd.service.customer_area import read_customer_data
 from deliveryd.service.wire import read_settings
 
 # settings

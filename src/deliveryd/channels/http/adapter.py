@@ -42,8 +42,8 @@ from deliveryd.errors import (
     TooLate,
 )
 from deliveryd.http.client import HttpClient, build_client
-from deliveryd.http.pages import is_page
 from deliveryd.http.reachability import connect_problem, endpoint_of
+from deliveryd.http.responses import is_page
 from deliveryd.http.tls import TlsFiles
 from deliveryd.http.wire import Wire, WireResponse
 from deliveryd.model import Customer, Entry, Rendered, WallClock

@@ -9,8 +9,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, Discriminator, Field, Tag, field_validator
 from pydantic import model_validator as checks
 
-from deliveryd.http.conditions import ConditionOptions
-from deliveryd.http.finder import HEADER, QUERY, FinderText
+from deliveryd.http.finder import HEADER, QUERY, ConditionOptions, FinderText
 from deliveryd.model import format_duration
 from deliveryd.options.tables import Table
 from deliveryd.options.units import Duration

@@ -11,10 +11,8 @@ from typing import NamedTuple
 
 from deliveryd.channels.base import Accepted, Attempted, InDoubt, Misconfigured, Refused, Stopped, TryAgain
 from deliveryd.channels.http.answer_options import ACCEPTING, LONGEST_PAUSE, AnswerOptions, PauseOptions
-from deliveryd.http.conditions import Condition, all_hold, compile_condition
-from deliveryd.http.finder import Document, Finder, compile_finder
-from deliveryd.http.pages import is_page
-from deliveryd.http.retry_after import Now, retry_after, utc_now
+from deliveryd.http.finder import Condition, Document, Finder, all_hold, compile_condition, compile_finder
+from deliveryd.http.responses import Now, is_page, retry_after, utc_now
 from deliveryd.http.wire import WireResponse
 from deliveryd.model import SECOND, parse_instant
 

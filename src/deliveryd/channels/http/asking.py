@@ -11,10 +11,8 @@ from deliveryd.channels.http.answer_options import LONGEST_PAUSE, RowOptions
 from deliveryd.channels.http.ask_options import LookupOptions, ProbeOptions
 from deliveryd.channels.http.request import HttpRequest, PartsWriter
 from deliveryd.channels.http.request_options import BasicOptions
-from deliveryd.http.conditions import all_hold, compile_conditions
-from deliveryd.http.finder import Document, compile_finder
-from deliveryd.http.pages import is_page
-from deliveryd.http.retry_after import retry_after
+from deliveryd.http.finder import Document, all_hold, compile_conditions, compile_finder
+from deliveryd.http.responses import is_page, retry_after
 from deliveryd.http.wire import WireResponse
 from deliveryd.model import Entry, Rendered, WallClock
 

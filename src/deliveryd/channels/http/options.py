@@ -19,7 +19,7 @@ from deliveryd.channels.http.ask_options import AskOptions, LookupOptions, Probe
 from deliveryd.channels.http.request_options import RequestOptions
 from deliveryd.channels.mapping import content_problems, names_in
 from deliveryd.channels.receipt_options import ReceiptOptions
-from deliveryd.network.plain_text import SECURE_ADDRESS, goes_out_plain, plain_text_problem
+from deliveryd.network.address import SECURE_ADDRESS, goes_out_plain, plain_text_problem
 from deliveryd.options.connections import ProxyOptions, TlsOptions, tls_problems
 from deliveryd.options.tables import OnUse, Table, raise_all
 

@@ -40,8 +40,8 @@ from deliveryd.channels.smtp.session import (
 )
 from deliveryd.errors import ConfigError, OutOfFiles, TooLate
 from deliveryd.model import Customer
+from deliveryd.network.connection import connect_reason
 from deliveryd.network.deadline import within
-from deliveryd.network.reasons import connect_reason
 from deliveryd.network.resolver import Resolver
 from deliveryd.runtime.process import is_out_of_files
 from deliveryd.runtime.secret_file import RenewedValue

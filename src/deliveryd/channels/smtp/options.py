@@ -9,7 +9,7 @@ from pydantic import Field, StrictBool, field_validator, model_validator
 
 from deliveryd.channels.http.request_options import header_problems
 from deliveryd.http.tls import TlsFiles
-from deliveryd.network.plain_text import is_loopback, plain_text_problem
+from deliveryd.network.address import is_loopback, plain_text_problem
 from deliveryd.options.connections import tls_problems
 from deliveryd.options.tables import Table, raise_all
 from deliveryd.options.units import Duration, FilePath, SecretPath

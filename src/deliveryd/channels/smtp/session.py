@@ -26,8 +26,7 @@ from aiosmtplib import (
 from deliveryd.channels.base import InDoubt, Misconfigured, Refused, TryAgain
 from deliveryd.channels.smtp.mime import Mail
 from deliveryd.channels.smtp.options import SmtpOptions
-from deliveryd.network.connection import connect
-from deliveryd.network.reasons import caused_by, connect_reason
+from deliveryd.network.connection import caused_by, connect, connect_reason
 from deliveryd.network.resolver import Resolver
 
 SmtpFailure = Refused | TryAgain | InDoubt | Misconfigured

@@ -21,16 +21,16 @@ from deliveryd.channels.smtp.options import SmtpOptions
 from deliveryd.commands.check.findings import Finding, Level
 from deliveryd.commands.common.shared_journal import known_providers
 from deliveryd.config import Config
-from deliveryd.directory.customer_index import records_of
-from deliveryd.directory.file_options import FileOptions
+from deliveryd.directory.file import records_of
 from deliveryd.directory.http_options import HttpDirectoryOptions
+from deliveryd.directory.registry import FileOptions
 from deliveryd.directory.sql_options import SqlOptions, sqlite_file
 from deliveryd.errors import JournalError
 from deliveryd.http.addresses import parse_listen
 from deliveryd.journal.attention import LeftBehind
 from deliveryd.journal.opening import open_reader
 from deliveryd.model import Customer
-from deliveryd.network.plain_text import is_loopback
+from deliveryd.network.address import is_loopback
 from deliveryd.options.suggestion import closest
 from deliveryd.options.units import format_size
 from deliveryd.runtime.rights import READ, WRITE, exposure

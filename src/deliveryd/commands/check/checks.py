@@ -27,11 +27,10 @@ from deliveryd.commands.check.check_journal import (
 )
 from deliveryd.commands.check.findings import Finding, Level, of_problems
 from deliveryd.config import Config, Examined
-from deliveryd.directory.customer_index import fields_in
-from deliveryd.directory.file_options import FileOptions as CustomerFileOptions
+from deliveryd.directory.file import fields_in
 from deliveryd.directory.http_options import HttpDirectoryOptions
-from deliveryd.directory.none import NoOptions
-from deliveryd.directory.registry import open_source
+from deliveryd.directory.registry import FileOptions as CustomerFileOptions
+from deliveryd.directory.registry import NoOptions, open_source
 from deliveryd.directory.sql_options import SqlOptions
 from deliveryd.errors import (
     AddressInUse,

@@ -12,7 +12,7 @@ from deliveryd.commands.common.output import json_text
 from deliveryd.commands.common.progress import ProgressLine
 from deliveryd.errors import ServiceError, ServiceUnavailable, ServiceUnreadable
 from deliveryd.service.client import ServiceClient
-from deliveryd.service.customer_data import CustomerData, Entity, EntityGroup
+from deliveryd.service.customer_area import CustomerData, Entity, EntityGroup
 
 EXPORT_PORTION = 64
 """Entities that are written together, with their configurations; bounds the memory of an export."""

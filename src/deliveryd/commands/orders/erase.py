@@ -14,8 +14,7 @@ from deliveryd.commands.common.output import print_errors, print_json, print_lin
 from deliveryd.commands.orders.orders import carry_out, name_of
 from deliveryd.config import Config
 from deliveryd.control.protocol import MOST_KEYS, ControlReply
-from deliveryd.directory.file_options import FileOptions
-from deliveryd.directory.none import NoOptions
+from deliveryd.directory.registry import FileOptions, NoOptions
 from deliveryd.journal.opening import open_reader
 from deliveryd.journal.orders import Action, ItemKind
 from deliveryd.journal.place import JournalFile

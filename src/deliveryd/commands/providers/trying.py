@@ -26,7 +26,7 @@ from deliveryd.channels.http.answers import AnswerReader
 from deliveryd.channels.http.options import HttpChannelOptions
 from deliveryd.commands.common.offline import OfflineProvider
 from deliveryd.errors import DeliverydError
-from deliveryd.http.conditions import ConditionOptions
+from deliveryd.http.finder import ConditionOptions
 from deliveryd.http.raw_message import parse_answer
 from deliveryd.model import SECOND, WallClock, parse_instant
 

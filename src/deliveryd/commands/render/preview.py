@@ -32,7 +32,7 @@ from deliveryd.model import (
 )
 from deliveryd.rendering.content import CompiledBlock, CompiledSettings, Missing
 from deliveryd.rendering.language import candidates, matching, standard_tag
-from deliveryd.service import number_text
+from deliveryd.service import exact_json
 from deliveryd.service.client import ServiceClient
 from deliveryd.transitions import expiry_details
 from deliveryd.worker.caches import open_cache
@@ -127,7 +127,7 @@ def _read(path: Path) -> bytes:
 
 def _json(name: str, text: str) -> Any:
     try:
-        return number_text.loads_exact(text)
+        return exact_json.loads_exact(text)
     except JSONDecodeError as error:
         place = f"line {error.lineno}, column {error.colno}"
         raise DeliverydError(f"{name}: invalid JSON: {error.msg} at {place}") from None

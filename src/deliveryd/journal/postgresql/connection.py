@@ -17,7 +17,7 @@ from psycopg.types.numeric import Int8Dumper
 from deliveryd.errors import JournalUnreachable, JournalUnusable
 from deliveryd.journal.place import JournalDatabase
 from deliveryd.model import SECOND, Clock
-from deliveryd.network.plain_text import is_loopback
+from deliveryd.network.address import is_loopback
 from deliveryd.runtime.secret_file import SecretFile
 
 Connected = Connection[tuple[Any, ...]]

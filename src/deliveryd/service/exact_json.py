@@ -1,11 +1,14 @@
-"""JSON in which every number keeps its original text: `10.50` stays `10.50`."""
+"""JSON whose numbers stay as they were written: `10.50` stays `10.50`."""
 
 from __future__ import annotations
 
 import json
 import re
+from decimal import Decimal
+from math import isfinite
 from typing import Any
 
+from deliveryd.errors import ServiceUnreadable
 from deliveryd.runtime.json_numbers import NumberText
 
 MOST_DIGITS = 20
@@ -107,3 +110,56 @@ def integer_of(text: str, most_digits: int = MOST_DIGITS) -> int | None:
         return None
     value = int(significant + "0" * zeros)
     return -value if text.startswith("-") else value
+
+
+def _as_written(text: str) -> float | Decimal:
+    number = float(text)
+    if not isfinite(number):
+        raise ValueError("a number is too large")
+    return number if repr(number) == text else Decimal(text)
+
+
+def _no_number(text: str) -> float:
+    raise ValueError(f"{text} isn't a JSON number")
+
+
+_plain = json.JSONDecoder(parse_float=_as_written, parse_constant=_no_number)
+
+
+def read_exact(body: bytes) -> Any:
+    """Parse an answer as `loads_exact` does. Raises ServiceUnreadable."""
+    return _read(body, _decoder)
+
+
+def read_plain(body: bytes) -> Any:
+    """Parse an answer to plain values that can be serialized again: finite numbers, valid Unicode.
+
+    A number with a fraction that a float would write otherwise, such as 10.50, is a Decimal. Raises
+    ServiceUnreadable.
+    """
+    value = _read(body, _plain)
+    if b"\\u" in body:
+        try:
+            json.dumps(value, ensure_ascii=False, default=str).encode()
+        except UnicodeEncodeError:
+            raise ServiceUnreadable("the answer contains half a surrogate pair") from None
+    return value
+
+
+def _read(body: bytes, decoder: json.JSONDecoder) -> Any:
+    try:
+        return decoder.decode(body.decode("utf-8-sig"))
+    except UnicodeDecodeError:
+        raise ServiceUnreadable("the answer isn't UTF-8") from None
+    except RecursionError:
+        raise ServiceUnreadable("the answer is nested too deeply") from None
+    except ValueError as error:
+        place = f" at character {error.pos}" if isinstance(error, json.JSONDecodeError) else ""
+        raise ServiceUnreadable(f"the answer isn't JSON{place}") from None
+
+
+def integral(value: object) -> object:
+    """Return a number without a fraction, such as 6.0, as an integer; anything else as it is."""
+    if isinstance(value, float | Decimal) and value == int(value):
+        return int(value)
+    return value

@@ -1,10 +1,17 @@
-"""How the status page writes lengths of time, sizes and instants."""
+"""How numbers, lengths of time, sizes and instants are written for those who watch a worker."""
 
 from __future__ import annotations
 
 from deliveryd.model import SECOND, parse_instant
 
 _SIZES = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+
+
+def figure(value: float) -> str:
+    """A number with as many digits as a reader needs."""
+    if value >= 100 or value == int(value):
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if value >= 1 else f"{value:.2g}"
 
 
 def measured_time(seconds: float) -> str:
@@ -50,8 +57,3 @@ def size(number: int) -> str:
 def time_of_day(at: str, now: str) -> str:
     """Write an instant as its time of day in UTC, with its date if that isn't today."""
     return f"{at[11:19]} UTC" if at[:10] == now[:10] else f"{at[:10]} {at[11:19]} UTC"
-
-
-def clock(at: str, now: str) -> str:
-    """Write an instant in UTC; the page's script puts in the reader's own time."""
-    return f'<time datetime="{at}">{time_of_day(at, now)}</time>'

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from deliveryd.admin.notices import level_of, notices_of
-from deliveryd.admin.plots import figure, plot
-from deliveryd.admin.words import age, ago, measured_time, size
+from deliveryd.admin.plots import plot
+from deliveryd.admin.sections import level_of, notices_of
+from deliveryd.admin.words import age, ago, figure, measured_time, size
 from deliveryd.telemetry.overview import Disk
 from support.overviews import BUSY, DOWN, IDLE
 

@@ -13,7 +13,7 @@ from deliveryd.commands.common.conventions import USUAL_CONFIG
 from deliveryd.commands.common.options import ConfigOption, identifier
 from deliveryd.commands.common.output import json_text, print_errors, standard_output
 from deliveryd.commands.common.text_output import print_texts, width_of
-from deliveryd.commands.watch.columns import fitted
+from deliveryd.commands.watch.status import fitted
 from deliveryd.commands.watch.watched import Portion
 from deliveryd.commands.watch.watching import UrlOption, watched
 from deliveryd.control.protocol import TailRequest

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from deliveryd.model import SECOND, format_instant
 
 MILLISECOND = 1000
@@ -20,3 +22,13 @@ def length(microseconds: int) -> str:
     hours, minutes = divmod(minutes, 60)
     days, hours = divmod(hours, 24)
     return f"{f'{days} d ' if days else ''}{hours}:{minutes:02}:{seconds:02}"
+
+
+def with_instants(record: Mapping[str, object]) -> dict[str, object]:
+    """Return the fields of a record with its instants as in events: `at`, `since`, and those in `_at`."""
+    return {
+        name: format_instant(value)
+        if isinstance(value, int) and (name in ("at", "since") or name.endswith("_at"))
+        else value
+        for name, value in record.items()
+    }

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 from time import monotonic
 
-from deliveryd.control.orders import OrderHandler
+from deliveryd.control.handlers import OrderHandler
 from deliveryd.control.protocol import MOST_KEYS, as_control_reply, check_reason
 from deliveryd.errors import DeliverydError
 from deliveryd.journal.orders import Action, ItemKind, Order

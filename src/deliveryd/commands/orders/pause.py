@@ -18,9 +18,8 @@ from deliveryd.commands.common.shared_journal import await_followers, known_chan
 from deliveryd.commands.common.tables import aligned, widths_of
 from deliveryd.commands.orders.orders import Wanted, carry_out, report_reply
 from deliveryd.config import Config
-from deliveryd.control.protocol import LONGEST_ORDERED_PAUSE
 from deliveryd.journal.opening import open_reader
-from deliveryd.journal.orders import Action, ItemKind
+from deliveryd.journal.orders import LONGEST_ORDERED_PAUSE, Action, ItemKind
 from deliveryd.journal.pauses import INTAKE, RECENT, KnownIds, PausedMessages, PauseKind
 from deliveryd.journal.pauses import as_data as pause_data
 from deliveryd.journal.sqlite.opening import JournalAbsent

@@ -17,8 +17,7 @@ from deliveryd.admin.actions import Actions
 from deliveryd.admin.base import HealthSource
 from deliveryd.admin.exposition import expose
 from deliveryd.admin.hosts import HostGuard
-from deliveryd.admin.tail import TailStream
-from deliveryd.admin.viewers import FeedStream, RegionsFeed, ViewerPlaces, WholeFeed
+from deliveryd.admin.viewers import FeedStream, RegionsFeed, TailStream, ViewerPlaces, WholeFeed
 from deliveryd.metrics import Metrics
 from deliveryd.telemetry.overview import Points, as_json
 

@@ -11,7 +11,7 @@ import struct
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from deliveryd.errors import ConfigError, DeliverydError, JournalError
 from deliveryd.journal.orders import LONGEST_ORDERED_PAUSE, Action, ItemKind, Order
@@ -21,6 +21,9 @@ LONGEST_LINE = 256 * 1024
 LONGEST_REPLY = 4 << 20
 MOST_KEYS = 500
 """Most keys in one order, so that lines and transactions stay small."""
+
+ANSWER_WITHIN = 5.0
+"""Seconds that a worker has to say how it is."""
 
 LONGEST_NAME = 64
 LONGEST_REASON = 500
@@ -60,6 +63,10 @@ class TailRequest(NamedTuple):
 
 
 Request = Order | ReloadRequest | ForgetSettingsRequest | StatusRequest | TailRequest
+
+
+Portion = list[Mapping[str, Any]]
+"""Some events of a tail, in the order in which they happened; the first portion is empty."""
 
 
 class ControlReply(NamedTuple):
@@ -225,6 +232,14 @@ def as_control_reply(answer: Mapping[str, object]) -> ControlReply:
         case {"done": list(done), "skipped": dict(skipped)}:
             return ControlReply(tuple(map(str, done)), {str(key): str(why) for key, why in skipped.items()})
     raise ValueError("not a reply to an order")
+
+
+def events_of(line: object) -> Portion:
+    """Return the events of a portion as it was sent. Raises DeliverydError."""
+    match line:
+        case {"events": list(events)} if all(isinstance(event, dict) for event in events):
+            return events
+    raise DeliverydError("the worker's events can't be read: is it of another version?")
 
 
 def _line(value: object) -> bytes:

@@ -32,8 +32,7 @@ from deliveryd.commands.common.conventions import FAILED, USUAL_CONFIG
 from deliveryd.commands.common.options import AsData, ConfigOption
 from deliveryd.commands.common.output import print_json
 from deliveryd.commands.common.text_output import print_texts, width_of
-from deliveryd.commands.watch.watched import read_overview
-from deliveryd.commands.watch.watching import UrlOption, watched
+from deliveryd.commands.watch.watched import UrlOption, read_overview, watched
 from deliveryd.telemetry.overview import Overview
 
 WIDE = 76

@@ -30,8 +30,7 @@ from deliveryd.commands.watch.status import (
     text_line,
     warning_lines,
 )
-from deliveryd.commands.watch.watched import Watched, read_overview
-from deliveryd.commands.watch.watching import UrlOption, watched
+from deliveryd.commands.watch.watched import UrlOption, Watched, read_overview, watched
 from deliveryd.errors import DeliverydError
 from deliveryd.options.units import parse_duration
 from deliveryd.telemetry.overview import Overview

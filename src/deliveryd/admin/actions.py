@@ -10,12 +10,11 @@ from __future__ import annotations
 import hmac
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 
-from deliveryd.admin.base import Operator
 from deliveryd.errors import ConfigError, DeliverydError
 from deliveryd.http.wrong_tries import WrongTries
 from deliveryd.journal.orders import LONGEST_ORDERED_PAUSE
@@ -25,6 +24,33 @@ LONGEST_BODY = 4096
 _OWN_SITES = frozenset({"same-origin", "none"})
 
 _NO_STORE = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
+
+
+class Operator(Protocol):
+    """What the status page may order. Each raises DeliverydError, or ValueError for what can't be done.
+
+    `reason` is the operator's own, for the record.
+    """
+
+    async def pause(
+        self, kind: str, key: str, seconds: float | None, reason: str | None
+    ) -> Mapping[str, object]:
+        """Pause something for so many seconds; None: until it is resumed."""
+
+    async def resume(self, kind: str, key: str, reason: str | None) -> Mapping[str, object]:
+        """Resume what is paused."""
+
+    async def failed(self) -> Mapping[str, object]:
+        """Return the `reasons` for which messages failed, each with its `count`.
+
+        `complete`: all were counted in time, and all reasons are there.
+        """
+
+    async def retry(self, failure: str, reason: str | None) -> Mapping[str, object]:
+        """Let messages begin anew that failed for this reason."""
+
+    async def reload(self) -> Mapping[str, object]:
+        """Read the configuration anew, and apply it."""
 
 
 class Denied(Exception):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
-from deliveryd.admin.words import figure
+from deliveryd.admin.sections import figure
 
 WIDTH, HEIGHT = 360, 56
 """Units of a plot: one across for each ten seconds, the latest at the right."""

@@ -17,12 +17,13 @@ from typer.main import get_command, get_group
 
 from deliveryd import __version__
 from deliveryd.commands.common.command_group import CommandGroup, PlainCommand
-from deliveryd.commands.common.conventions import FAILED
-from deliveryd.commands.common.outcome import exit_status
+from deliveryd.commands.common.conventions import CONFIGURATION, FAILED, USAGE
 from deliveryd.commands.common.output import print_errors
 from deliveryd.commands.common.printable import printable
+from deliveryd.errors import ConfigError, DeliverydError, JournalUnusable, UsageError, describe
 from deliveryd.options.messages import plain_message
 from deliveryd.runtime.process import protect_memory
+from deliveryd.telemetry.log_events import Event, log
 
 INTERRUPTED = 130
 """Typer's exit status for a Ctrl-C that no command handles; reported as a plain failure (design 6)."""
@@ -197,4 +198,22 @@ def main() -> None:
             print_errors("deliveryd: interrupted")
         raise SystemExit(FAILED if end.code == INTERRUPTED else end.code) from None
     except Exception as error:  # last resort: print any error as one line
-        sys.exit(exit_status(error))
+        sys.exit(_exit_status(error))
+
+
+def _exit_status(error: BaseException) -> int:
+    """Print an error on standard error, and return the exit status (design 6)."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    if isinstance(error, ConfigError):
+        for problem in error.problems:
+            print_errors(problem)
+        return CONFIGURATION
+    if isinstance(error, DeliverydError):
+        print_errors(f"deliveryd: {error}")
+        if isinstance(error, UsageError):
+            return USAGE
+        return CONFIGURATION if isinstance(error, JournalUnusable) else FAILED
+    log(Event.WORKER_DIED, error=error)
+    print_errors(f"deliveryd: unexpected error: {describe(error)}")
+    return FAILED

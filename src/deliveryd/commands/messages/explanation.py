@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any, NamedTuple
 
-from deliveryd.commands.common.moments import length, moment, with_instants
+from deliveryd.commands.common.tables import length, moment, with_instants
 from deliveryd.journal.orders import Action
 from deliveryd.journal.pauses import pause_data
 from deliveryd.journal.sql.deletion import Tombstone

@@ -10,10 +10,16 @@ import typer
 
 from deliveryd.commands.common.configuration import load_journal_as_owner
 from deliveryd.commands.common.conventions import USUAL_CONFIG
-from deliveryd.commands.common.moments import moment, with_instants
 from deliveryd.commands.common.options import AsData, ConfigOption
 from deliveryd.commands.common.output import print_found, print_lines
-from deliveryd.commands.common.tables import AsLines, insist_on_one_form, print_records, print_table
+from deliveryd.commands.common.tables import (
+    AsLines,
+    insist_on_one_form,
+    moment,
+    print_records,
+    print_table,
+    with_instants,
+)
 from deliveryd.commands.messages.selecting import (
     NO_CHANNEL,
     IdRange,

@@ -16,8 +16,8 @@ from deliveryd.commands.common.options import (
     message_number,
     parse_instant_option,
 )
-from deliveryd.commands.common.progress import ProgressLine
 from deliveryd.commands.common.shared_journal import known_channels, known_providers
+from deliveryd.commands.common.tables import ProgressLine
 from deliveryd.config import Config
 from deliveryd.journal.opening import open_reader
 from deliveryd.journal.reader import read_found

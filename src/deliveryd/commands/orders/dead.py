@@ -10,7 +10,6 @@ import typer
 from deliveryd.commands.common.command_group import CommandGroup
 from deliveryd.commands.common.configuration import load_journal_as_owner
 from deliveryd.commands.common.conventions import USUAL_CONFIG
-from deliveryd.commands.common.moments import moment, with_instants
 from deliveryd.commands.common.options import (
     AsData,
     ConfigOption,
@@ -19,6 +18,7 @@ from deliveryd.commands.common.options import (
     parse_instant_option,
 )
 from deliveryd.commands.common.output import print_found, print_json, print_lines
+from deliveryd.commands.common.tables import moment, with_instants
 from deliveryd.commands.orders.orders import decide, insist_on_a_choice, name_of
 from deliveryd.config import Config
 from deliveryd.errors import DeliverydError

@@ -12,13 +12,13 @@ import typer
 from deliveryd.commands.common.command_group import CommandGroup
 from deliveryd.commands.common.configuration import load_journal_as_owner
 from deliveryd.commands.common.conventions import USUAL_CONFIG
-from deliveryd.commands.common.moments import moment
 from deliveryd.commands.common.options import AsData, ConfigOption, Everything, Ordering, message_number
 from deliveryd.commands.common.output import print_errors, print_json, print_lines
 from deliveryd.commands.common.shared_journal import present
 from deliveryd.commands.common.tables import (
     AsLines,
     insist_on_one_form,
+    moment,
     print_records,
     print_table,
     table,

@@ -14,7 +14,6 @@ from deliveryd.channels.base import AskLater, Channel, Dispatch, Found, NotTaken
 from deliveryd.commands.common.command_group import CommandGroup
 from deliveryd.commands.common.configuration import load_journal_as_owner
 from deliveryd.commands.common.conventions import FAILED, USUAL_CONFIG
-from deliveryd.commands.common.moments import moment, with_instants
 from deliveryd.commands.common.options import (
     AsData,
     ConfigOption,
@@ -26,6 +25,7 @@ from deliveryd.commands.common.options import (
 )
 from deliveryd.commands.common.output import print_errors, print_found, print_json, print_lines
 from deliveryd.commands.common.shared_journal import known_channels
+from deliveryd.commands.common.tables import moment, with_instants
 from deliveryd.commands.orders.orders import (
     carry_out,
     decide,

@@ -13,11 +13,11 @@ from deliveryd.cleaning import cleaned
 from deliveryd.commands.common.command_group import CommandGroup
 from deliveryd.commands.common.configuration import load_journal_as_owner
 from deliveryd.commands.common.conventions import USUAL_CONFIG
-from deliveryd.commands.common.moments import moment
 from deliveryd.commands.common.offline import configured_provider, split_identity
 from deliveryd.commands.common.options import AsData, ConfigOption, WhyOption, insist_on_a_channel
 from deliveryd.commands.common.output import print_found, print_lines
 from deliveryd.commands.common.shared_journal import known_channels
+from deliveryd.commands.common.tables import moment
 from deliveryd.commands.orders.orders import client_of, report_reply
 from deliveryd.config import Config
 from deliveryd.control.client import order

@@ -10,11 +10,10 @@ import typer
 from deliveryd.commands.common.command_group import CommandGroup
 from deliveryd.commands.common.configuration import load_journal_as_owner
 from deliveryd.commands.common.conventions import FAILED, USUAL_CONFIG
-from deliveryd.commands.common.moments import moment, with_instants
 from deliveryd.commands.common.options import AsData, ConfigOption, WhyOption
 from deliveryd.commands.common.output import print_errors, print_json, print_lines
 from deliveryd.commands.common.shared_journal import decided_by, present, workers_of
-from deliveryd.commands.common.tables import print_table
+from deliveryd.commands.common.tables import moment, print_table, with_instants
 from deliveryd.errors import DeliverydError, UsageError
 from deliveryd.options.suggestion import suggestion
 

@@ -25,9 +25,9 @@ from deliveryd.admin.sections import (
     process_of,
     rates_of,
     reload_of,
+    time_of_day,
     warnings_of,
 )
-from deliveryd.admin.words import time_of_day
 from deliveryd.commands.common.conventions import FAILED, USUAL_CONFIG
 from deliveryd.commands.common.options import AsData, ConfigOption
 from deliveryd.commands.common.output import print_json

@@ -35,7 +35,7 @@ class Operator(Protocol):
     async def pause(
         self, kind: str, key: str, seconds: float | None, reason: str | None
     ) -> Mapping[str, object]:
-        """Pause something for so many seconds; None: until it is resumed."""
+        """Pause something for this many seconds; None: until it is resumed."""
 
     async def resume(self, kind: str, key: str, reason: str | None) -> Mapping[str, object]:
         """Resume what is paused."""
@@ -47,10 +47,10 @@ class Operator(Protocol):
         """
 
     async def retry(self, failure: str, reason: str | None) -> Mapping[str, object]:
-        """Let messages begin anew that failed for this reason."""
+        """Let messages begin again that failed for this reason."""
 
     async def reload(self) -> Mapping[str, object]:
-        """Read the configuration anew, and apply it."""
+        """Read the configuration again, and apply it."""
 
 
 class Denied(Exception):

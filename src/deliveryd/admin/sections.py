@@ -19,7 +19,7 @@ EVENT_PATIENCE = 60.0
 """Seconds that a status event may wait before it is pointed at."""
 
 DISK_MARGIN = 2
-"""The disk is pointed at when less than so many times its reserve is free."""
+"""The disk is pointed at when less than this many times its reserve is free."""
 
 _ITEMS_SHOWN = 8
 _LONGEST_FIELDS = 300
@@ -277,7 +277,7 @@ def _of_provider(provider: ProviderView, now: str) -> Iterator[Notice]:
         why = f": {provider.last_failure.reason}" if provider.last_failure is not None else ""
         waiting = provider.waiting + provider.queued
         waits = f" {_counted(waiting, 'message waits', 'messages wait')} for it." if waiting else ""
-        yield Notice("bad", name, f"Down for {age(seconds)}{why}.{waits} Probes go on.")
+        yield Notice("bad", name, f"Down for {age(seconds)}{why}.{waits} Probes continue.")
     if provider.refused_settings:
         ids = ", ".join(map(str, provider.refused_settings[:5]))
         more = len(provider.refused_settings) - 5

@@ -64,7 +64,7 @@ COMMANDS: Mapping[str, CommandEntry] = {
     "erase": CommandEntry("orders.removal", "Remove a customer's data from the journal."),
     "send-test": CommandEntry("providers.send_test", "Send one real message through one provider."),
     "health": CommandEntry("watch.health", "Check that a running worker is alive."),
-    "accept-loss": CommandEntry("storage.workers", "Show lost commits; with --yes, let workers go on."),
+    "accept-loss": CommandEntry("storage.workers", "Show lost commits; with --yes, let workers continue."),
     "in-doubt": CommandEntry("orders.in_doubt", "List messages held in doubt, and resend or settle them."),
     "dead": CommandEntry("orders.dead", "List dead letters, and retry or drop them."),
     "failed": CommandEntry("orders.failed", "List the messages that failed, and send them again."),

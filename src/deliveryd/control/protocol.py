@@ -23,7 +23,7 @@ MOST_KEYS = 500
 """Most keys in one order, so that lines and transactions stay small."""
 
 ANSWER_WITHIN = 5.0
-"""Seconds that a worker has to say how it is."""
+"""Seconds that a worker has to report its state."""
 
 LONGEST_NAME = 64
 LONGEST_REASON = 500

@@ -141,7 +141,14 @@ def retry_failed(
     if accept_duplicates:
         print_errors(_DOUBLES)
     verb = Action.BEGIN_ANEW_ANYWAY if accept_duplicates else Action.BEGIN_ANEW
-    order_messages(loaded, verb, chosen, how, "begun anew", until=None if ids else selection.until or began)
+    order_messages(
+        loaded,
+        verb,
+        chosen,
+        how,
+        ("would begin again", "begun again"),
+        until=None if ids else selection.until or began,
+    )
 
 
 @failed.command("export")

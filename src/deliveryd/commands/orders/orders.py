@@ -48,7 +48,7 @@ def client_of(config: Config) -> ControlClient:
 def carry_out(
     config: Config, verb: Action, wanted: Wanted, reason: str | None = None, *, lasts: float | None = None
 ) -> ControlReply:
-    """Execute the orders; the reply holds names. A pause lasts so many seconds."""
+    """Execute the orders; the reply holds names. A pause lasts this many seconds."""
     client = client_of(config)
     done: list[str] = []
     skipped: dict[str, str] = {}
@@ -119,19 +119,26 @@ def obstacles(config: Config, verb: Action, ids: Sequence[int]) -> Mapping[int, 
 
 
 def order_messages(
-    config: Config, verb: Action, ids: Sequence[int], how: Ordering, done_as: str, *, until: int | None = None
+    config: Config,
+    verb: Action,
+    ids: Sequence[int],
+    how: Ordering,
+    told_as: tuple[str, str],
+    *,
+    until: int | None = None,
 ) -> None:
     """Give an order about messages, or show what it would do; exit with status 1 if any was refused.
 
-    `done_as`: what was done, for the report. `until`: when they were selected; None: the ids were given.
-    Raises DeliverydError, which says how to go on with the rest.
+    `told_as`: what would be done and what was done, for the report. `until`: when they were selected; None:
+    the ids were given. Raises DeliverydError, with how to go on with the rest.
     """
     if how.dry_run:
         refused = obstacles(config, verb, ids)
         done = [id_ for id_ in ids if id_ not in refused]
     else:
         done, refused = _order_messages(config, verb, ids, how.why, until)
-    heading = f"would {str(verb).partition(',')[0]}" if how.dry_run else done_as
+    would, did = told_as
+    heading = would if how.dry_run else did
     if how.as_data:
         print_json(
             {"what": heading, "done": done, "refused": {str(id_): why for id_, why in refused.items()}}

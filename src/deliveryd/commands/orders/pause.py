@@ -36,7 +36,7 @@ pause = CommandGroup(
 resume = CommandGroup(
     no_args_is_help=True,
     help="Resume what deliveryd pause paused.\n\n"
-    "Its messages go on in portions, beside all else that is due. A running worker acts at once.",
+    "Its messages continue in portions, beside all other due ones. A running worker acts at once.",
 )
 
 HEADINGS = ("paused", "messages", "since (UTC)", "until (UTC)", "by")
@@ -82,7 +82,7 @@ class ResumeOrdering(NamedTuple):
 def pause_intake(*, config: ConfigOption = USUAL_CONFIG, how: PauseOrdering) -> None:
     """Take no more messages from the queue.
 
-    All else goes on. /readyz answers 503 meanwhile."""
+    Everything else continues. /readyz answers 503 meanwhile."""
     _pause(load_journal_as_owner(config), ItemKind.INTAKE, [INTAKE], how)
 
 

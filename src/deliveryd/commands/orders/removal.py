@@ -136,4 +136,4 @@ def forget(
     if accept_duplicates:
         print_errors(_DOUBLES)
     verb = Action.FORGET_ANYWAY if accept_duplicates else Action.FORGET
-    order_messages(loaded, verb, chosen, how, "forgotten")
+    order_messages(loaded, verb, chosen, how, ("would forget", "forgotten"))

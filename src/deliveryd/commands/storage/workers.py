@@ -1,4 +1,4 @@
-"""`deliveryd workers` and `accept-loss`: list the workers of a shared journal, end one, or let them go on."""
+"""`deliveryd workers` and `accept-loss`: list the workers of a shared journal, and decide about them."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ def accept_loss(
     why: WhyOption = None,
     as_data: AsData = False,
 ) -> None:
-    """Show lost commits; with --yes, let workers go on.
+    """Show lost commits; with --yes, let workers continue.
 
     When a standby takes over that didn't have all acknowledged commits, the workers that notice stop all
     others. Before accepting, look for the lost ones: the former primary may still have them.
@@ -207,10 +207,10 @@ def _loss_lines(found: Sequence[Loss], *, accepted: bool) -> Iterator[str]:
     for each in found:
         what = f"{each.lost:,} of its {each.acknowledged:,} commits are lost"
         if each.found is None:
-            what += ": the database doesn't know it at all"
+            what += ": the database has no record of it"
         yield f"{each.name} ({each.worker}), at {moment(each.noticed_at)}: {what}"
     yield "what others committed at that time may be lost as well; a commit has up to hundreds of steps"
-    yield "messages may be missing that the service counts as dequeued: nobody sends them"
-    yield "messages whose sending isn't recorded any more are sent once more, under the same key"
+    yield "messages may be missing that the service counts as dequeued: they are not sent"
+    yield "messages whose sending isn't recorded any more are sent again, under the same key"
     if accepted:
         yield "accepted: workers start again"

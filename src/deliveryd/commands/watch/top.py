@@ -253,7 +253,7 @@ def press(state: TopState, key: str, overview: Overview) -> TopState:
 def draw(
     state: TopState, overview: Overview, width: int, height: int, trouble: str | None = None
 ) -> list[Text]:
-    """Return exactly `height` lines of at most `width` cells. `trouble`: why the picture is old."""
+    """Return exactly `height` lines of at most `width` cells. `trouble`: why the overview is old."""
     top = head(overview, width)
     if trouble is not None:
         top = [text_line(trouble, width, "bold red"), *top[:1]]

@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 from crashes.ledger import Asked, Handed, LedgerWriter, Ordered, Record, Refused, Reported, Taken, Told
 from crashes.tearing import TornQueue
 from deliveryd.control.protocol import read_reply, socket_address, socket_of, write_request
+from deliveryd.errors import DeliverydError
 from deliveryd.journal.orders import Action, ItemKind, Order
 from deliveryd.model import message_key
 from deliveryd.sandbox.faults import (
@@ -256,9 +257,9 @@ class StandIn:
                 reader, writer = await asyncio.open_unix_connection(address)
                 with contextlib.closing(writer):
                     writer.write(order)
-                    answer = read_reply(await reader.readline())
-                if isinstance(answer, dict) and answer.get("done"):
-                    return
+                    with contextlib.suppress(DeliverydError):
+                        if read_reply(await reader.readline()).get("done"):
+                            return
                 await asyncio.sleep(OPERATORS_PAUSE)
 
 

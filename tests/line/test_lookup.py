@@ -152,7 +152,7 @@ async def test_a_provider_that_cannot_be_asked_now() -> None:
     ("lookup", "problem"),
     [
         ({"query": {"status": "sent"}}, "a provider is asked by {message.key}, {message.id} or"),
-        ({"query": {"id": "{message.providerId}"}}, "provider_id has to say where it stands"),
+        ({"query": {"id": "{message.providerId}"}}, "set provider_id to its place in the answer"),
         ({"query": {"k": "{message.key}", "to": "{customer.phone}"}}, "settled without {customer.phone}"),
         ({"query": {"k": "{message.key}", "t": "{secret.none}"}}, "isn't defined in secrets"),
         ({"json": {"k": "{message.key}"}}, "needs query instead of json"),

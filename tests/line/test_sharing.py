@@ -11,10 +11,10 @@ import anyio
 import pytest
 
 from deliveryd.admin.exposition import expose
-from deliveryd.admin.notices import notices_of
 from deliveryd.admin.page import live_regions
+from deliveryd.admin.sections import notices_of
 from deliveryd.channels.base import Accepted, Dispatch, Expired, InDoubt, TryAgain, Unknown, Verdict
-from deliveryd.commands.watch.screens import status_lines
+from deliveryd.commands.watch.status import status_lines
 from deliveryd.commands.watch.watched import read_overview
 from deliveryd.errors import JournalError, TooLate
 from deliveryd.journal.base import EndedWorker, FromOthers, Recovery
@@ -83,7 +83,7 @@ def test_the_worker_says_that_its_journal_is_in_a_database(
         assert overview.disk is None
         assert overview.ready
         assert not [notice for notice in notices_of(overview) if notice.about == "Disk"]
-        assert "database" in live_regions(overview)["disk"]
+        assert "database" in live_regions(overview)["journal"]
         assert not [line for line in status_lines(overview, 80) if "disk" in line.plain]
 
     assert journals == []

@@ -92,6 +92,7 @@ def test_no_part_of_the_line_is_handed_a_callback(part: Any) -> None:
 
 FUNCTIONS = {
     "SettingsCache": {"compile_settings"},  # pure: makes a value
+    **dict.fromkeys(("Receipts", "Pages"), {"fetch"}),  # reads a page of a provider
     "ReceiptRequest": {"peer"},  # pure: reads headers, which few requests need
     "ReceiptEndpoint": {
         "take_in",

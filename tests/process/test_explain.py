@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from deliveryd.commands.common.moments import length, moment
+from deliveryd.commands.common.tables import length, moment
 from deliveryd.sandbox.faults import ApplyThenHangUp, FaultAnswer
 from support.messages import message, sms_settings
 from support.patience import PATIENCE

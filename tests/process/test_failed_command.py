@@ -11,7 +11,7 @@ from subprocess import Popen
 
 import pytest
 
-from deliveryd.commands.orders.failures import grouped
+from deliveryd.commands.orders.failed import grouped
 from deliveryd.journal.selection import FoundMessage
 from deliveryd.sandbox.faults import ApplyThenHangUp
 from deliveryd.states import State

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Mapping
 
 import anyio
 from anyio.abc import TaskGroup
@@ -16,6 +15,7 @@ from deliveryd.control.protocol import (
     socket_of,
     write_request,
 )
+from deliveryd.errors import DeliverydError
 from deliveryd.journal.orders import Action, ItemKind, Order
 from simulation.expectation import address_of
 from simulation.kept_in_file import JOURNAL
@@ -123,8 +123,9 @@ class Operators:
                 connection.connect(address)
             connection.send(write_request(order))
             await anyio.wait_readable(connection)
-            reply = read_reply(connection.recv(LONGEST_LINE))
-            if not isinstance(reply, Mapping):
+            try:
+                reply = read_reply(connection.recv(LONGEST_LINE))
+            except DeliverydError:
                 return False
             note_forgotten(self._world, order.verb, as_control_reply(reply).done)
             return True

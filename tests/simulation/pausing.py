@@ -10,6 +10,7 @@ import anyio
 from anyio.abc import TaskGroup
 
 from deliveryd.control.protocol import LONGEST_LINE, read_reply, socket_address, socket_of, write_request
+from deliveryd.errors import DeliverydError
 from deliveryd.journal.orders import Action, ItemKind, Order
 from simulation.choosing import Choices, Seeded
 from simulation.contents import WHOLE
@@ -178,5 +179,7 @@ class Pausers:
                 connection.connect(address)
             connection.send(write_request(order))
             await anyio.wait_readable(connection)
-            answer = read_reply(connection.recv(LONGEST_LINE))
-        return bool(answer["done"]) if isinstance(answer, dict) else None
+            try:
+                return bool(read_reply(connection.recv(LONGEST_LINE))["done"])
+            except DeliverydError:
+                return None

@@ -9,7 +9,7 @@ from random import Random
 import anyio
 from anyio.abc import TaskGroup
 
-from deliveryd.control.orders import OrderHandler
+from deliveryd.control.handlers import OrderHandler
 from deliveryd.errors import JournalError
 from deliveryd.journal.orders import Action, Order
 from deliveryd.journal.postgresql.connection import longest_idle

@@ -9,25 +9,48 @@ from __future__ import annotations
 
 import hmac
 import json
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 
-from deliveryd.admin.base import Operator
 from deliveryd.errors import ConfigError, DeliverydError
 from deliveryd.http.peers import WrongTries
-
-_INTAKE = "intake"
-KINDS = (_INTAKE, "channel", "provider", "settings", "message")
-"""What can be paused."""
+from deliveryd.journal.orders import LONGEST_ORDERED_PAUSE
+from deliveryd.journal.pauses import PauseKind
 
 LONGEST_BODY = 4096
-_LONGEST_PAUSE = 3650 * 86400.0
 _OWN_SITES = frozenset({"same-origin", "none"})
 
 _NO_STORE = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
+
+
+class Operator(Protocol):
+    """What the status page may order. Each raises DeliverydError, or ValueError for what can't be done.
+
+    `reason` is the operator's own, for the record.
+    """
+
+    async def pause(
+        self, kind: str, key: str, seconds: float | None, reason: str | None
+    ) -> Mapping[str, object]:
+        """Pause something for this many seconds; None: until it is resumed."""
+
+    async def resume(self, kind: str, key: str, reason: str | None) -> Mapping[str, object]:
+        """Resume what is paused."""
+
+    async def failed(self) -> Mapping[str, object]:
+        """Return the `reasons` for which messages failed, each with its `count`.
+
+        `complete`: all were counted in time, and all reasons are there.
+        """
+
+    async def retry(self, failure: str, reason: str | None) -> Mapping[str, object]:
+        """Let messages begin again that failed for this reason."""
+
+    async def reload(self) -> Mapping[str, object]:
+        """Read the configuration again, and apply it."""
 
 
 class Denied(Exception):
@@ -39,20 +62,26 @@ class Denied(Exception):
         self.headers = headers
 
 
+class _Action(NamedTuple):
+    """What carries out an action, and the fields that it takes."""
+
+    carry_out: Callable[..., Awaitable[Mapping[str, object]]]
+    fields: Sequence[str]
+
+
 class Actions:
     """Carries out what the page orders. `token` is the one that requests must carry."""
 
     def __init__(self, operator: Operator, token: Callable[[], str]) -> None:
-        self._operator = operator
         self._token = token
         self._wrong = WrongTries()
         self._actions: Mapping[str, _Action] = {
-            "check": self._check,
-            "pause": self._pause,
-            "resume": self._resume,
-            "failed": self._failed,
-            "retry": self._retry,
-            "reload": self._reload,
+            "check": _Action(_nothing, ()),
+            "pause": _Action(operator.pause, ("kind", "key", "seconds", "reason")),
+            "resume": _Action(operator.resume, ("kind", "key", "reason")),
+            "failed": _Action(operator.failed, ()),
+            "retry": _Action(operator.retry, ("failure", "reason")),
+            "reload": _Action(operator.reload, ()),
         }
 
     async def answer(self, request: Request) -> Response:
@@ -60,7 +89,8 @@ class Actions:
         try:
             _check_origin(request)
             self._authenticate(request)
-            done = await self._action(request)(_Fields(await _read(request)))
+            action = self._action(request)
+            done = await action.carry_out(**_fields_of(action, await _read(request)))
         except Denied as denied:
             return JSONResponse({"error": str(denied)}, denied.status, {**_NO_STORE, **denied.headers})
         except ConfigError as error:
@@ -85,79 +115,64 @@ class Actions:
                 raise Denied(429, "too many wrong tokens; try again later", **{"Retry-After": f"{left:.0f}"})
             raise Denied(401, "wrong token", **{"WWW-Authenticate": "Bearer"})
 
-    async def _check(self, fields: _Fields) -> Mapping[str, object]:
-        fields.end()
-        return {}
 
-    async def _pause(self, fields: _Fields) -> Mapping[str, object]:
-        kind, key = fields.paused()
-        seconds, reason = fields.seconds("seconds"), fields.text("reason")
-        fields.end()
-        return await self._operator.pause(kind, key, seconds, reason)
-
-    async def _resume(self, fields: _Fields) -> Mapping[str, object]:
-        kind, key = fields.paused()
-        reason = fields.text("reason")
-        fields.end()
-        return await self._operator.resume(kind, key, reason)
-
-    async def _failed(self, fields: _Fields) -> Mapping[str, object]:
-        fields.end()
-        return await self._operator.failed()
-
-    async def _retry(self, fields: _Fields) -> Mapping[str, object]:
-        failure, reason = fields.text("failure"), fields.text("reason")
-        fields.end()
-        if failure is None:
-            raise Denied(400, "failure: the reason of the failures is missing")
-        return await self._operator.retry(failure, reason)
-
-    async def _reload(self, fields: _Fields) -> Mapping[str, object]:
-        fields.end()
-        return await self._operator.reload()
+async def _nothing() -> Mapping[str, object]:
+    """Show that the token is right."""
+    return {}
 
 
-class _Fields:
-    """The fields of a body. Each method takes one out; raises Denied if it is unusable."""
+def _fields_of(action: _Action, body: dict[str, Any]) -> Mapping[str, object]:
+    """Return what a body gives for an action. Raises Denied if it is unusable."""
+    given = {name: _READERS[name](name, body.pop(name, None)) for name in action.fields}
+    if body:
+        names = ", ".join(sorted(body)).encode("ascii", "backslashreplace").decode()
+        raise Denied(400, f"unknown fields: {names[:200]}")
+    if given.get("key") == "" and given["kind"] != PauseKind.INTAKE:
+        raise Denied(400, f"key: name the {given['kind']}")
+    return given
 
-    def __init__(self, fields: dict[str, Any]) -> None:
-        self._fields = fields
 
-    def text(self, name: str) -> str | None:
-        """A text, or None if there is none."""
-        value = self._fields.pop(name, None)
-        if value is None or value == "":
-            return None
-        if not isinstance(value, str) or not value.isprintable():
-            raise Denied(400, f"{name}: must be one line of text")
+def _kind(name: str, value: object) -> str:
+    if isinstance(value, str) and value in list(PauseKind):
         return value
-
-    def seconds(self, name: str) -> float | None:
-        """A length of time, or None if there is none."""
-        value = self._fields.pop(name, None)
-        if value is None:
-            return None
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= _LONGEST_PAUSE:
-            raise Denied(400, f"{name}: must be a number of seconds above 0, or left out")
-        return float(value)
-
-    def paused(self) -> tuple[str, str]:
-        """What is to be paused or resumed; the intake has no key."""
-        kind, key = self._fields.pop("kind", None), self.text("key") or ""
-        if kind not in KINDS:
-            raise Denied(400, f"kind: must be one of {', '.join(KINDS)}")
-        if not key and kind != _INTAKE:
-            raise Denied(400, f"key: name the {kind}")
-        return kind, key
-
-    def end(self) -> None:
-        """Raise Denied if there are further fields."""
-        if self._fields:
-            names = ", ".join(sorted(self._fields)).encode("ascii", "backslashreplace").decode()
-            raise Denied(400, f"unknown fields: {names[:200]}")
+    raise Denied(400, f"{name}: must be one of {', '.join(PauseKind)}")
 
 
-_Action = Callable[[_Fields], Awaitable[Mapping[str, object]]]
+def _text(name: str, value: object) -> str | None:
+    if value is None or value == "":
+        return None
+    if not isinstance(value, str) or not value.isprintable():
+        raise Denied(400, f"{name}: must be one line of text")
+    return value
+
+
+def _failure(name: str, value: object) -> str:
+    text = _text(name, value)
+    if text is None:
+        raise Denied(400, f"{name}: the reason of the failures is missing")
+    return text
+
+
+def _seconds(name: str, value: object) -> float | None:
+    if value is None:
+        return None
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int | float)
+        or not 0 < value <= LONGEST_ORDERED_PAUSE
+    ):
+        raise Denied(400, f"{name}: must be a number of seconds above 0, or left out")
+    return float(value)
+
+
+_READERS: Mapping[str, Callable[[str, object], object]] = {
+    "kind": _kind,
+    "key": lambda name, value: _text(name, value) or "",
+    "seconds": _seconds,
+    "failure": _failure,
+    "reason": _text,
+}
+"""What reads each field, by its name and its value; a field that is left out is None."""
 
 
 def _check_origin(request: Request) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from importlib import resources
+from typing import Protocol
 
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -14,13 +15,12 @@ from starlette.types import ASGIApp
 
 from deliveryd.admin import page
 from deliveryd.admin.actions import Actions
-from deliveryd.admin.base import HealthSource
 from deliveryd.admin.exposition import expose
 from deliveryd.admin.hosts import HostGuard
-from deliveryd.admin.tail import TailStream
-from deliveryd.admin.viewers import FeedStream, RegionsFeed, ViewerPlaces, WholeFeed
+from deliveryd.admin.viewers import FeedStream, RegionsFeed, TailStream, ViewerPlaces, WholeFeed
+from deliveryd.delivery.tail import Tail, TailFilter
 from deliveryd.metrics import Metrics
-from deliveryd.telemetry.overview import Points, as_json
+from deliveryd.telemetry.overview import Overview, Points, as_json
 
 _TEXT = "text/plain; charset=utf-8"
 _JSON = "application/json"
@@ -47,6 +47,31 @@ _FILES = {
     "icon.svg": "image/svg+xml",
 }
 """What the page loads, all of it from here."""
+
+
+class HealthSource(Protocol):
+    """The worker's health. No method blocks."""
+
+    def alive(self) -> tuple[bool, Sequence[tuple[str, float]]]:
+        """Return whether all loops are turning, and each loop's name and seconds since its last turn.
+
+        An outage of a provider or of the service doesn't make it false (design 6).
+        """
+
+    def ready(self) -> tuple[bool, str]:
+        """Return whether messages are being taken, and the reason as a sentence."""
+
+    def receiving(self) -> tuple[bool, str]:
+        """Return whether providers may report here, and the reason as a sentence."""
+
+    def tail(self, wanted: TailFilter) -> Tail:
+        """Return a reader of what happens to messages, which begins with its `with` block."""
+
+    def overview(self) -> Overview:
+        """Return the state of the worker, without texts, names, addresses or secrets."""
+
+    def hour(self) -> Points:
+        """Return what was done in the last hour."""
 
 
 def admin_app(

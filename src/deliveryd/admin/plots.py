@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
+from deliveryd.admin.sections import figure
+
 WIDTH, HEIGHT = 360, 56
 """Units of a plot: one across for each ten seconds, the latest at the right."""
 
@@ -55,10 +57,3 @@ def _path(stretch: Sequence[tuple[int, int]]) -> str:
             level = y
     last = rest[-1][0] if rest else x
     return f"{''.join(parts)}H{last}"
-
-
-def figure(value: float) -> str:
-    """A number with as many digits as a reader needs."""
-    if value >= 100 or value == int(value):
-        return f"{value:,.0f}"
-    return f"{value:.1f}" if value >= 1 else f"{value:.2g}"

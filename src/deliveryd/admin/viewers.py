@@ -1,4 +1,4 @@
-"""Server-sent events: what a worker shows, every second, to a bounded number of viewers.
+"""Server-sent events to a bounded number of viewers: what a worker shows, and what happens to messages.
 
 Each message is made once, however many viewers there are; without a viewer, nothing is made.
 """
@@ -13,16 +13,22 @@ from functools import partial
 from typing import Any, Protocol
 
 import anyio
+from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.types import Receive, Scope, Send
+
+from deliveryd.delivery.tail import Tail, TailFilter
 
 MOST_VIEWERS = 20
 INTERVAL = 1.0
 RETRY_MILLISECONDS = 1000
 """When a browser connects again after it lost the connection."""
 
+_NOTHING = b":\n\n"
+"""A comment, sent while nothing happens, so that a lost connection is noticed."""
+
 _FRESH = 0.9 * INTERVAL
-EVENT_STREAM_HEADERS = [
+_EVENT_STREAM_HEADERS = [
     (b"content-type", b"text/event-stream"),
     (b"cache-control", b"no-store"),
     (b"x-content-type-options", b"nosniff"),
@@ -77,15 +83,9 @@ class FeedStream:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send until the viewer leaves."""
-        if scope["method"] != "GET":
-            await PlainTextResponse("", headers={"content-type": "text/event-stream"})(scope, receive, send)
-            return
-        with self._places.taken(scope):
-            await send_until_left(partial(self._send, send), receive)
-        await end_stream(send)
+        await _serve(partial(self._send, send), self._places, scope, receive, send)
 
     async def _send(self, send: Send) -> None:
-        await send({"type": "http.response.start", "status": 200, "headers": EVENT_STREAM_HEADERS})
         await _send_part(send, b"retry: %d\n" % RETRY_MILLISECONDS)
         seen = 0
         while True:
@@ -95,17 +95,24 @@ class FeedStream:
             await anyio.sleep(INTERVAL - anyio.current_time() % INTERVAL)
 
 
-async def send_until_left(send_all: Callable[[], Coroutine[Any, Any, None]], receive: Receive) -> None:
-    """Send until the viewer leaves."""
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(send_all)
-        while (await receive())["type"] != "http.disconnect":
-            pass
-        tasks.cancel_scope.cancel()
-
-
-async def end_stream(send: Send) -> None:
-    """End the response to a viewer, if it still reads."""
+async def _serve(
+    send_all: Callable[[], Coroutine[Any, Any, None]],
+    places: ViewerPlaces,
+    scope: Scope,
+    receive: Receive,
+    send: Send,
+) -> None:
+    """Answer a request for a stream: send until the viewer leaves or has to, then end it."""
+    if scope["method"] != "GET":
+        await PlainTextResponse("", headers={"content-type": "text/event-stream"})(scope, receive, send)
+        return
+    with places.taken(scope):
+        async with anyio.create_task_group() as tasks:
+            await send({"type": "http.response.start", "status": 200, "headers": _EVENT_STREAM_HEADERS})
+            tasks.start_soon(send_all)
+            while (await receive())["type"] != "http.disconnect":
+                pass
+            tasks.cancel_scope.cancel()
     with anyio.move_on_after(1):
         await send({"type": "http.response.body", "body": b""})
 
@@ -160,3 +167,43 @@ class RegionsFeed:
     def _since(self, seen: int) -> bytes:
         changed = {name: self._regions[name] for name, number in self._changed.items() if number > seen}
         return json.dumps(changed, separators=(",", ":")).encode()
+
+
+OpenTail = Callable[[TailFilter], Tail]
+
+
+class TailStream:
+    """The ASGI application that sends the events that a query selects."""
+
+    def __init__(self, open_tail: OpenTail, places: ViewerPlaces) -> None:
+        self._open_tail = open_tail
+        self._places = places
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send until the reader leaves."""
+        try:
+            wanted = _filter_of(Request(scope).query_params)
+        except ValueError as error:
+            await PlainTextResponse(f"{error}\n", 400)(scope, receive, send)
+            return
+        await _serve(partial(self._send, wanted, send), self._places, scope, receive, send)
+
+    async def _send(self, wanted: TailFilter, send: Send) -> None:
+        with self._open_tail(wanted) as tail:
+            await _send_part(send, _NOTHING)
+            while True:
+                events = ",".join(event.as_text() for event in await tail.next_events())
+                await _send_part(send, f'data: {{"events":[{events}]}}\n\n'.encode() if events else _NOTHING)
+
+
+def _filter_of(query: Mapping[str, str]) -> TailFilter:
+    """Read `channel`, `message` and `failed`. Raises ValueError."""
+    if unknown := sorted(query.keys() - {"channel", "message", "failed"}):
+        raise ValueError(f"unknown parameter {unknown[0]!a}: expected channel, message, failed")
+    try:
+        message = int(query["message"]) if "message" in query else None
+    except ValueError:
+        raise ValueError("message must be an integer") from None
+    if query.get("failed", "false") not in ("true", "false"):
+        raise ValueError("failed must be true or false")
+    return TailFilter(query.get("channel"), message, query.get("failed") == "true")

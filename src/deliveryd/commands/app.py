@@ -17,12 +17,13 @@ from typer.main import get_command, get_group
 
 from deliveryd import __version__
 from deliveryd.commands.common.command_group import CommandGroup, PlainCommand
-from deliveryd.commands.common.conventions import FAILED
-from deliveryd.commands.common.outcome import exit_status
+from deliveryd.commands.common.conventions import CONFIGURATION, FAILED, USAGE
 from deliveryd.commands.common.output import print_errors
 from deliveryd.commands.common.printable import printable
+from deliveryd.errors import ConfigError, DeliverydError, JournalUnusable, UsageError, describe
 from deliveryd.options.suggestion import plain_message
 from deliveryd.runtime.process import protect_memory
+from deliveryd.telemetry.log_events import Event, log
 
 INTERRUPTED = 130
 """Typer's exit status for a Ctrl-C that no command handles; reported as a plain failure (design 6)."""
@@ -34,11 +35,12 @@ NO_PLUGINS = "PYDANTIC_DISABLE_PLUGINS"
 class CommandEntry(NamedTuple):
     """A command that isn't loaded: its module, and the first sentence of its help.
 
-    The module defines a function or a command group of its own name.
+    The module defines a function or a command group of the command's name, or of `name`.
     """
 
     module: str
     help: str
+    name: str | None = None
 
 
 COMMANDS: Mapping[str, CommandEntry] = {
@@ -54,29 +56,29 @@ COMMANDS: Mapping[str, CommandEntry] = {
     "render": CommandEntry("render.render", "Preview a message without sending it."),
     "explain": CommandEntry("messages.explain", "Show the history of one message."),
     "audit": CommandEntry("storage.audit", "Check that the journal accounts for every message."),
-    "overdue": CommandEntry("messages.overdue", "List sent messages that were never confirmed."),
+    "overdue": CommandEntry("messages.find", "List sent messages that were never confirmed."),
     "find": CommandEntry("messages.find", "Find messages by what is known of them."),
     "decisions": CommandEntry("orders.decisions", "List operators' decisions, oldest first."),
-    "forget": CommandEntry("orders.forget", "Have messages taken as new if the queue gives them again."),
-    "paused": CommandEntry("orders.paused", "List what is paused, since when and by whom."),
-    "erase": CommandEntry("orders.erase", "Remove a customer's data from the journal."),
+    "forget": CommandEntry("orders.removal", "Have messages taken as new if the queue gives them again."),
+    "paused": CommandEntry("orders.pause", "List what is paused, since when and by whom."),
+    "erase": CommandEntry("orders.removal", "Remove a customer's data from the journal."),
     "send-test": CommandEntry("providers.send_test", "Send one real message through one provider."),
     "health": CommandEntry("watch.health", "Check that a running worker is alive."),
-    "accept-loss": CommandEntry(
-        "storage.accept_loss", "Show lost commits; with --yes, let workers continue."
-    ),
+    "accept-loss": CommandEntry("storage.workers", "Show lost commits; with --yes, let workers continue."),
     "in-doubt": CommandEntry("orders.in_doubt", "List messages held in doubt, and resend or settle them."),
     "dead": CommandEntry("orders.dead", "List dead letters, and retry or drop them."),
     "failed": CommandEntry("orders.failed", "List the messages that failed, and send them again."),
     "stopped": CommandEntry("orders.stopped", "List suppressed recipients, and change the suppression list."),
     "pause": CommandEntry("orders.pause", "Pause the intake, channels, providers, settings or messages."),
-    "resume": CommandEntry("orders.resume", "Resume what deliveryd pause paused."),
+    "resume": CommandEntry("orders.pause", "Resume what deliveryd pause paused."),
     "customers": CommandEntry("customers.customers", "Show the service's data about a customer."),
     "channels": CommandEntry("providers.channels", "Show what a channel can be."),
     "presets": CommandEntry("providers.presets", "Describe a provider that deliveryd has no preset for."),
     "receipts": CommandEntry("providers.receipts", "Try what providers report."),
     "cache": CommandEntry("storage.cache", "Show or clear the disk caches of the service's answers."),
-    "config": CommandEntry("config.config_file", "Show or write the configuration, or print an example."),
+    "config": CommandEntry(
+        "config.config_file", "Show or write the configuration, or print an example.", "config_file"
+    ),
     "journal": CommandEntry("storage.journal", "Move the journal, or have it follow a service that moved."),
     "workers": CommandEntry(
         "storage.workers", "List the workers of a shared journal, and end one that hangs."
@@ -111,8 +113,9 @@ class Program(TyperGroup):
 
     def load(self, name: str) -> None:
         """Replace a command's entry by the command."""
-        module = COMMANDS[name].module
-        command = getattr(import_module(f"deliveryd.commands.{module}"), module.rpartition(".")[2])
+        entry = COMMANDS[name]
+        module = import_module(f"deliveryd.commands.{entry.module}")
+        command = getattr(module, entry.name or name.replace("-", "_"))
         app = _app(TyperGroup)
         if isinstance(command, typer.Typer):
             app.add_typer(command, name=name)
@@ -195,4 +198,22 @@ def main() -> None:
             print_errors("deliveryd: interrupted")
         raise SystemExit(FAILED if end.code == INTERRUPTED else end.code) from None
     except Exception as error:  # last resort: print any error as one line
-        sys.exit(exit_status(error))
+        sys.exit(_exit_status(error))
+
+
+def _exit_status(error: BaseException) -> int:
+    """Print an error on standard error, and return the exit status (design 6)."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    if isinstance(error, ConfigError):
+        for problem in error.problems:
+            print_errors(problem)
+        return CONFIGURATION
+    if isinstance(error, DeliverydError):
+        print_errors(f"deliveryd: {error}")
+        if isinstance(error, UsageError):
+            return USAGE
+        return CONFIGURATION if isinstance(error, JournalUnusable) else FAILED
+    log(Event.WORKER_DIED, error=error)
+    print_errors(f"deliveryd: unexpected error: {describe(error)}")
+    return FAILED

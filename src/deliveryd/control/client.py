@@ -21,8 +21,6 @@ from deliveryd.control.protocol import (
     LONGEST_REPLY,
     MOST_KEYS,
     ControlReply,
-    Failed,
-    Misconfiguration,
     Request,
     as_control_reply,
     claim_of,
@@ -31,7 +29,7 @@ from deliveryd.control.protocol import (
     socket_at,
     write_request,
 )
-from deliveryd.errors import ConfigError, JournalError, JournalLocked
+from deliveryd.errors import JournalError, JournalLocked
 from deliveryd.journal.opening import JournalTerms, open_journal
 from deliveryd.journal.orders import Action, ItemKind, Order
 from deliveryd.journal.place import JournalFile, JournalPlace
@@ -70,7 +68,7 @@ def ask(place: Path, request: Request, timeout: float = ANSWER_TIMEOUT) -> Mappi
         try:
             connection.sendall(write_request(request))
             with connection.makefile("rb") as answers:
-                return _checked(answers.readline(LONGEST_REPLY))
+                return read_reply(answers.readline(LONGEST_REPLY))
         except (OSError, ValueError) as error:
             raise JournalError("no answer from the worker") from error
 
@@ -86,19 +84,9 @@ def stream(place: Path, request: Request) -> Iterator[Mapping[str, object]]:
             connection.settimeout(None)
             with connection.makefile("rb") as answers:
                 while line := answers.readline(LONGEST_REPLY):
-                    yield _checked(line)
+                    yield read_reply(line)
         except (OSError, ValueError) as error:
             raise JournalError("the connection to the worker broke") from error
-
-
-def _checked(line: bytes) -> Mapping[str, object]:
-    """Return the answer. Raises ValueError, JournalError, ConfigError."""
-    answer = read_reply(line)
-    if isinstance(answer, Failed):
-        raise JournalError(f"the worker refused: {answer.reason}")
-    if isinstance(answer, Misconfiguration):
-        raise ConfigError([str(problem) for problem in answer.problems])
-    return answer
 
 
 def listener_at(place: Path) -> int | None:

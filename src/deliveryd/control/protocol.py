@@ -8,12 +8,13 @@ from __future__ import annotations
 import json
 import os
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from deliveryd.journal.orders import Action, ItemKind, Order
+from deliveryd.errors import ConfigError, DeliverydError, JournalError
+from deliveryd.journal.orders import LONGEST_ORDERED_PAUSE, Action, ItemKind, Order
 from deliveryd.journal.place import JournalFile, JournalPlace
 
 LONGEST_LINE = 256 * 1024
@@ -21,11 +22,11 @@ LONGEST_REPLY = 4 << 20
 MOST_KEYS = 500
 """Most keys in one order, so that lines and transactions stay small."""
 
+ANSWER_WITHIN = 5.0
+"""Seconds that a worker has to report its state."""
+
 LONGEST_NAME = 64
 LONGEST_REASON = 500
-LONGEST_ORDERED_PAUSE = 3650 * 86400.0
-"""Seconds of a pause that ends by itself."""
-
 CREDENTIALS = struct.Struct("3i")
 """What the system reports about the peer at a socket: its process, user and group."""
 
@@ -46,7 +47,7 @@ class ReloadRequest(NamedTuple):
 class ForgetSettingsRequest(NamedTuple):
     """Remove these settings from memory, so that they are read again; None: all."""
 
-    settings_id: int | None = None
+    settings: int | None = None
 
 
 class StatusRequest(NamedTuple):
@@ -64,34 +65,15 @@ class TailRequest(NamedTuple):
 Request = Order | ReloadRequest | ForgetSettingsRequest | StatusRequest | TailRequest
 
 
+Portion = list[Mapping[str, Any]]
+"""Some events of a tail, in the order in which they happened; the first portion is empty."""
+
+
 class ControlReply(NamedTuple):
     """The reply to an order: the keys that it was done for, and why the others were skipped."""
 
     done: tuple[str, ...]
     skipped: Mapping[str, str]
-
-
-class Problem(NamedTuple):
-    """A mistake in the configuration: where, and what is wrong. `place` may be empty."""
-
-    place: str
-    problem: str
-
-    def __str__(self) -> str:
-        """Return the line that `check` prints."""
-        return f"{self.place}: {self.problem}" if self.place else self.problem
-
-
-class Failed(NamedTuple):
-    """No part of the request was executed."""
-
-    reason: str
-
-
-class Misconfiguration(NamedTuple):
-    """No part of the request was executed: the configuration has these mistakes."""
-
-    problems: tuple[Problem, ...]
 
 
 def socket_at(place: JournalPlace, configured: Path) -> Path:
@@ -125,41 +107,20 @@ def socket_address(path: Path) -> Iterator[str]:
 
 def write_request(request: Request) -> bytes:
     """Encode a request. The server determines its user."""
-    match request:
-        case Order():
-            fields = {"verb": request.verb, "kind": request.kind, "keys": request.keys}
-            why = {"caller": request.caller, "reason": request.reason, "lasts": request.lasts}
-            return _line({"request": "order", **fields, **why})
-        case ReloadRequest():
-            return _line({"request": "reload", **request._asdict()})
-        case ForgetSettingsRequest(settings_id):
-            return _line({"request": "forget settings", "settings": settings_id})
-        case StatusRequest():
-            return _line({"request": "status"})
-        case TailRequest():
-            return _line({"request": "tail", **request._asdict()})
+    fields = request._asdict()
+    fields.pop("user", None)
+    return _line({"request": _NAMES[type(request)], **fields})
 
 
 def read_request(line: bytes) -> Request:
     """Decode a request. Raises ValueError."""
     match _object(line):
-        case {"request": "order", **fields}:
-            return _order(fields)
-        case {"request": "reload", "accept_orphans": bool(accept_orphans), **fields}:
-            accept_customers = fields.get("accept_customers") is True
-            return ReloadRequest(accept_orphans, claim_of(fields.get("caller")), accept_customers)
-        case {"request": "forget settings", "settings": None}:
-            return ForgetSettingsRequest()
-        case {"request": "forget settings", "settings": settings_id} if type(settings_id) is int:
-            return ForgetSettingsRequest(settings_id)
-        case {"request": "status"}:
-            return StatusRequest()
-        case {"request": "tail", "failed": bool(failed), **fields}:
-            return _tail(fields, failed)
+        case {"request": str(name), **fields} if name in _READERS:
+            return _READERS[name](fields)
     raise ValueError("not a request")
 
 
-def _order(fields: Mapping[object, object]) -> Order:
+def _order(fields: _Fields) -> Order:
     match fields:
         case {"verb": str(verb), "kind": str(kind), "keys": list(keys), **rest} if len(keys) <= MOST_KEYS:
             if all(isinstance(key, str) for key in keys):
@@ -177,13 +138,46 @@ def _length(seconds: object) -> float | None:
     raise ValueError("not a length of time")
 
 
-def _tail(fields: Mapping[object, object], failed: bool) -> TailRequest:
-    channel, message = fields.get("channel"), fields.get("message")
+def _reload(fields: _Fields) -> ReloadRequest:
+    match fields:
+        case {"accept_orphans": bool(accept_orphans), **rest}:
+            accept_customers = rest.get("accept_customers") is True
+            return ReloadRequest(accept_orphans, claim_of(rest.get("caller")), accept_customers)
+    raise ValueError("not a request to reload")
+
+
+def _forget_settings(fields: _Fields) -> ForgetSettingsRequest:
+    settings = fields.get("settings", "")
+    if not (settings is None or type(settings) is int):
+        raise ValueError("not an id of settings")
+    return ForgetSettingsRequest(settings)
+
+
+def _tail(fields: _Fields) -> TailRequest:
+    channel, message, failed = fields.get("channel"), fields.get("message"), fields.get("failed")
     if not (channel is None or isinstance(channel, str)):
         raise ValueError("not a channel")
     if not (message is None or type(message) is int):
         raise ValueError("not a message")
-    return TailRequest(channel, message, failed)
+    return TailRequest(channel, message, failed is True)
+
+
+_Fields = Mapping[object, object]
+_NAMES: Mapping[type[Request], str] = {
+    Order: "order",
+    ReloadRequest: "reload",
+    ForgetSettingsRequest: "forget settings",
+    StatusRequest: "status",
+    TailRequest: "tail",
+}
+_READERS: Mapping[str, Callable[[_Fields], Request]] = {
+    "order": _order,
+    "reload": _reload,
+    "forget settings": _forget_settings,
+    "status": lambda _fields: StatusRequest(),
+    "tail": _tail,
+}
+"""What reads the fields of each kind of request. Raises ValueError."""
 
 
 def claim_of(caller: object) -> str | None:
@@ -207,23 +201,26 @@ def check_reason(reason: object) -> str | None:
 # replies
 
 
-def write_reply(answer: Mapping[str, object] | Failed | Misconfiguration) -> bytes:
+def write_reply(answer: Mapping[str, object]) -> bytes:
     """Encode a reply, or one line of a stream."""
-    match answer:
-        case Failed():
-            return _line(answer._asdict())
-        case Misconfiguration(problems):
-            return _line({"problems": [problem._asdict() for problem in problems]})
     return _line(answer)
 
 
-def read_reply(line: bytes) -> Mapping[str, object] | Failed | Misconfiguration:
-    """Decode a reply, or one line of a stream. Raises ValueError."""
+def write_refusal(error: DeliverydError) -> bytes:
+    """Encode why no part of a request was executed."""
+    return _line({"problems": error.problems} if isinstance(error, ConfigError) else {"reason": str(error)})
+
+
+def read_reply(line: bytes) -> Mapping[str, object]:
+    """Decode a reply, or one line of a stream.
+
+    Raises ValueError, JournalError if the request was refused, ConfigError if for a configuration's problems.
+    """
     match _object(line):
         case {"reason": str(reason), **rest} if not rest:
-            return Failed(reason)
+            raise JournalError(f"the worker refused: {reason}")
         case {"problems": list(problems), **rest} if not rest:
-            return Misconfiguration(_problems(problems))
+            raise ConfigError(list(map(str, problems)))
         case dict(answer):
             return answer
     raise ValueError("not a reply")
@@ -237,15 +234,12 @@ def as_control_reply(answer: Mapping[str, object]) -> ControlReply:
     raise ValueError("not a reply to an order")
 
 
-def _problems(found: Sequence[object]) -> tuple[Problem, ...]:
-    problems = []
-    for each in found:
-        match each:
-            case {"place": str(place), "problem": str(problem)}:
-                problems.append(Problem(place, problem))
-            case _:
-                raise ValueError("not a problem")
-    return tuple(problems)
+def events_of(line: object) -> Portion:
+    """Return the events of a portion as it was sent. Raises DeliverydError."""
+    match line:
+        case {"events": list(events)} if all(isinstance(event, dict) for event in events):
+            return events
+    raise DeliverydError("the worker's events can't be read: is it of another version?")
 
 
 def _line(value: object) -> bytes:

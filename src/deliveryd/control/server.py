@@ -16,15 +16,13 @@ from anyio.abc import TaskGroup
 from deliveryd.control.protocol import (
     CREDENTIALS,
     LONGEST_LINE,
-    Failed,
-    Misconfiguration,
-    Problem,
     Request,
     read_request,
     socket_address,
+    write_refusal,
     write_reply,
 )
-from deliveryd.errors import ConfigError, DeliverydError, describe
+from deliveryd.errors import DeliverydError, describe
 from deliveryd.runtime.rights import NotOwn, check_own_socket, user_name
 from deliveryd.runtime.wakeup import HEARTBEAT_INTERVAL
 from deliveryd.telemetry.log_events import Event, log
@@ -114,29 +112,27 @@ class ControlServer:
     async def _answer(self, connection: socket.socket, line: bytes) -> None:
         user = _user_of(connection)
         if user not in (os.geteuid(), 0):
-            await _send(connection, Failed("only the user that deliveryd runs as can give orders"))
+            await _refuse(connection, "only the user that deliveryd runs as can give orders")
             return
         try:
             request = read_request(line)
             if (stream := self._streams.get(type(request))) is not None:
                 await self._send_stream(connection, stream(request, user_name(user)))
             elif (answer := self._answers.get(type(request))) is not None:
-                await _send(connection, await answer(request, user_name(user)))
+                await _send(connection, write_reply(await answer(request, user_name(user))))
             else:
-                await _send(connection, Failed(UNKNOWN))
+                await _refuse(connection, UNKNOWN)
         except ValueError:
-            await _send(connection, Failed(UNKNOWN))
-        except ConfigError as error:
-            await _send(connection, Misconfiguration(tuple(map(_as_problem, error.problems))))
+            await _refuse(connection, UNKNOWN)
         except DeliverydError as error:
-            await _send(connection, Failed(str(error)))
+            await _send(connection, write_refusal(error))
 
     async def _send_stream(
         self, connection: socket.socket, lines: AsyncGenerator[Mapping[str, object], None]
     ) -> None:
         """Send lines until there are no more, or the client disconnects or doesn't read them."""
         if self._streaming >= MOST_STREAMS:
-            await _send(connection, Failed(f"{MOST_STREAMS} others are watching already: end one of them"))
+            await _refuse(connection, f"{MOST_STREAMS} others are watching already: end one of them")
             return
         self._streaming += 1
         try:
@@ -144,16 +140,11 @@ class ControlServer:
                 tasks.start_soon(_cancel_at_end, connection, tasks)
                 async with aclosing(lines) as each:
                     async for line in each:
-                        if not await _send(connection, line):
+                        if not await _send(connection, write_reply(line)):
                             break
                 tasks.cancel_scope.cancel()
         finally:
             self._streaming -= 1
-
-
-def _as_problem(text: str) -> Problem:
-    place, separator, problem = text.partition(": ")
-    return Problem(place, problem) if separator else Problem("", text)
 
 
 @contextmanager
@@ -224,9 +215,13 @@ async def _receive_line(connection: socket.socket) -> bytes:
     return bytes(line)
 
 
-async def _send(connection: socket.socket, answer: Mapping[str, object] | Failed | Misconfiguration) -> bool:
+async def _refuse(connection: socket.socket, reason: str) -> None:
+    await _send(connection, write_refusal(DeliverydError(reason)))
+
+
+async def _send(connection: socket.socket, line: bytes) -> bool:
     """Send a line; return whether it was sent in time, to a client that is still connected."""
-    rest = memoryview(write_reply(answer))
+    rest = memoryview(line)
     with anyio.move_on_after(EXCHANGE_TIMEOUT), suppress(OSError):
         while rest:
             await anyio.wait_writable(connection)

@@ -29,7 +29,7 @@ GIVES_AWAY = frozenset({3, 5})
 """Requests of authentication that ask for the password itself, or for its MD5."""
 
 UNPROVEN = (
-    "the server doesn't prove that it knows the password: have it ask by scram-sha-256, or leave out"
+    "the server doesn't prove that it has the password: have it ask by scram-sha-256, or leave out"
     " customers.password_file"
 )
 
@@ -42,7 +42,7 @@ _CODE = 4
 class AuthenticationGuard:
     """Stands before asyncpg's protocol until the server takes queries, and ends a connection that asks so.
 
-    `refused` is called then, with the reason. `must_prove`: the server has to show by SCRAM that it knows the
+    `refused` is called then, with the reason. `must_prove`: the server has to show by SCRAM that it has the
     password, before it is believed. What else is called passes through.
     """
 

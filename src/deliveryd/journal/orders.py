@@ -51,6 +51,9 @@ class Action(StrEnum):
     ACCEPT_LOSS = "accept loss"  # what a worker noticed: the database lost commits; the workers go on
 
 
+LONGEST_ORDERED_PAUSE = 3650 * 86400.0
+"""Seconds of a pause that ends by itself."""
+
 FORGETTING = frozenset({Action.FORGET, Action.FORGET_ANYWAY})
 """Orders after which an id is taken as new."""
 

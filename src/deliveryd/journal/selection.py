@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -11,6 +12,9 @@ from deliveryd.journal.sql.db import Db
 from deliveryd.journal.sql.deletion import MAY_HAVE_ARRIVED
 from deliveryd.states import ENDED, State
 
+NO_REASON = "no reason recorded"
+_INSTANT = re.compile(r"\d{4}-\d\d-\d\dT[0-9:.]+Z")
+_LONG_NUMBER = re.compile(r"\d{7,}")
 _USUAL_FIELDS = frozenset({"timestamp", "messageId", "status"})
 
 
@@ -53,6 +57,11 @@ class FoundMessage(NamedTuple):
     beginning: int
     reason: str | None
     may_have_arrived: bool
+
+    @property
+    def failure(self) -> str:
+        """Why it failed, as what others failed for: instants and long numbers count as equal."""
+        return _LONG_NUMBER.sub("#", _INSTANT.sub("TIME", self.reason or NO_REASON))
 
 
 class Page(NamedTuple):

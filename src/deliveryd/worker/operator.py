@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 from time import monotonic
 
-from deliveryd.control.orders import OrderHandler
+from deliveryd.control.handlers import OrderHandler
 from deliveryd.control.protocol import MOST_KEYS, as_control_reply, check_reason
 from deliveryd.errors import DeliverydError
 from deliveryd.journal.orders import Action, ItemKind, Order
@@ -32,14 +32,11 @@ READ_SECONDS = 5.0
 MOST_REASONS = 50
 
 
-_INSTANT = re.compile(r"\d{4}-\d\d-\d\dT[0-9:.]+Z")
-_LONG_NUMBER = re.compile(r"\d{7,}")
 _ID = re.compile(r"-?[0-9]{1,19}")
 _MAY_HAVE_ARRIVED = "may have arrived; send them with deliveryd failed retry --accept-duplicates"
 _NOT_FOUND_IN_TIME = (
     f"no such message was found within {READ_SECONDS:.0f} s: run deliveryd failed retry --all --matching TEXT"
 )
-NO_REASON = "no reason recorded"
 
 
 class _OutOfTime(Exception):
@@ -112,7 +109,7 @@ class PageOperator:
         """How many failed for each reason, and whether all were read in time."""
         counts: Counter[str] = Counter()
         try:
-            counts.update(map(_reason_of, self._all_failed()))
+            counts.update(found.failure for found in self._all_failed())
         except _OutOfTime:
             return counts, False
         return counts, True
@@ -123,7 +120,7 @@ class PageOperator:
         left_out = 0
         try:
             for found in self._all_failed():
-                if _reason_of(found) != failure:
+                if found.failure != failure:
                     continue
                 if found.may_have_arrived:
                     left_out += 1
@@ -162,11 +159,6 @@ class PageOperator:
                 raise _OutOfTime
 
         return read_found(self._reader, Selection(states=(State.FAILED,)), check)
-
-
-def _reason_of(found: FoundMessage) -> str:
-    """Why a message failed; instants and long numbers count as equal."""
-    return _LONG_NUMBER.sub("#", _INSTANT.sub("TIME", found.reason or NO_REASON))
 
 
 def _order(verb: Action, kind: ItemKind, keys: Sequence[str], reason: str | None) -> Order:

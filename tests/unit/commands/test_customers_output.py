@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from deliveryd.commands.common.progress import QUIET, ProgressLine
+from deliveryd.commands.common.tables import QUIET, ProgressLine
 from deliveryd.commands.customers.customer_export import LinesSheet, ObjectSheet, Progress, Row
 from deliveryd.commands.customers.customer_table import TableSheet
 from deliveryd.sandbox.faults import FaultAnswer, Hang, Pass

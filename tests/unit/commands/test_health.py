@@ -84,7 +84,7 @@ def test_a_health_check_loads_nothing_but_a_few_lines(world: World, port: int) -
     )
     modules, count = answered.stdout.splitlines()
     assert set(ast.literal_eval(modules)) - {"__main__"} == {
-        "deliveryd", "deliveryd.__main__", "deliveryd.admin", "deliveryd.admin.health", "deliveryd.commands",
+        "deliveryd", "deliveryd.__main__", "deliveryd.commands",
         "deliveryd.commands.common", "deliveryd.commands.common.conventions",
         "deliveryd.commands.common.printable", "deliveryd.commands.watch",
         "deliveryd.commands.watch.quick_health", "deliveryd.errors", "deliveryd.http",

@@ -9,10 +9,10 @@ import pytest
 from rich.text import Text
 
 from deliveryd.admin.page import live_regions
+from deliveryd.admin.sections import Cell
 from deliveryd.commands.common.text_output import safe
-from deliveryd.commands.watch.columns import Cell, Column, fitted, fitted_table
-from deliveryd.commands.watch.screens import SORTS, provider_rows, status_lines
-from deliveryd.commands.watch.top_view import KEYS, TopState, View, draw, press
+from deliveryd.commands.watch.status import Column, fitted, fitted_table, provider_rows, status_lines
+from deliveryd.commands.watch.top import KEYS, SORTS, TopState, View, draw, press
 from deliveryd.commands.watch.watched import read_overview
 from deliveryd.errors import DeliverydError
 from deliveryd.telemetry.overview import Overview, Paused, as_json
@@ -37,7 +37,7 @@ def test_no_line_of_a_status_is_wider_than_the_terminal(name: str, width: int) -
 def test_what_matters_stays_at_40_columns() -> None:
     """Which provider is down, how much waits for it, and why; concurrency and counts give way."""
     text = shown(status_lines(DOWN, 40))
-    assert text.startswith("ATTENTION")
+    assert text.startswith("NEEDS ATTENTION")
     assert "sms              down    183,921" in text
     assert "! sms: Down for 20 min: the connection\n  was refused." in text
     assert "settings 17, 15 min ago by anna: wrong" in text
@@ -76,7 +76,7 @@ def test_what_is_paused_is_named_and_its_providers_say_so() -> None:
     ]
     overview = replace(BUSY, paused=pauses)
     assert "! intake, " in shown(status_lines(overview, 120))
-    rows = provider_rows(overview.providers, overview)
+    rows = provider_rows(overview)
     stopped = {each.identity for each in BUSY.providers if each.channel == "sms"} | {"messenger/south"}
     assert {row.name for row in rows if row.state.text == "paused"} == stopped
 

@@ -12,16 +12,14 @@ import pytest
 
 from deliveryd.control.client import NoWorker, ask, stream
 from deliveryd.control.protocol import (
-    Failed,
     ForgetSettingsRequest,
-    Misconfiguration,
-    Problem,
     ReloadRequest,
     Request,
     StatusRequest,
     TailRequest,
     read_reply,
     read_request,
+    write_refusal,
     write_reply,
     write_request,
 )
@@ -72,11 +70,13 @@ async def test_what_is_no_request_cant_be_read(line: bytes) -> None:
 
 async def test_replies_are_told_apart() -> None:
     """An answer may have a reason beside other fields, as a status has."""
-    problems = Misconfiguration((Problem("a.toml:queue", "is wrong"), Problem("", "nothing read")))
-    assert read_reply(write_reply(problems)) == problems
-    assert read_reply(write_reply(Failed("no"))) == Failed("no")
+    told = ["a.toml:queue: is wrong", "nothing read"]
+    with pytest.raises(ConfigError) as refused:
+        read_reply(write_refusal(ConfigError(told)))
+    assert refused.value.problems == told
+    with pytest.raises(JournalError, match="the worker refused: no"):
+        read_reply(write_refusal(JournalError("no")))
     assert read_reply(write_reply({"ready": True, "reason": "taking"})) == {"ready": True, "reason": "taking"}
-    assert [str(problem) for problem in problems.problems] == ["a.toml:queue: is wrong", "nothing read"]
 
 
 async def status(_request: StatusRequest, user: str) -> Mapping[str, object]:

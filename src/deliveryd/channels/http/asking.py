@@ -20,14 +20,14 @@ _LATER = frozenset({408, 425, 429})
 _REJECTED = {
     401: "it rejects the credentials",
     403: "it doesn't permit this with these credentials",
-    404: "it knows no such account, or the address is wrong",
+    404: "it has no such account, or the address is wrong",
 }
 
 _Row = TypeVar("_Row", bound=RowOptions)
 
 
 class ProbeResult(NamedTuple):
-    """What the provider says of the account. `unknown`: it didn't answer that."""
+    """The provider's verdict on the account. `unknown`: it didn't answer that."""
 
     verdict: Literal["good", "rejected", "unknown"]
     text: str
@@ -43,14 +43,14 @@ def _fitting(rows: Sequence[_Row], answer: WireResponse) -> _Row | None:
 
 
 def read_lookup(options: LookupOptions, answer: WireResponse) -> Found:
-    """Return what an answer says of a message in doubt."""
+    """Return what an answer means for a message in doubt."""
     said = f"asked whether it has the message, the provider answered {answer.status}"
     if (row := _fitting(options.answers, answer)) is None:
         if answer.status >= 500 or answer.status in _LATER:
             return AskLater(said, retry_after(answer.headers.get("retry-after"), LONGEST_PAUSE))
         return Unknown(said)
     if not row.where and is_page(answer.body):
-        return AskLater(f"{said} with a page, which says nothing of the message")
+        return AskLater(f"{said} with a page, which isn't about the message")
     match row.verdict:
         case "taken" if options.provider_id is not None:
             return Taken(compile_finder(options.provider_id).find(Document(answer.body, answer.headers)))
@@ -69,7 +69,7 @@ def write_probe(options: ProbeOptions, basic: BasicOptions | None, context: Mapp
 
 
 def read_probe(options: ProbeOptions, answer: WireResponse) -> ProbeResult:
-    """Return what an answer says of the account."""
+    """Return what an answer means for the account."""
     if (row := _fitting(options.answers, answer)) is not None:
         meaning = row.says or ("the account is good" if row.verdict == "good" else "the account is rejected")
         return ProbeResult(row.verdict, f"answered {answer.status}: {meaning}")

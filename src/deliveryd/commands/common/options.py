@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NamedTuple
 from urllib.parse import urlsplit
 
 import typer
@@ -45,6 +45,14 @@ WhyOption = Annotated[
         help="Why, for the record: kept with the decision, so name no personal data.",
     ),
 ]
+
+
+class Ordering(NamedTuple):
+    """How an order is given: why, or only as a trial; and how it is told what it did."""
+
+    why: WhyOption = None
+    dry_run: DryRun = False
+    as_data: AsData = False
 
 
 def integer(text: str) -> int:

@@ -7,15 +7,17 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from decimal import Decimal
-from typing import TextIO
+from typing import TextIO, TypeVar
 
 import typer
 
 from deliveryd.commands.common.printable import printable
 from deliveryd.errors import DeliverydError
+
+_Found = TypeVar("_Found")
 
 _UNESCAPED_BY_JSON = re.compile(
     "[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufff9-\ufffb\ud800-\udfff]"
@@ -35,6 +37,19 @@ def print_errors(*lines: str) -> None:
 def print_json(value: object) -> None:
     """Write a value as JSON to standard output."""
     typer.echo(json_text(value, indent=2))
+
+
+def print_found(
+    found: Sequence[_Found],
+    as_data: bool,
+    to_data: Callable[[_Found], object],
+    to_lines: Callable[[Sequence[_Found]], Iterable[str]],
+) -> None:
+    """Write what was found as JSON, or else as lines."""
+    if as_data:
+        print_json([to_data(each) for each in found])
+    else:
+        print_lines(*to_lines(found))
 
 
 def json_text(value: object, indent: int | None = None) -> str:

@@ -1,15 +1,19 @@
-"""Tables of plain text, and records: printed as they come."""
+"""Tables of plain text, records, instants and lengths of time; printed as they come, with a progress line."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+import os
+import sys
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Annotated
+from typing import Annotated, Protocol, TextIO
 
 import typer
 
 from deliveryd.commands.common.output import json_text, standard_output
 from deliveryd.commands.common.printable import printable
+from deliveryd.model import SECOND, format_instant
 
 ROWS = 1000
 """Rows of a table whose columns are as wide as the widest of them; then the widths may grow."""
@@ -75,3 +79,74 @@ def print_records(records: Iterable[Mapping[str, object]], *, as_lines: bool) ->
             out.write(end if count else "[]\n")
         elif count:
             out.write(end)
+
+
+MILLISECOND = 1000
+
+
+def moment(instant: int) -> str:
+    """Format an instant: UTC, milliseconds."""
+    return f"{format_instant(instant)[:23]}Z"
+
+
+def length(microseconds: int) -> str:
+    """Format a duration in microseconds, in units that suit its length."""
+    if microseconds < 60 * SECOND:
+        return f"{microseconds // MILLISECOND / 1000:.3f} s"
+    minutes, seconds = divmod(microseconds // SECOND, 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    return f"{f'{days} d ' if days else ''}{hours}:{minutes:02}:{seconds:02}"
+
+
+def with_instants(record: Mapping[str, object]) -> dict[str, object]:
+    """Return the fields of a record with its instants as in events: `at`, `since`, and those in `_at`."""
+    return {
+        name: format_instant(value)
+        if isinstance(value, int) and (name in ("at", "since") or name.endswith("_at"))
+        else value
+        for name, value in record.items()
+    }
+
+
+QUIET = 1.0
+"""Seconds before the line appears; most exports are finished by then."""
+
+REDRAW_PAUSE = 0.2
+_BLANK = "\r\x1b[K"
+
+
+class ProgressText(Protocol):
+    """How far something long came."""
+
+    def text(self) -> str:
+        """Return it as text."""
+
+
+class ProgressLine:
+    """Shows progress on `stream` if it is a terminal."""
+
+    def __init__(
+        self, stream: TextIO | None = None, now: Callable[[], float] = time.monotonic, *, beside_output: bool
+    ) -> None:
+        self._stream = sys.stderr if stream is None else stream
+        self._now = now
+        self._due = now() + QUIET
+        can_rewrite = self._stream.isatty() and os.environ.get("TERM") != "dumb"
+        self._wanted = can_rewrite and not beside_output
+        self._shown = False
+
+    def came_to(self, progress: ProgressText) -> None:
+        """Show the progress, at a limited rate."""
+        if self._wanted and self._now() >= self._due:
+            self._due = self._now() + REDRAW_PAUSE
+            self._shown = True
+            self._stream.write(f"{_BLANK}{progress.text()} ...")
+            self._stream.flush()
+
+    def close(self) -> None:
+        """Erase the line."""
+        if self._shown:
+            self._stream.write(_BLANK)
+            self._stream.flush()
+            self._shown = False

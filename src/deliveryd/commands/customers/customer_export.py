@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol, TextIO
 import anyio
 
 from deliveryd.commands.common.output import json_text
-from deliveryd.commands.common.progress import ProgressLine
+from deliveryd.commands.common.tables import ProgressLine
 from deliveryd.errors import ServiceError, ServiceUnavailable, ServiceUnreadable
 from deliveryd.service.client import ServiceClient
 from deliveryd.service.customer_area import CustomerData, Entity, EntityGroup

@@ -16,7 +16,7 @@ from deliveryd.commands.common.configuration import load_as_owner
 from deliveryd.commands.common.conventions import FAILED, USUAL_CONFIG
 from deliveryd.commands.common.options import ConfigOption, identifier
 from deliveryd.commands.common.output import json_text, print_errors, standard_output
-from deliveryd.commands.common.progress import ProgressLine
+from deliveryd.commands.common.tables import ProgressLine
 from deliveryd.commands.customers.customer_export import LinesSheet, ObjectSheet, Progress, Reading, Sheet
 from deliveryd.config import Config
 from deliveryd.errors import DeliverydError, ServiceError, ServiceRefused

@@ -13,7 +13,7 @@ from deliveryd.commands.common.options import AsData, ConfigOption, integer
 from deliveryd.commands.common.output import print_json, print_lines
 from deliveryd.commands.messages.explanation import life_data, life_lines
 from deliveryd.config import Config
-from deliveryd.errors import DeliverydError
+from deliveryd.errors import DeliverydError, ServiceUnreadable
 from deliveryd.journal.opening import open_reader
 from deliveryd.journal.sql.history import without_values
 from deliveryd.model import number_of
@@ -55,11 +55,27 @@ def explain(
 
 
 def _reference(config: Config, settings_id: int) -> str | None:
+    """Return the reference of settings in the disk cache; None: they aren't there, or have none."""
     # A cache opened without write permission would count as broken and be discarded.
     if not os.access(config.settings.cache_dir / "cache.db", os.R_OK | os.W_OK, effective_ids=True):
         return None
-    from deliveryd.commands.messages.settings_reference import (  # noqa: PLC0415  # see there
-        read_reference,
-    )
+    import anyio  # noqa: PLC0415  # a cache needs an event loop
 
-    return read_reference(config, settings_id)
+    from deliveryd.service.wire import read_settings  # noqa: PLC0415  # only this reads settings
+
+    kept = anyio.run(_kept, config, f"settings/{settings_id}")
+    try:
+        return None if kept is None else read_settings(settings_id, kept).reference
+    except ServiceUnreadable:
+        return None
+
+
+async def _kept(config: Config, key: str) -> bytes | None:
+    from deliveryd.worker.caches import open_cache  # noqa: PLC0415  # as above
+
+    cache = open_cache(config, on_problem=lambda _problem: None)
+    try:
+        found = await cache.get(key)
+    finally:
+        await cache.aclose()
+    return None if found is None else found.value

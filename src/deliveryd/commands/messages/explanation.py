@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any, NamedTuple
 
-from deliveryd.commands.common.moments import length, moment
+from deliveryd.commands.common.tables import length, moment, with_instants
 from deliveryd.journal.orders import Action
 from deliveryd.journal.pauses import pause_data
 from deliveryd.journal.sql.deletion import Tombstone
@@ -20,7 +20,7 @@ from deliveryd.journal.sql.history import (
     MessageRecord,
     ReceiptRecord,
 )
-from deliveryd.model import NEVER, SECOND, channel_of, format_instant, parse_instant
+from deliveryd.model import NEVER, SECOND, channel_of, parse_instant
 from deliveryd.runtime.waits import awaited
 from deliveryd.states import State
 
@@ -303,9 +303,6 @@ def _event_json(event: EventRecord) -> Mapping[str, object]:
 
 
 def _written(record: Mapping[str, object]) -> dict[str, object]:
-    written = {
-        name: format_instant(value) if name.endswith("_at") and isinstance(value, int) else value
-        for name, value in record.items()
-    }
+    written = with_instants(record)
     provider = written.get("provider")
     return {"channel": channel_of(provider), **written} if isinstance(provider, str) else written

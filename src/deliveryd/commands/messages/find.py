@@ -1,34 +1,39 @@
-"""`deliveryd find`: find messages by what is known of them."""
+"""`deliveryd find` and `overdue`: find messages by what is known of them, or that were never confirmed."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated
 
 import typer
 
 from deliveryd.commands.common.configuration import load_journal_as_owner
 from deliveryd.commands.common.conventions import USUAL_CONFIG
-from deliveryd.commands.common.moments import moment
 from deliveryd.commands.common.options import AsData, ConfigOption
-from deliveryd.commands.common.output import print_lines
-from deliveryd.commands.common.tables import AsLines, insist_on_one_form, print_records, print_table
-from deliveryd.commands.messages.found import NO_CHANNEL, channels_of, found_data
-from deliveryd.commands.messages.selecting import (
-    IdRange,
-    MessageIds,
-    WantedChannel,
-    WantedCustomer,
-    WantedProvider,
-    WantedReason,
-    WantedSettings,
-    WantedSince,
-    WantedUntil,
-    find_all,
-    id_range,
-    provider_name,
+from deliveryd.commands.common.output import print_found, print_lines
+from deliveryd.commands.common.tables import (
+    AsLines,
+    insist_on_one_form,
+    moment,
+    print_records,
+    print_table,
+    with_instants,
 )
-from deliveryd.journal.selection import FoundMessage, Selection
+from deliveryd.commands.messages.selecting import (
+    NO_CHANNEL,
+    IdRange,
+    MessageFilter,
+    MessageIds,
+    cells_of,
+    find_all,
+    found_data,
+    id_range,
+)
+from deliveryd.journal.attention import OverdueMessage
+from deliveryd.journal.opening import open_reader
+from deliveryd.journal.selection import FoundMessage
+from deliveryd.model import SECOND, channel_of
 from deliveryd.options.suggestion import suggestion
 from deliveryd.states import State
 
@@ -57,13 +62,7 @@ def find(
             help=f"Only messages in this state: {', '.join(_STATES)}; can be repeated.",
         ),
     ] = None,
-    customer: WantedCustomer = None,
-    settings: WantedSettings = None,
-    channel: WantedChannel = None,
-    provider: WantedProvider = None,
-    matching: WantedReason = None,
-    since: WantedSince = None,
-    until: WantedUntil = None,
+    which: MessageFilter,
     within: Annotated[
         IdRange | None,
         typer.Option("--id-range", parser=id_range, metavar="FIRST..LAST", help="Only IDs in this range."),
@@ -78,10 +77,7 @@ def find(
     """
     insist_on_one_form(as_data=as_data, as_lines=as_lines)
     first, last = within or IdRange()
-    selection = Selection(
-        tuple(dict.fromkeys(ids or ())), tuple(state or ()), customer, channel, provider_name(provider),
-        settings, matching, since, until, first, last,
-    )  # fmt: skip
+    selection = which.selection(ids, state or ())._replace(first=first, last=last)
     found = find_all(load_journal_as_owner(config), selection, beside_output=True)
     if as_data or as_lines:
         print_records(map(found_data, found), as_lines=as_lines)
@@ -90,13 +86,38 @@ def find(
 
 
 def _row(found: FoundMessage) -> Sequence[str]:
+    id_, channels, settings, reason = cells_of(found)
     return (
-        str(found.id),
+        id_,
         found.state.name.lower().replace("_", "-"),
-        ", ".join(channels_of(found)) or NO_CHANNEL,
-        NO_CHANNEL if found.settings_id is None else str(found.settings_id),
+        channels,
+        settings,
         NO_CHANNEL if found.customer_id is None else str(found.customer_id),
         moment(found.taken_at),
         NO_CHANNEL if found.ended_at is None else moment(found.ended_at),
-        found.reason or "",
+        reason,
     )
+
+
+def overdue(*, config: ConfigOption = USUAL_CONFIG, as_data: AsData = False) -> None:
+    """List sent messages that were never confirmed.
+
+    They were sent longer than receipt_overdue ago, by providers with receipts, and are neither delivered
+    nor failed by them. Read-only; works with or without a running worker.
+    """
+    loaded = load_journal_as_owner(config, "channels")
+    now = time.time_ns() // 1000
+    until = {name: now - int(each * SECOND) for name, each in loaded.channels.overdue.items()}
+    found = open_reader(loaded.journal.place).overdue(until)
+    print_found(found, as_data, _overdue_data, _overdue_lines)
+
+
+def _overdue_lines(found: Sequence[OverdueMessage]) -> Iterator[str]:
+    for each in found:
+        yield f"{each.message_id}  {each.provider}, sent {moment(each.sent_at)}"
+        yield f"    id at the provider: {each.provider_id or 'none'}"
+    yield f"{len(found)} overdue"
+
+
+def _overdue_data(each: OverdueMessage) -> Mapping[str, object]:
+    return with_instants(each._asdict()) | {"channel": channel_of(each.provider)}

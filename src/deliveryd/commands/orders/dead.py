@@ -10,29 +10,21 @@ import typer
 from deliveryd.commands.common.command_group import CommandGroup
 from deliveryd.commands.common.configuration import load_journal_as_owner
 from deliveryd.commands.common.conventions import USUAL_CONFIG
-from deliveryd.commands.common.moments import moment
 from deliveryd.commands.common.options import (
     AsData,
     ConfigOption,
-    DryRun,
     Everything,
-    WhyOption,
+    Ordering,
     parse_instant_option,
 )
-from deliveryd.commands.common.output import print_json, print_lines
-from deliveryd.commands.orders.orders import (
-    carry_out,
-    expected_reply,
-    insist_on_a_choice,
-    name_of,
-    report_reply,
-)
+from deliveryd.commands.common.output import print_found, print_json, print_lines
+from deliveryd.commands.common.tables import moment, with_instants
+from deliveryd.commands.orders.orders import decide, insist_on_a_choice, name_of
 from deliveryd.config import Config
 from deliveryd.errors import DeliverydError
 from deliveryd.journal.attention import DEAD_KINDS, DeadLetter
 from deliveryd.journal.opening import open_reader
 from deliveryd.journal.orders import NOT_RETRIED, Action, ItemKind
-from deliveryd.model import format_instant
 from deliveryd.options.suggestion import suggestion
 
 _KINDS = ", ".join(DEAD_KINDS)
@@ -61,55 +53,40 @@ def _parse_kind(text: str) -> ItemKind:
     return ItemKind(text)
 
 
-class _Filter(NamedTuple):
+class DeadFilter(NamedTuple):
     """Selects dead letters by kind, by when they were set aside, and by text in the reason."""
 
-    kinds: Sequence[ItemKind]
-    since: int | None
-    reason: str
+    kind: Annotated[
+        list[ItemKind] | None,
+        typer.Option(
+            "--kind", parser=_parse_kind, metavar="KIND", help=f"Only this kind: {_KINDS}; can be repeated."
+        ),
+    ] = None
+    since: Annotated[
+        int | None,
+        typer.Option(
+            parser=parse_instant_option,
+            metavar="TIME",
+            help='Only those set aside since this instant, or within this time, such as "2h".',
+        ),
+    ] = None
+    matching: Annotated[
+        str, typer.Option(metavar="TEXT", help="Only those whose reason contains this text.")
+    ] = ""
 
-    def apply(self, config: Config) -> Sequence[DeadLetter]:
-        return open_reader(config.journal.place).dead_letters(self.kinds, self.since or 0, self.reason)
+    def apply(self, config: Config, kinds: Sequence[ItemKind] = DEAD_KINDS) -> Sequence[DeadLetter]:
+        """Return what is selected, of these kinds if none is named."""
+        reader = open_reader(config.journal.place)
+        return reader.dead_letters(self.kind or kinds, self.since or 0, self.matching)
 
-
-NO_FILTER = _Filter(DEAD_KINDS, None, "")
 
 Names = Annotated[list[str] | None, typer.Argument(metavar="NAME", help="Names, such as event:12.")]
-Kinds = Annotated[
-    list[ItemKind] | None,
-    typer.Option(
-        "--kind",
-        parser=_parse_kind,
-        metavar="KIND",
-        help=f"Only this kind: {_KINDS}; can be repeated.",
-    ),
-]
-Since = Annotated[
-    int | None,
-    typer.Option(
-        parser=parse_instant_option,
-        metavar="TIME",
-        help='Only those set aside since this instant, or within this time, such as "2h".',
-    ),
-]
-DeadReason = Annotated[str, typer.Option(metavar="TEXT", help="Only those whose reason contains this text.")]
 
 
 @dead.command("list")
-def list_dead(
-    *,
-    config: ConfigOption = USUAL_CONFIG,
-    kind: Kinds = None,
-    since: Since = None,
-    matching: DeadReason = "",
-    as_data: AsData = False,
-) -> None:
+def list_dead(*, config: ConfigOption = USUAL_CONFIG, which: DeadFilter, as_data: AsData = False) -> None:
     """List the dead letters, oldest first."""
-    found = _Filter(kind or DEAD_KINDS, since, matching).apply(load_journal_as_owner(config))
-    if as_data:
-        print_json([_as_data(each) for each in found])
-    else:
-        print_lines(*_lines(found))
+    print_found(which.apply(load_journal_as_owner(config)), as_data, _as_data, _lines)
 
 
 @dead.command()
@@ -126,10 +103,7 @@ def show(
     record = open_reader(load_journal_as_owner(config).journal.place).dead_letter(*_parsed(name))
     if record is None:
         raise DeliverydError(f"{name} isn't a dead letter")
-    written = {
-        field: format_instant(value) if field.endswith("_at") and isinstance(value, int) else value
-        for field, value in record.items()
-    }
+    written = with_instants(record)
     if as_data:
         print_json(written)
     else:
@@ -142,20 +116,15 @@ def retry(
     config: ConfigOption = USUAL_CONFIG,
     names: Names = None,
     everything: Everything = False,
-    kind: Kinds = None,
-    since: Since = None,
-    matching: DeadReason = "",
-    why: WhyOption = None,
-    dry_run: DryRun = False,
-    as_data: AsData = False,
+    which: DeadFilter,
+    how: Ordering,
 ) -> None:
     """Retry dead letters.
 
     Events are reported again, messages start over, receipts are matched again.
     """
-    loaded = load_journal_as_owner(config)
-    chosen = _choose(loaded, names or (), everything, _Filter(kind or _RETRIED, since, matching))
-    _decide(loaded, Action.RETRY, chosen, why=why, dry_run=dry_run, as_data=as_data)
+    insist_on_a_choice(names or (), everything)
+    _decide(load_journal_as_owner(config), Action.RETRY, names, which, how)
 
 
 @dead.command()
@@ -164,51 +133,29 @@ def drop(
     config: ConfigOption = USUAL_CONFIG,
     names: Names = None,
     everything: Everything = False,
-    kind: Kinds = None,
-    since: Since = None,
-    matching: DeadReason = "",
-    why: WhyOption = None,
-    dry_run: DryRun = False,
-    as_data: AsData = False,
+    which: DeadFilter,
+    how: Ordering,
 ) -> None:
     """Drop dead letters, so that they are no longer listed or counted.
 
     They stay in the journal, marked as dropped.
     """
-    loaded = load_journal_as_owner(config)
-    chosen = _choose(loaded, names or (), everything, _Filter(kind or DEAD_KINDS, since, matching))
-    _decide(loaded, Action.DROP, chosen, why=why, dry_run=dry_run, as_data=as_data)
-
-
-_RETRIED = tuple(kind for kind in DEAD_KINDS if kind not in NOT_RETRIED)
-
-
-def _choose(
-    config: Config, names: Sequence[str], everything: bool, which: _Filter
-) -> Mapping[ItemKind, Sequence[str]]:
-    insist_on_a_choice(names, everything)
-    found = (
-        [_parsed(name) for name in dict.fromkeys(names)]
-        if names
-        else [(each.kind, each.key) for each in which.apply(config)]
-    )
-    by_kind = {kind: [key for other, key in found if other is kind] for kind in ItemKind}
-    return {kind: keys for kind, keys in by_kind.items() if keys}
+    insist_on_a_choice(names or (), everything)
+    _decide(load_journal_as_owner(config), Action.DROP, names, which, how)
 
 
 def _decide(
-    config: Config,
-    verb: Action,
-    chosen: Mapping[ItemKind, Sequence[str]],
-    *,
-    why: str | None,
-    dry_run: bool,
-    as_data: bool,
+    config: Config, verb: Action, names: Sequence[str] | None, which: DeadFilter, how: Ordering
 ) -> None:
-    there = {name_of(each.kind, each.key) for each in NO_FILTER.apply(config)}
-    refused = NOT_RETRIED if verb is Action.RETRY else {}
-    answer = expected_reply(chosen, there, refused) if dry_run else carry_out(config, verb, chosen, why)
-    report_reply(f"would {verb}" if dry_run else str(verb), answer, as_data=as_data)
+    if names:
+        found = [_parsed(name) for name in dict.fromkeys(names)]
+    else:
+        kinds = [kind for kind in DEAD_KINDS if verb is not Action.RETRY or kind not in NOT_RETRIED]
+        found = [(each.kind, each.key) for each in which.apply(config, kinds)]
+    by_kind = {kind: [key for other, key in found if other is kind] for kind in ItemKind}
+    wanted = {kind: keys for kind, keys in by_kind.items() if keys}
+    there = {name_of(each.kind, each.key) for each in DeadFilter().apply(config)}
+    decide(config, verb, wanted, there, how)
 
 
 def _lines(found: Sequence[DeadLetter]) -> Iterator[str]:
@@ -220,4 +167,4 @@ def _lines(found: Sequence[DeadLetter]) -> Iterator[str]:
 
 
 def _as_data(dead: DeadLetter) -> Mapping[str, object]:
-    return {"name": name_of(dead.kind, dead.key)} | dead._asdict() | {"at": format_instant(dead.at)}
+    return {"name": name_of(dead.kind, dead.key), **with_instants(dead._asdict())}

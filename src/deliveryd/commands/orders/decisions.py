@@ -9,15 +9,20 @@ import typer
 
 from deliveryd.commands.common.configuration import load_journal_as_owner
 from deliveryd.commands.common.conventions import USUAL_CONFIG
-from deliveryd.commands.common.moments import moment
 from deliveryd.commands.common.options import AsData, ConfigOption, identifier, parse_instant_option
 from deliveryd.commands.common.output import print_lines
-from deliveryd.commands.common.tables import AsLines, insist_on_one_form, print_records, print_table
+from deliveryd.commands.common.tables import (
+    AsLines,
+    insist_on_one_form,
+    moment,
+    print_records,
+    print_table,
+    with_instants,
+)
 from deliveryd.journal.opening import open_reader
 from deliveryd.journal.orders import Action, ItemKind
 from deliveryd.journal.place import JournalPlace
 from deliveryd.journal.reader import Decision, DecisionSelection
-from deliveryd.model import format_instant
 from deliveryd.options.suggestion import suggestion
 
 _PORTION = 1000
@@ -101,4 +106,4 @@ def _row(decision: Decision) -> Sequence[str]:
 
 
 def _as_data(decision: Decision) -> Mapping[str, object]:
-    return decision._asdict() | {"at": format_instant(decision.at)}
+    return with_instants(decision._asdict())

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Annotated, NamedTuple
 
@@ -12,53 +12,47 @@ import typer
 from deliveryd.commands.common.command_group import CommandGroup
 from deliveryd.commands.common.configuration import load_journal_as_owner
 from deliveryd.commands.common.conventions import USUAL_CONFIG
-from deliveryd.commands.common.options import (
-    AsData,
-    ConfigOption,
-    DryRun,
-    Everything,
-    WhyOption,
-    message_number,
-)
+from deliveryd.commands.common.options import AsData, ConfigOption, Everything, Ordering, message_number
 from deliveryd.commands.common.output import print_errors, print_json, print_lines
-from deliveryd.commands.common.tables import AsLines, insist_on_one_form, print_records, print_table
-from deliveryd.commands.messages.found import found_data
+from deliveryd.commands.common.shared_journal import present
+from deliveryd.commands.common.tables import (
+    AsLines,
+    insist_on_one_form,
+    moment,
+    print_records,
+    print_table,
+    table,
+)
+from deliveryd.commands.messages.explanation import life_data
 from deliveryd.commands.messages.selecting import (
+    NO_CHANNEL,
     AcceptDuplicates,
+    MessageFilter,
     MessageIds,
-    WantedChannel,
-    WantedCustomer,
-    WantedProvider,
-    WantedReason,
-    WantedSettings,
-    WantedSince,
-    WantedUntil,
+    cells_of,
+    channels_of,
     find_all,
-    now,
-    provider_name,
+    found_data,
 )
-from deliveryd.commands.orders.bulk_orders import order_all, preview_order, report_result
-from deliveryd.commands.orders.failures import (
-    ID_HEADING,
-    export_data,
-    export_with_values,
-    group_data,
-    group_lines,
-    grouped,
-    id_row,
-    show_lines,
-)
-from deliveryd.commands.orders.orders import insist_on_a_choice
+from deliveryd.commands.orders.orders import insist_on_a_choice, order_messages
 from deliveryd.config import Config
 from deliveryd.errors import DeliverydError
 from deliveryd.journal.opening import open_reader
 from deliveryd.journal.orders import Action
-from deliveryd.journal.selection import FoundMessage, Selection
+from deliveryd.journal.selection import NO_REASON, FoundMessage, Selection
+from deliveryd.journal.sql.history import Life, without_values
+from deliveryd.model import format_instant
 from deliveryd.states import State
 
 LIVES = 100
 """Messages whose histories are read in one transaction."""
 
+MOST_GROUPS = 10_000
+"""Groups that are kept apart; what comes later counts with "other reasons"."""
+
+_SHOWN_IDS = 5
+_OTHER = "other reasons"
+_ID_HEADING = ("ID", "CHANNEL", "SETTINGS", "FAILED", "REASON")
 _DOUBLES = "deliveryd: warning: whoever received one of these messages already might get it twice"
 
 failed = CommandGroup(
@@ -69,38 +63,12 @@ failed = CommandGroup(
 )
 
 
-class _FailedFilter(NamedTuple):
-    """Selects failed messages; None: any."""
-
-    matching: str | None
-    channel: str | None
-    provider: str | None
-    settings: int | None
-    customer: int | None
-    since: int | None
-    until: int | None
-
-    def selection(self, ids: Sequence[int] | None) -> Selection:
-        """Return what is selected, of these ids if there are any."""
-        return Selection(
-            ids=tuple(dict.fromkeys(ids or ())), states=(State.FAILED,), customer=self.customer,
-            channel=self.channel, provider=provider_name(self.provider), settings=self.settings,
-            reason=self.matching, since=self.since, until=self.until,
-        )  # fmt: skip
-
-
 @failed.command("list")
 def list_failed(
     *,
     config: ConfigOption = USUAL_CONFIG,
     ids: MessageIds = None,
-    matching: WantedReason = None,
-    channel: WantedChannel = None,
-    provider: WantedProvider = None,
-    settings: WantedSettings = None,
-    customer: WantedCustomer = None,
-    since: WantedSince = None,
-    until: WantedUntil = None,
+    which: MessageFilter,
     each: Annotated[bool, typer.Option("--ids", help="List each message, not groups of them.")] = False,
     as_data: AsData = False,
     as_lines: AsLines = False,
@@ -110,17 +78,15 @@ def list_failed(
     Each is one reason, channel and settings id, with its number of messages, and when the first and the last
     of them failed."""
     insist_on_one_form(as_data=as_data, as_lines=as_lines)
-    wanted = _FailedFilter(matching, channel, provider, settings, customer, since, until)
-    selection = wanted.selection(ids)
-    found = find_all(load_journal_as_owner(config), selection, beside_output=each)
+    found = find_all(load_journal_as_owner(config), which.selection(ids, [State.FAILED]), beside_output=each)
     if each and not (as_data or as_lines):
-        print_lines(f"{print_table(ID_HEADING, map(id_row, found), (0, 2)):,} failed")
+        print_lines(f"{print_table(_ID_HEADING, map(_row, found), (0, 2)):,} failed")
     elif each:
         print_records(map(found_data, found), as_lines=as_lines)
     elif as_data or as_lines:
-        print_records(map(group_data, grouped(found)), as_lines=as_lines)
+        print_records(map(_group_data, grouped(found)), as_lines=as_lines)
     else:
-        print_lines(*group_lines(grouped(found)))
+        print_lines(*_group_lines(grouped(found)))
 
 
 @failed.command("show")
@@ -147,7 +113,7 @@ def show_failed(
     if as_data:
         print_json({**found_data(found), "retry_refused": obstacle})
     else:
-        print_lines(*show_lines(found, obstacle))
+        print_lines(*_show_lines(found, obstacle))
 
 
 @failed.command("retry")
@@ -156,17 +122,9 @@ def retry_failed(
     config: ConfigOption = USUAL_CONFIG,
     ids: MessageIds = None,
     everything: Everything = False,
-    matching: WantedReason = None,
-    channel: WantedChannel = None,
-    provider: WantedProvider = None,
-    settings: WantedSettings = None,
-    customer: WantedCustomer = None,
-    since: WantedSince = None,
-    until: WantedUntil = None,
+    which: MessageFilter,
     accept_duplicates: AcceptDuplicates = False,
-    why: WhyOption = None,
-    dry_run: DryRun = False,
-    as_data: AsData = False,
+    how: Ordering,
 ) -> None:
     """Send failed messages again: they begin again.
 
@@ -174,22 +132,23 @@ def retry_failed(
     that may have arrived are refused. Exit status 1: some were refused.
     """
     insist_on_a_choice(ids or (), everything)
-    wanted = _FailedFilter(matching, channel, provider, settings, customer, since, until)
-    if ids and any(given is not None for given in wanted):
+    if ids and any(given is not None for given in which):
         raise typer.BadParameter("options that select messages go with --all, not with IDs")
-    selection = wanted.selection(ids)
-    began = now()
+    selection = which.selection(ids, [State.FAILED])
+    began = present()
     loaded = load_journal_as_owner(config)
     chosen = selection.ids or [found.id for found in find_all(loaded, selection, beside_output=False)]
     if accept_duplicates:
         print_errors(_DOUBLES)
     verb = Action.BEGIN_ANEW_ANYWAY if accept_duplicates else Action.BEGIN_ANEW
-    if dry_run:
-        report_result("would begin again", preview_order(loaded, verb, chosen), as_data=as_data)
-    else:
-        until = None if ids else selection.until or began
-        result = order_all(loaded, verb, chosen, why, until)
-        report_result("begun again", result, as_data=as_data)
+    order_messages(
+        loaded,
+        verb,
+        chosen,
+        how,
+        ("would begin again", "begun again"),
+        until=None if ids else selection.until or began,
+    )
 
 
 @failed.command("export")
@@ -197,13 +156,7 @@ def export_failed(
     *,
     config: ConfigOption = USUAL_CONFIG,
     ids: MessageIds = None,
-    matching: WantedReason = None,
-    channel: WantedChannel = None,
-    provider: WantedProvider = None,
-    settings: WantedSettings = None,
-    customer: WantedCustomer = None,
-    since: WantedSince = None,
-    until: WantedUntil = None,
+    which: MessageFilter,
     with_variables: Annotated[
         bool,
         typer.Option(
@@ -215,10 +168,8 @@ def export_failed(
     """Print failed messages as JSON Lines.
 
     Each with its attempts, events, receipts and decisions."""
-    wanted = _FailedFilter(matching, channel, provider, settings, customer, since, until)
-    selection = wanted.selection(ids)
     loaded = load_journal_as_owner(config)
-    found = find_all(loaded, selection, beside_output=True)
+    found = find_all(loaded, which.selection(ids, [State.FAILED]), beside_output=True)
     print_records(_exported(loaded, found, with_variables), as_lines=True)
 
 
@@ -226,11 +177,113 @@ def _exported(
     config: Config, found: Iterator[FoundMessage], with_variables: bool
 ) -> Iterator[Mapping[str, object]]:
     reader = open_reader(config.journal.place)
-    exported = export_with_values if with_variables else export_data
-    for portion in iter(partial(_portion, found), []):
+    while portion := list(islice(found, LIVES)):
         lives = reader.lives([each.id for each in portion])
-        yield from map(exported, portion, lives)
+        for each, life in zip(portion, lives, strict=True):
+            yield {**found_data(each), **(_life(life) if with_variables else _anonymous(life))}
 
 
-def _portion(found: Iterator[FoundMessage]) -> list[FoundMessage]:
-    return list(islice(found, LIVES))
+def _anonymous(life: Life) -> dict[str, list[dict[str, object]]]:
+    """Return all of a message's history but what could identify a customer."""
+    data = _life(without_values(life))
+    for attempt in data["attempts"]:
+        attempt["words"] = None
+    return data
+
+
+def _life(life: Life) -> dict[str, list[dict[str, object]]]:
+    data = json.loads(json.dumps(life_data(life)))
+    variables = (data["message"] or {}).get("variables")
+    parts = ("attempts", "events", "receipts", "malformed", "decisions")
+    return {"variables": variables, **{name: data[name] for name in parts}}
+
+
+class FailedKind(NamedTuple):
+    """What the messages of a group have in common; instants and long numbers in a reason count as equal."""
+
+    channels: tuple[str, ...]
+    settings_id: int | None
+    reason: str
+
+
+class FailureGroup(NamedTuple):
+    """Failed messages of a kind: how many, when the first and the last failed, and some of their ids."""
+
+    kind: FailedKind
+    messages: int
+    first_at: int
+    last_at: int
+    ids: tuple[int, ...]
+
+
+def grouped(found: Iterable[FoundMessage]) -> list[FailureGroup]:
+    """Group failed messages by reason, channels and settings, the largest group first."""
+    groups: dict[FailedKind, FailureGroup] = {}
+    for each in found:
+        kind = FailedKind(channels_of(each), each.settings_id, each.failure)
+        if kind not in groups and len(groups) >= MOST_GROUPS:
+            kind = FailedKind((), None, _OTHER)
+        at = each.ended_at or each.taken_at
+        known = groups.get(kind) or FailureGroup(kind, 0, at, at, ())
+        groups[kind] = FailureGroup(
+            kind,
+            known.messages + 1,
+            min(known.first_at, at),
+            max(known.last_at, at),
+            known.ids if len(known.ids) == _SHOWN_IDS else (*known.ids, each.id),
+        )
+    return sorted(groups.values(), key=lambda group: (-group.messages, group.first_at))
+
+
+def _group_lines(groups: Sequence[FailureGroup]) -> Iterator[str]:
+    """Return the groups as a table."""
+    if groups:
+        heading = ("COUNT", "CHANNEL", "SETTINGS", "FIRST", "LAST", "REASON")
+        rows = [
+            (
+                f"{group.messages:,}",
+                ", ".join(group.kind.channels) or NO_CHANNEL,
+                NO_CHANNEL if group.kind.settings_id is None else str(group.kind.settings_id),
+                moment(group.first_at),
+                moment(group.last_at),
+                group.kind.reason,
+            )
+            for group in groups
+        ]
+        yield from table(heading, rows, right=(0, 2))
+    count = sum(group.messages for group in groups)
+    yield f"{count:,} failed"
+
+
+def _group_data(group: FailureGroup) -> Mapping[str, object]:
+    """Return a group as JSON."""
+    return {
+        "count": group.messages,
+        "reason": group.kind.reason,
+        "channels": list(group.kind.channels),
+        "settings": group.kind.settings_id,
+        "first_at": format_instant(group.first_at),
+        "last_at": format_instant(group.last_at),
+        "ids": list(group.ids),
+    }
+
+
+def _row(found: FoundMessage) -> Sequence[str]:
+    id_, channels, settings, reason = cells_of(found)
+    return id_, channels, settings, moment(found.ended_at or found.taken_at), reason
+
+
+def _show_lines(found: FoundMessage, obstacle: str | None) -> Iterator[str]:
+    """Return one failed message, and whether it can be retried."""
+    yield f"message {found.id}: failed {moment(found.ended_at or found.taken_at)}"
+    yield f"    {found.reason or NO_REASON}"
+    rows = {
+        "settings": found.settings_id,
+        "customer": found.customer_id,
+        "channels": ", ".join(channels_of(found)) or "none was tried",
+        "taken": moment(found.taken_at),
+        "begun": "once" if found.beginning == 1 else f"{found.beginning} times",
+        "retry": "possible" if obstacle is None else f"refused: {obstacle}",
+    }
+    for name, value in rows.items():
+        yield f"  {name:10} {value}"

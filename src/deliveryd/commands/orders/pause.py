@@ -1,9 +1,10 @@
-"""`deliveryd pause`: have messages wait, or take none, until an operator resumes them or a time is over."""
+"""`deliveryd pause`, `resume` and `paused`: have messages wait, or take none."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Annotated
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
@@ -11,17 +12,18 @@ from deliveryd.commands.common.command_group import CommandGroup
 from deliveryd.commands.common.configuration import load_journal_as_owner
 from deliveryd.commands.common.conventions import USUAL_CONFIG
 from deliveryd.commands.common.options import AsData, ConfigOption, WhyOption, identifier, insist_on_known
-from deliveryd.commands.common.output import print_errors
+from deliveryd.commands.common.output import print_errors, print_found
 from deliveryd.commands.common.printable import printable
 from deliveryd.commands.common.shared_journal import await_followers, known_channels, known_providers
-from deliveryd.commands.orders.orders import carry_out, report_reply
+from deliveryd.commands.common.tables import aligned, widths_of
+from deliveryd.commands.orders.orders import Wanted, carry_out, report_reply
 from deliveryd.config import Config
-from deliveryd.control.protocol import LONGEST_ORDERED_PAUSE
 from deliveryd.journal.opening import open_reader
-from deliveryd.journal.orders import Action, ItemKind
-from deliveryd.journal.pauses import INTAKE, RECENT, KnownIds
+from deliveryd.journal.orders import LONGEST_ORDERED_PAUSE, Action, ItemKind
+from deliveryd.journal.pauses import INTAKE, RECENT, KnownIds, PausedMessages, PauseKind
+from deliveryd.journal.pauses import as_data as pause_data
 from deliveryd.journal.sqlite.opening import JournalAbsent
-from deliveryd.model import format_duration
+from deliveryd.model import format_duration, format_instant
 from deliveryd.options.units import parse_duration
 
 pause = CommandGroup(
@@ -31,6 +33,13 @@ pause = CommandGroup(
     " It lasts over restarts, until deliveryd resume or the end of --for. A running worker acts at once; the"
     " command returns when all workers of the journal do, or names those that don't after a lease.",
 )
+resume = CommandGroup(
+    no_args_is_help=True,
+    help="Resume what deliveryd pause paused.\n\n"
+    "Its messages continue in portions, beside all other due ones. A running worker acts at once.",
+)
+
+HEADINGS = ("paused", "messages", "since (UTC)", "until (UTC)", "by")
 
 
 def _length(text: str) -> float:
@@ -46,122 +55,77 @@ def _length(text: str) -> float:
     return seconds
 
 
-Lasts = Annotated[
-    float | None,
-    typer.Option(
-        "--for",
-        parser=_length,
-        metavar="DURATION",
-        help='Resume by itself after this time, such as "2h"; without it the pause has no end.',
-    ),
-]
-ChannelNames = Annotated[list[str], typer.Argument(metavar="NAME", help="Names of channels.")]
-ProviderNames = Annotated[
-    list[str],
-    typer.Argument(
-        metavar="CHANNEL/PROVIDER", help="Providers; CHANNEL for one that has its channel's name."
-    ),
-]
-SettingsIds = Annotated[
-    list[int], typer.Argument(metavar="ID", parser=identifier, help="IDs of settings (templates).")
-]
-AnyMessageIds = Annotated[
-    list[int],
-    typer.Argument(metavar="ID", parser=identifier, help="IDs of messages, also ones not taken yet."),
-]
+class PauseOrdering(NamedTuple):
+    """For how many seconds something is paused (None: until it is resumed), why, and how that is told."""
+
+    lasts: Annotated[
+        float | None,
+        typer.Option(
+            "--for",
+            parser=_length,
+            metavar="DURATION",
+            help='Resume by itself after this time, such as "2h"; without it the pause has no end.',
+        ),
+    ] = None
+    why: WhyOption = None
+    as_data: AsData = False
+
+
+class ResumeOrdering(NamedTuple):
+    """Why something is resumed, and how that is told."""
+
+    why: WhyOption = None
+    as_data: AsData = False
 
 
 @pause.command("intake")
-def pause_intake(
-    *,
-    config: ConfigOption = USUAL_CONFIG,
-    lasts: Lasts = None,
-    why: WhyOption = None,
-    as_data: AsData = False,
-) -> None:
+def pause_intake(*, config: ConfigOption = USUAL_CONFIG, how: PauseOrdering) -> None:
     """Take no more messages from the queue.
 
     Everything else continues. /readyz answers 503 meanwhile."""
-    _pause(load_journal_as_owner(config), ItemKind.INTAKE, [INTAKE], lasts, why, as_data=as_data)
+    _pause(load_journal_as_owner(config), ItemKind.INTAKE, [INTAKE], how)
 
 
-@pause.command("channel")
-def pause_channel(
-    *,
-    config: ConfigOption = USUAL_CONFIG,
-    names: ChannelNames,
-    lasts: Lasts = None,
-    why: WhyOption = None,
-    as_data: AsData = False,
-) -> None:
-    """Send nothing on channels.
-
-    Messages that would choose one wait; they don't take the next channel."""
+@resume.command("all")
+def resume_all(*, config: ConfigOption = USUAL_CONFIG, how: ResumeOrdering) -> None:
+    """Resume all that is paused."""
     loaded = load_journal_as_owner(config)
-    known = known_channels(loaded)
+    wanted: defaultdict[ItemKind, list[str]] = defaultdict(list)
+    for found in open_reader(loaded.journal.place).pauses():
+        wanted[ItemKind(found.pause.kind)].append(found.pause.key)
+    _resume(loaded, wanted, how)
+
+
+@resume.command("intake")
+def resume_intake(*, config: ConfigOption = USUAL_CONFIG, how: ResumeOrdering) -> None:
+    """Take messages from the queue again."""
+    _resume(load_journal_as_owner(config), {ItemKind.INTAKE: [INTAKE]}, how)
+
+
+def _insist_on_channels(config: Config, names: Sequence[str]) -> None:
+    known = known_channels(config)
     for name in names:
         insist_on_known("channel", name, known)
-    _pause(loaded, ItemKind.CHANNEL, names, lasts, why, as_data=as_data)
 
 
-@pause.command("provider")
-def pause_provider(
-    *,
-    config: ConfigOption = USUAL_CONFIG,
-    names: ProviderNames,
-    lasts: Lasts = None,
-    why: WhyOption = None,
-    as_data: AsData = False,
-) -> None:
-    """Send nothing to providers.
-
-    Other providers of the channel take their messages. Messages that no other takes wait, and so do those in
-    doubt there."""
-    loaded = load_journal_as_owner(config)
-    known = known_providers(loaded)
+def _insist_on_providers(config: Config, names: Sequence[str]) -> None:
+    known = known_providers(config)
     for name in names:
         insist_on_known("provider", name, known)
-    _pause(loaded, ItemKind.PROVIDER, names, lasts, why, as_data=as_data)
 
 
-@pause.command("settings")
-def pause_settings(
-    *,
-    config: ConfigOption = USUAL_CONFIG,
-    ids: SettingsIds,
-    lasts: Lasts = None,
-    why: WhyOption = None,
-    as_data: AsData = False,
-) -> None:
-    """Send no message with these settings.
-
-    Messages don't fail for a mistake in the settings while they are paused."""
-    loaded = load_journal_as_owner(config)
-    known = _known(loaded, settings=ids).settings
+def _note_new_settings(config: Config, ids: Sequence[str]) -> None:
+    known = _known(config, settings=list(map(int, ids))).settings
     for id_ in ids:
-        if id_ not in known:
+        if int(id_) not in known:
             print_errors(f"deliveryd: note: none of the latest {RECENT:,} messages has the settings {id_}")
-    _pause(loaded, ItemKind.SETTINGS, list(map(str, ids)), lasts, why, as_data=as_data)
 
 
-@pause.command("message")
-def pause_message(
-    *,
-    config: ConfigOption = USUAL_CONFIG,
-    ids: AnyMessageIds,
-    lasts: Lasts = None,
-    why: WhyOption = None,
-    as_data: AsData = False,
-) -> None:
-    """Don't send single messages.
-
-    One that wasn't taken yet waits as soon as it is."""
-    loaded = load_journal_as_owner(config)
-    known = _known(loaded, messages=ids).messages
+def _note_new_messages(config: Config, ids: Sequence[str]) -> None:
+    known = _known(config, messages=list(map(int, ids))).messages
     for id_ in ids:
-        if id_ not in known:
+        if int(id_) not in known:
             print_errors(f"deliveryd: note: message {id_} wasn't taken yet; it waits as soon as it is")
-    _pause(loaded, ItemKind.MESSAGE, list(map(str, ids)), lasts, why, as_data=as_data)
 
 
 def _known(config: Config, messages: Sequence[int] = (), settings: Sequence[int] = ()) -> KnownIds:
@@ -171,21 +135,123 @@ def _known(config: Config, messages: Sequence[int] = (), settings: Sequence[int]
         return KnownIds(frozenset(), frozenset())
 
 
-def _pause(
-    config: Config,
-    kind: ItemKind,
-    keys: Sequence[str],
-    lasts: float | None,
-    why: str | None,
-    *,
-    as_data: bool,
-) -> None:  # fmt: skip
+def _id(text: str) -> str:
+    return str(identifier(text))
+
+
+class _Pausable(NamedTuple):
+    """What can be paused: how it is named, what the commands say, and what is checked before a pause."""
+
+    argument: Any
+    pause_help: str
+    resume_help: str
+    check: Callable[[Config, Sequence[str]], None]
+
+
+_PAUSABLE = {
+    ItemKind.CHANNEL: _Pausable(
+        typer.Argument(metavar="NAME", help="Names of channels."),
+        "Send nothing on channels.\n\nMessages that would choose one wait; they don't take the next channel.",
+        "Send on channels again.",
+        _insist_on_channels,
+    ),
+    ItemKind.PROVIDER: _Pausable(
+        typer.Argument(
+            metavar="CHANNEL/PROVIDER", help="Providers; CHANNEL for one that has its channel's name."
+        ),
+        "Send nothing to providers.\n\n"
+        "Other providers of the channel take their messages. Messages that no other takes wait, and so do"
+        " those in doubt there.",
+        "Send to providers again.",
+        _insist_on_providers,
+    ),
+    ItemKind.SETTINGS: _Pausable(
+        typer.Argument(metavar="ID", parser=_id, help="IDs of settings (templates)."),
+        "Send no message with these settings.\n\n"
+        "Messages don't fail for a mistake in the settings while they are paused.",
+        "Send messages with these settings again.",
+        _note_new_settings,
+    ),
+    ItemKind.MESSAGE: _Pausable(
+        typer.Argument(metavar="ID", parser=_id, help="IDs of messages, also ones not taken yet."),
+        "Don't send single messages.\n\nOne that wasn't taken yet waits as soon as it is.",
+        "Send single messages again.",
+        _note_new_messages,
+    ),
+}
+"""What can be paused beside the intake."""
+
+
+def _add_commands(kind: ItemKind, pausable: _Pausable) -> None:
+    argument = pausable.argument
+
+    @pause.command(kind, help=pausable.pause_help)
+    def pause_these(
+        *, config: ConfigOption = USUAL_CONFIG, keys: list[str] = argument, how: PauseOrdering
+    ) -> None:
+        loaded = load_journal_as_owner(config)
+        pausable.check(loaded, keys)
+        _pause(loaded, kind, keys, how)
+
+    @resume.command(kind, help=pausable.resume_help)
+    def resume_these(
+        *, config: ConfigOption = USUAL_CONFIG, keys: list[str] = argument, how: ResumeOrdering
+    ) -> None:
+        _resume(load_journal_as_owner(config), {kind: keys}, how)
+
+
+for _kind, _pausable in _PAUSABLE.items():
+    _add_commands(_kind, _pausable)
+
+
+def _pause(config: Config, kind: ItemKind, keys: Sequence[str], how: PauseOrdering) -> None:
     wanted = {kind: list(dict.fromkeys(keys))}
-    answer = carry_out(config, Action.PAUSE, wanted, why, lasts=lasts)
-    heading = "paused" if lasts is None else f"paused for {format_duration(lasts)}"
+    answer = carry_out(config, Action.PAUSE, wanted, how.why, lasts=how.lasts)
+    heading = "paused" if how.lasts is None else f"paused for {format_duration(how.lasts)}"
     if answer.done and (behind := await_followers(config)):
         print_errors(
             f"deliveryd: warning: {', '.join(map(printable, behind))} may begin attempts still: the pause"
             " wasn't followed there; see deliveryd workers, and fence one that hangs"
         )
-    report_reply(heading, answer, as_data=as_data)
+    report_reply(heading, answer, as_data=how.as_data)
+
+
+def _resume(config: Config, wanted: Wanted, how: ResumeOrdering) -> None:
+    keys = {kind: list(dict.fromkeys(each)) for kind, each in wanted.items()}
+    report_reply("resumed", carry_out(config, Action.RESUME, keys, how.why), as_data=how.as_data)
+
+
+def paused(*, config: ConfigOption = USUAL_CONFIG, as_data: AsData = False) -> None:
+    """List what is paused, since when and by whom.
+
+    Also until when, why, and how many messages wait for it.
+    A message waits for one pause at a time. Read-only; works with or without a running worker.
+    """
+    try:
+        found = open_reader(load_journal_as_owner(config).journal.place).pauses()
+    except JournalAbsent:
+        found = ()
+    print_found(found, as_data, pause_data, _lines)
+
+
+def _lines(found: Sequence[PausedMessages]) -> Iterator[str]:
+    if not found:
+        yield "nothing is paused"
+        return
+    rows = [HEADINGS, *map(_row, found)]
+    widths = widths_of(rows)
+    for row, each in zip(rows, (None, *found), strict=True):
+        yield aligned(row, widths, right=(1,))
+        if each is not None and each.pause.reason is not None:
+            yield f"    {each.pause.reason}"
+
+
+def _row(each: PausedMessages) -> tuple[str, ...]:
+    pause = each.pause
+    messages = "" if pause.kind is PauseKind.INTAKE else f"{each.messages:,}"
+    until = "resumed" if pause.until is None else _second(pause.until)
+    return pause.name, messages, _second(pause.since), until, pause.who or ""
+
+
+def _second(instant: int) -> str:
+    return format_instant(instant)[:19].replace("T", " ")

@@ -13,13 +13,14 @@ from deliveryd.cleaning import cleaned
 from deliveryd.commands.common.command_group import CommandGroup
 from deliveryd.commands.common.configuration import load_journal_as_owner
 from deliveryd.commands.common.conventions import USUAL_CONFIG
-from deliveryd.commands.common.moments import moment
 from deliveryd.commands.common.offline import configured_provider, split_identity
 from deliveryd.commands.common.options import AsData, ConfigOption, WhyOption, insist_on_a_channel
-from deliveryd.commands.common.output import print_json, print_lines
+from deliveryd.commands.common.output import print_found, print_lines
 from deliveryd.commands.common.shared_journal import known_channels
-from deliveryd.commands.orders.orders import carry_out, report_reply
+from deliveryd.commands.common.tables import moment
+from deliveryd.commands.orders.orders import client_of, report_reply
 from deliveryd.config import Config
+from deliveryd.control.client import order
 from deliveryd.control.protocol import ControlReply
 from deliveryd.errors import DeliverydError
 from deliveryd.journal.opening import open_reader
@@ -56,10 +57,7 @@ def list_stopped(
     found = open_reader(loaded.journal.place).stopped(channel)
     if channel is not None and not found:  # a channel that was removed may still have a list
         insist_on_a_channel(channel, known_channels(loaded))
-    if as_data:
-        print_json([_as_data(each) for each in found])
-    else:
-        print_lines(*_lines(found))
+    print_found(found, as_data, _as_data, _lines)
 
 
 @stopped.command()
@@ -148,10 +146,10 @@ def _order(
     unfit = [each for each, address in sent.items() if address is None]
     answer = ControlReply((), {})
     if given:
-        answer = carry_out(config, verb, {ItemKind.RECIPIENT: [f"{channel} {each}" for each in given]}, why)
-    prefix = f"{ItemKind.RECIPIENT}:{channel} "
-    done = tuple(given[name.removeprefix(prefix)] for name in answer.done)
-    skipped = {given[name.removeprefix(prefix)]: reason for name, reason in answer.skipped.items()}
+        keys = [f"{channel} {each}" for each in given]
+        answer = order(client_of(config), verb, ItemKind.RECIPIENT, keys, why)
+    done = tuple(given[key.removeprefix(f"{channel} ")] for key in answer.done)
+    skipped = {given[key.removeprefix(f"{channel} ")]: reason for key, reason in answer.skipped.items()}
     return ControlReply(done, {**skipped, **dict.fromkeys(unfit, f"neither {kind.name} nor a digest")})
 
 

@@ -18,15 +18,15 @@ from deliveryd.commands.common.configuration import become_owner
 from deliveryd.commands.common.conventions import USUAL_CONFIG
 from deliveryd.commands.common.options import ConfigOption
 from deliveryd.commands.common.output import print_errors, print_json, print_lines
-from deliveryd.commands.run.shutdown import announce_shutdown
 from deliveryd.config import Config, examine_to_run
 from deliveryd.errors import ConfigError
 from deliveryd.journal.base import Account
+from deliveryd.model import format_duration
 from deliveryd.runtime.process import raise_file_limit
 from deliveryd.states import State
 from deliveryd.telemetry import log_writing
 from deliveryd.telemetry.output import Output, unblocked
-from deliveryd.worker.supervisor import Supervisor
+from deliveryd.worker.supervisor import Ending, Supervisor
 
 SUMMARY_STATES = {
     "sent": State.SENT,
@@ -145,3 +145,23 @@ def _collect_less_often() -> None:
     """Exempt loaded modules from garbage collection, and collect the rest less often."""
     gc.freeze()
     gc.set_threshold(YOUNG, 20, 20)
+
+
+def announce_shutdown(ending: Ending) -> None:
+    """Print after Ctrl-C what is still in progress, for how long at most, and how to exit at once.
+
+    Prints nothing if standard error isn't a terminal; the log has the same facts.
+    """
+    if not sys.stderr.isatty():
+        return
+    if ending.under_way:
+        messages = "1 message is" if ending.under_way == 1 else f"{ending.under_way:,} messages are"
+        what = f"{messages} being sent, and the outcomes are reported"
+    else:
+        what = "The last outcomes are reported"
+    print_errors(
+        "",
+        f"deliveryd: stopping; no more messages are taken. {what}."
+        f" This takes {format_duration(ending.seconds)} at most.",
+        "deliveryd: press Ctrl-C again to exit at once; the next start resumes unfinished work.",
+    )

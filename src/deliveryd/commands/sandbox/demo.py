@@ -17,7 +17,7 @@ from rich.text import Text
 from deliveryd.commands.common.output import standard_output
 from deliveryd.commands.common.printable import printable
 from deliveryd.commands.common.text_output import TextConsole
-from deliveryd.commands.run.shutdown import announce_shutdown
+from deliveryd.commands.run.run import announce_shutdown
 from deliveryd.commands.sandbox.sandbox_files import aim_receipts, write_files
 from deliveryd.config import load
 from deliveryd.sandbox.scenario import Scenario, demo_scenario

@@ -16,7 +16,7 @@ from deliveryd.commands.common.configuration import load_journal_as_owner
 from deliveryd.commands.common.conventions import USUAL_CONFIG
 from deliveryd.commands.common.options import AsData, ConfigOption, WhyOption
 from deliveryd.commands.common.output import print_errors, print_json, print_lines
-from deliveryd.commands.common.progress import ProgressLine
+from deliveryd.commands.common.tables import ProgressLine
 from deliveryd.commands.storage.cache import clear_settings
 from deliveryd.config import SQLITE, load_part
 from deliveryd.control.client import caller

@@ -7,11 +7,10 @@ from typing import Annotated
 
 import typer
 
-from deliveryd.admin.health import check_health
 from deliveryd.commands.common.conventions import USUAL_CONFIG
 from deliveryd.commands.common.options import AsData, checked_url
 from deliveryd.commands.common.output import print_errors, print_json, print_lines
-from deliveryd.commands.watch.quick_health import configured_url
+from deliveryd.commands.watch.quick_health import check_health, configured_url
 
 USUAL_URL = "http://127.0.0.1:9470"
 

@@ -8,8 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
-from deliveryd.commands.watch.watched import ANSWER_WITHIN, Portion, events_of
-from deliveryd.control.protocol import TailRequest
+from deliveryd.control.protocol import ANSWER_WITHIN, Portion, TailRequest, events_of
 from deliveryd.errors import DeliverydError
 
 _SILENCE = 20.0

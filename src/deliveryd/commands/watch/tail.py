@@ -13,10 +13,9 @@ from deliveryd.commands.common.conventions import USUAL_CONFIG
 from deliveryd.commands.common.options import ConfigOption, identifier
 from deliveryd.commands.common.output import json_text, print_errors, standard_output
 from deliveryd.commands.common.text_output import print_texts, width_of
-from deliveryd.commands.watch.columns import fitted
-from deliveryd.commands.watch.watched import Portion
-from deliveryd.commands.watch.watching import UrlOption, watched
-from deliveryd.control.protocol import TailRequest
+from deliveryd.commands.watch.status import fitted
+from deliveryd.commands.watch.watched import UrlOption, watched
+from deliveryd.control.protocol import Portion, TailRequest
 from deliveryd.errors import DeliverydError
 
 _STYLES = {

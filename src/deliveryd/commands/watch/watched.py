@@ -1,35 +1,23 @@
-"""A running worker as it is watched: what it answers, and how it is asked over its control socket."""
+"""A running worker as it is watched: which one, what it answers, how it is asked over its control socket."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import fields
+from dataclasses import is_dataclass
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Annotated, Any, Protocol, cast, get_args, get_origin, get_type_hints
 
+import typer
+
+from deliveryd.commands.common.configuration import load_journal_as_owner, socket_for
+from deliveryd.commands.common.options import checked_url, insist_on_a_channel
+from deliveryd.commands.common.shared_journal import known_channels
 from deliveryd.control.client import NoWorker, ask, stream
-from deliveryd.control.protocol import StatusRequest, TailRequest
+from deliveryd.control.protocol import ANSWER_WITHIN, Portion, StatusRequest, TailRequest, events_of
 from deliveryd.errors import DeliverydError
-from deliveryd.telemetry.overview import (
-    Disk,
-    EventsView,
-    Failure,
-    Oldest,
-    Overview,
-    Paused,
-    ProviderView,
-    Rates,
-    Reload,
-    SendDelay,
-)
-
-ANSWER_WITHIN = 5.0
-"""Seconds that a worker has to report its state."""
-
-T = TypeVar("T")
-Portion = list[Mapping[str, Any]]
-"""Some events of a tail, in the order in which they happened; the first portion is empty."""
+from deliveryd.journal.place import JournalDatabase
+from deliveryd.telemetry.overview import Overview
 
 
 class Watched(Protocol):
@@ -77,44 +65,48 @@ class OverSocket:
             ) from None
 
 
-def events_of(line: object) -> Portion:
-    """Return the events of a portion as it was sent. Raises DeliverydError."""
-    match line:
-        case {"events": list(events)} if all(isinstance(event, dict) for event in events):
-            return events
-    raise DeliverydError("the worker's events can't be read: is it of another version?")
-
-
-_PARTS: Mapping[str, type] = {
-    "rates_10s": Rates,
-    "rates_60s": Rates,
-    "delay": SendDelay,
-    "events": EventsView,
-    "oldest": Oldest,
-    "disk": Disk,
-    "last_reload": Reload,
-    "last_failure": Failure,
-}
-_LISTS: Mapping[str, type] = {"providers": ProviderView, "paused": Paused}
-
-
 def read_overview(status: Mapping[str, Any]) -> Overview:
     """Read the state of a worker. Raises DeliverydError if it lacks a part."""
     try:
-        return _read(Overview, status)
-    except (KeyError, TypeError, AttributeError):
+        overview: Overview = _read(Overview, status)
+    except (KeyError, TypeError):
         version = status.get("version")
         text = f"the worker's state can't be read: the worker is of version {version!a}"
         raise DeliverydError(text) from None
+    return overview
 
 
-def _read(kind: type[T], data: Mapping[str, Any]) -> T:
-    values = {}
-    for field in fields(kind):  # type: ignore[arg-type]  # all are dataclasses
-        value = data[field.name]
-        if value is not None and field.name in _PARTS:
-            value = _read(_PARTS[field.name], value)
-        elif field.name in _LISTS:
-            value = [_read(_LISTS[field.name], each) for each in value]
-        values[field.name] = value
-    return kind(**values)
+def _read(hint: Any, value: Any) -> Any:
+    """Return a value as its type says: a dataclass, a list of them, or anything else as it is."""
+    kind = next((each for each in (hint, *get_args(hint)) if is_dataclass(each)), None)
+    if kind is None or value is None:
+        return value
+    if get_origin(hint) is Sequence:
+        return [_read(kind, each) for each in value]
+    return cast("Any", kind)(
+        **{name: _read(each, value[name]) for name, each in get_type_hints(kind).items()}
+    )
+
+
+UrlOption = Annotated[
+    str | None,
+    typer.Option(
+        "--url", metavar="URL", callback=checked_url,
+        help="Ask the worker's admin server at this address, instead of its control socket on this machine.",
+    ),
+]  # fmt: skip
+
+
+def watched(config: Path, url: str | None, channel: str | None = None) -> Watched:
+    """Return the worker at `url`, or else this machine's one on the configuration's journal.
+
+    Raises ConfigError, and BadParameter for a channel that isn't configured.
+    """
+    if url is not None:
+        from deliveryd.commands.watch.over_http import OverHttp  # noqa: PLC0415  # most ask over the socket
+
+        return OverHttp(url)
+    loaded = load_journal_as_owner(config)
+    if channel is not None:
+        insist_on_a_channel(channel, known_channels(loaded))
+    return OverSocket(socket_for(loaded), is_shared=isinstance(loaded.journal.place, JournalDatabase))

@@ -1,19 +1,27 @@
-"""`deliveryd erase`: remove a person's data from the journal."""
+"""`deliveryd erase` and `forget`: remove a person's data, or messages that are to be new again."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Annotated
 
 import typer
 
 from deliveryd.commands.common.configuration import load_journal_as_owner
 from deliveryd.commands.common.conventions import FAILED, USUAL_CONFIG
-from deliveryd.commands.common.options import AsData, ConfigOption, DryRun, WhyOption, identifier
+from deliveryd.commands.common.options import ConfigOption, Ordering, identifier, message_number
 from deliveryd.commands.common.output import print_errors, print_json, print_lines
-from deliveryd.commands.orders.orders import carry_out, name_of
+from deliveryd.commands.messages.selecting import AcceptDuplicates
+from deliveryd.commands.orders.orders import (
+    Wanted,
+    carry_out,
+    name_of,
+    obstacles,
+    order_messages,
+    skipped_lines,
+)
 from deliveryd.config import Config
-from deliveryd.control.protocol import MOST_KEYS, ControlReply
+from deliveryd.control.protocol import ControlReply
 from deliveryd.directory.registry import FileOptions, NoOptions
 from deliveryd.journal.opening import open_reader
 from deliveryd.journal.orders import Action, ItemKind
@@ -29,6 +37,8 @@ ERASED_KINDS: Mapping[ItemKind, tuple[str, str]] = {
 }
 """The kinds of data that are removed: as text, and as a JSON field."""
 
+_DOUBLES = "deliveryd: warning: if the queue gives one of these messages again, it may be received twice"
+
 
 def erase(
     *,
@@ -39,10 +49,8 @@ def erase(
             "--customer", metavar="ID", parser=identifier, help="The customer's ID as it appears in messages."
         ),
     ],
-    why: WhyOption = None,
-    dry_run: DryRun = False,
-    as_data: AsData = False,
-) -> None:  # fmt: skip
+    how: Ordering,
+) -> None:
     """Remove a customer's data from the journal. This can't be undone.
 
     Works with or without a running worker. Messages that haven't ended are refused and listed. The IDs and
@@ -58,14 +66,14 @@ def erase(
         ItemKind.REPORT: held.reports,
         ItemKind.MESSAGE: [str(id_) for id_ in held.messages],
     }
-    answer = _preview(loaded, wanted) if dry_run else carry_out(loaded, Action.ERASE, wanted, why)
-    if as_data:
-        print_json(_as_json(customer, answer, dry_run))
+    answer = _preview(loaded, wanted) if how.dry_run else carry_out(loaded, Action.ERASE, wanted, how.why)
+    if how.as_data:
+        print_json(_as_json(customer, answer, how.dry_run))
     else:
-        print_lines(*_as_lines(customer, answer, dry_run))
+        print_lines(*_as_lines(customer, answer, how.dry_run))
     holder = _holder(loaded)
     is_asked = not isinstance(loaded.customers.options, FileOptions | NoOptions)
-    if holder is not None and is_asked and not dry_run:
+    if holder is not None and is_asked and not how.dry_run:
         ttl = format_duration(loaded.customers.terms.cache_ttl)
         note = f"may keep the customer's directory entry in memory, for {ttl} at most"
         print_errors(f"deliveryd: {holder} {note}")
@@ -82,14 +90,10 @@ def _holder(config: Config) -> str | None:
     return None if holder is None else f"process {holder}"
 
 
-def _preview(config: Config, wanted: Mapping[ItemKind, Sequence[str]]) -> ControlReply:
+def _preview(config: Config, wanted: Wanted) -> ControlReply:
     """Return what an order would do and refuse now."""
-    reader = open_reader(config.journal.place)
-    ids = [int(key) for key in wanted[ItemKind.MESSAGE]]
-    refused: dict[str, str] = {}
-    for begin in range(0, len(ids), MOST_KEYS):
-        found = reader.obstacles(Action.ERASE, ids[begin : begin + MOST_KEYS])
-        refused |= {name_of(ItemKind.MESSAGE, id_): why for id_, why in found.items()}
+    found = obstacles(config, Action.ERASE, list(map(int, wanted[ItemKind.MESSAGE])))
+    refused = {name_of(ItemKind.MESSAGE, id_): why for id_, why in found.items()}
     names = [name_of(kind, key) for kind, keys in wanted.items() for key in keys]
     return ControlReply(tuple(name for name in names if name not in refused), refused)
 
@@ -103,11 +107,32 @@ def _as_lines(customer: int, answer: ControlReply, dry_run: bool) -> Iterator[st
     for kind, (words, _) in ERASED_KINDS.items():
         if number := _count(answer, kind):
             yield f"  {words}: {number:,}"
-    if answer.skipped:
-        yield f"refused: {len(answer.skipped)}; erase again when they have ended"
-        yield from (f"  {name}: {reason}" for name, reason in answer.skipped.items())
+    yield from skipped_lines("refused", answer.skipped, "; erase again when they have ended")
 
 
 def _as_json(customer: int, answer: ControlReply, dry_run: bool) -> Mapping[str, object]:
     erased = {field: _count(answer, kind) for kind, (_, field) in ERASED_KINDS.items()}
     return {"customer": customer, "dry_run": dry_run, "erased": erased, "refused": dict(answer.skipped)}
+
+
+def forget(
+    *,
+    config: ConfigOption = USUAL_CONFIG,
+    ids: Annotated[
+        list[int], typer.Argument(metavar="MESSAGE_ID", parser=message_number, help="IDs of messages.")
+    ],
+    accept_duplicates: AcceptDuplicates = False,
+    how: Ordering,
+) -> None:
+    """Have messages taken as new if the queue gives them again.
+
+    They are deleted from the journal. Only the number of times that they began stays, so that no idempotency
+    key is used twice. Messages that haven't ended are refused, and so are messages that were sent or may have
+    arrived. Exit status 1: some were refused.
+    """
+    loaded = load_journal_as_owner(config)
+    chosen = list(dict.fromkeys(ids))
+    if accept_duplicates:
+        print_errors(_DOUBLES)
+    verb = Action.FORGET_ANYWAY if accept_duplicates else Action.FORGET
+    order_messages(loaded, verb, chosen, how, ("would forget", "forgotten"))

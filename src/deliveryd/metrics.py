@@ -292,7 +292,7 @@ class Metrics:
         )
         self._stops = counts(
             "recipients_stopped",
-            "Recipients who stopped a channel, and those who may be sent to again.",
+            "Recipients who were suppressed on a channel, and those who may be sent to again.",
             "channel",
             change=_STOPS.values(),
         )

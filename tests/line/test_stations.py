@@ -92,7 +92,9 @@ def test_no_part_of_the_line_is_handed_a_callback(part: Any) -> None:
 
 FUNCTIONS = {
     "SettingsCache": {"compile_settings"},  # pure: makes a value
-    **dict.fromkeys(("Receipts", "Pages"), {"fetch"}),  # reads a page of a provider
+    "Receipts": {"fetch"},  # reads a page of a provider
+    "Pages": {"fetch"},
+    "ViewHandler": {"open_tail", "overview"},  # what is shown: reads only
     "ReceiptRequest": {"peer"},  # pure: reads headers, which few requests need
     "ReceiptEndpoint": {
         "take_in",

@@ -110,7 +110,7 @@ class FromOthers(NamedTuple):
     """What the other workers of a shared journal did since the last look; what isn't known to differ is None.
 
     `adopted`: what workers left whose leases are over; it is this one's now. `pauses`: all that are in
-    force. `stops`: recipients who were put on the stopped list or taken off it, by any worker.
+    force. `stops`: recipients who were put on the suppression list or taken off it, by any worker.
     `down_since`: as in Recovery. `waiting`: how many waited just before, in all and without those that are
     paused; `paused`: those, by what they wait for. `effects`: the changes of the recorder's counts by what
     was in the inboxes. `any_ended`: whether a worker is gone that was there at the last look. `has_more`: the

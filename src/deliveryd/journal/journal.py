@@ -59,7 +59,7 @@ class Journal(GroupCommit[Db]):
 
     namespace: str
     stop_key: bytes
-    """The key of the digests of stopped recipients."""
+    """The key of the digests of suppressed recipients."""
 
     reserve: int
     """Bytes of free space on the disk below which nothing more is taken in."""

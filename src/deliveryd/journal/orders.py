@@ -94,7 +94,7 @@ class Effect(NamedTuple):
     `taken`: this message waits for its `dequeued` to be accepted. `waiting`: one more message waits (1), or
     one less (-1). `paused`: the same for messages that are paused, which aren't counted as waiting. `ended`:
     the ends that a message came to, at `provider`. `events`: how many entered the outbox. `stop`: a change of
-    the list of stopped recipients.
+    the suppression list.
     """
 
     taken: Entry | None = None

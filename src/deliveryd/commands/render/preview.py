@@ -331,7 +331,7 @@ def _reached(
     customer = message.customer
     unreached = None if adapter.reaches(customer) else adapter.unreached(customer)
     if customer is not None and stopped.includes(channel.name, adapter.recipient(customer)):
-        unreached = f"the recipient stopped {channel.name}"
+        unreached = f"the recipient is suppressed on {channel.name}"
     preview = Preview(identity, block.language, unreached is None, unreached=unreached)
     if len(channel.providers) < 2:
         return preview

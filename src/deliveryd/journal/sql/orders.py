@@ -274,7 +274,7 @@ def _change_recipient(case: _Case, *, stopped: bool) -> _Done:
     change = StopChange(channel, digest, case.at, stopped, None, "operator")
     (changed,) = record_stops(case.db, [change])
     if not changed:
-        raise _Skip(f"is stopped already on {channel}" if stopped else f"isn't stopped on {channel}")
+        raise _Skip(f"is suppressed already on {channel}" if stopped else f"isn't suppressed on {channel}")
     return _Done(None, Effect(stop=change), f"{channel} {DIGEST_PREFIX}{digest.hex()}")
 
 

@@ -167,7 +167,7 @@ async def _one_life(world: World, life: Life, others: StandIns) -> bool:
     if is_told:
         ledger.only_said.add(world.life)
     hand_out_lost(world, others.service, was_killed or is_told)
-    return worker.was_idle
+    return worker.was_idle and not was_killed  # a report may have come while an idle worker stopped
 
 
 def _was_just_put_back(world: World) -> bool:

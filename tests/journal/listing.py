@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 
 from deliveryd import transitions
@@ -177,6 +179,19 @@ class ListingCases:
             await decide_on(journal, Action.ERASE, ItemKind.REPORT, *found.reports)
             await decide_on(journal, Action.ERASE, ItemKind.MESSAGE, *found.messages)
             assert reader.personal_data(700) == ([], [], [], [])
+
+    async def test_a_key_that_more_than_one_element_has_erases_none(
+        self, open_journal: OpenJournal, open_reader: OpenReader
+    ) -> None:
+        """The beginning of a digest is enough, unless another one begins so too."""
+        async with open_journal() as journal:
+            elements = [Malformed(f'{{"customerId":700,"n":{n}}}', "no id", None) for n in range(17)]
+            await journal.take([], elements, NOW)
+            found = open_reader().personal_data(700).malformed
+            (first, _), *_ = Counter(key[0] for key in found).most_common(1)
+            decided = await decide_on(journal, Action.ERASE, ItemKind.MALFORMED, first)
+            assert decided.skipped == {first: "more than one has such a key"}
+            assert open_reader().personal_data(700).malformed == found
 
     async def test_erasure_is_refused_for_what_a_preview_says_and_for_nothing_else(
         self, open_journal: OpenJournal, open_reader: OpenReader

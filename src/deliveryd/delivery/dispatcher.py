@@ -211,9 +211,10 @@ class Dispatcher:
         A message that is to be the next probe stays.
         """
         if not self._breaker.is_open:
-            self._changes = self._choice.changes
+            # One that is still given up gives its queue away again as soon as it is down again.
+            self._changes = -1 if self.name in self._choice.given_up else self._choice.changes
             return
-        if self._changes != self._choice.changes:
+        if self._changes != self._choice.changes and not self._provider.is_reached:
             self._changes = self._choice.changes
             self._route_again(lambda routed: not routed.entry.doubt)
         elif not self._provider.is_reached:

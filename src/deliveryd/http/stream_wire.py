@@ -78,8 +78,9 @@ class StreamWire:
             headers = [*headers, *self._login_headers()]
         message = encode_request(method, sent, headers, body, self._accept)
         answer = ResponseReader()
+        ends = anyio.current_time() + deadline
         try:
-            await within(deadline, partial(self._exchange, target, message, answer, max_body, check))
+            await within(deadline, partial(self._exchange, target, message, answer, max_body, check, ends))
         except TimeoutError:
             if not answer.is_awaited and answer.outcome is None:
                 raise NotSent(f"no connection to {target.host}:{target.port} within {deadline:g} s") from None
@@ -95,8 +96,14 @@ class StreamWire:
         for stream in list(self._open):
             await self._close(stream)
 
-    async def _exchange(
-        self, target: Target, message: bytes, answer: ResponseReader, max_body: int, check: BeforeSend | None
+    async def _exchange(  # noqa: PLR0917 - what `exchange` has
+        self,
+        target: Target,
+        message: bytes,
+        answer: ResponseReader,
+        max_body: int,
+        check: BeforeSend | None,
+        ends: float,
     ) -> None:
         context = None
         if target.scheme == "https":
@@ -105,6 +112,8 @@ class StreamWire:
         stream = await self._reuse(origin) or await self._connect(target, context)
         is_reusable = True
         try:
+            if anyio.current_time() >= ends:  # the loop, or the process, stood still while it connected
+                raise TimeoutError
             if check is not None:
                 check()
             is_reusable = False
@@ -120,11 +129,13 @@ class StreamWire:
     async def _reuse(self, origin: _Origin) -> ByteStream | None:
         """Return an idle connection; close those that were idle for too long, or that the peer has closed."""
         oldest = anyio.current_time() - IDLE_SECONDS
-        for idle in list(self._idle.values()):
+        for other, idle in list(self._idle.items()):
             while idle and idle[0][0] <= oldest:
                 await self._close(idle.popleft()[1])
-        while idle := self._idle[origin]:
-            _, stream = idle.pop()
+            if not idle:
+                self._idle.pop(other, None)
+        while waiting := self._idle.get(origin):
+            _, stream = waiting.pop()
             if _is_quiet(stream):
                 return stream
             await self._close(stream)

@@ -42,7 +42,7 @@ FetchPage = Callable[[str], Awaitable[bytes | None]]
 
 
 async def fetch_page(url: str) -> bytes | None:
-    """FetchPage what is at an address of a provider's own host."""
+    """Fetch what is at an address of a provider's own host."""
     client = build_client(timeout=_TIMEOUT, max_body=_LARGEST)
     try:
         answer = await client.send("GET", url)

@@ -71,7 +71,7 @@ class Handover:
         config: Config,
         outside: Outside,
         receipts: Receipts | None,
-        inlets: Inlets,
+        inlets: Inlets | None,
     ) -> None:
         """Replace all parts. Without an await: the loops see either the old configuration or the new one."""
         difference = _difference(before, config, self.outside, outside)
@@ -165,7 +165,7 @@ class Handover:
             self._memory.ready.add([_released(entry) for entry in dispatcher.leave()])
             self._tasks.start_soon(self._end, dispatcher)
 
-    def _replace_receipts(self, config: Config, receipts: Receipts | None, inlets: Inlets) -> None:
+    def _replace_receipts(self, config: Config, receipts: Receipts | None, inlets: Inlets | None) -> None:
         deadlines = self._stations.deadlines
         deadlines.adopt(tuple(config.channels.reporting))
         if config.channels.reporting and not self._watches_deadlines:
@@ -173,7 +173,7 @@ class Handover:
             self._stations.running.begin(deadlines.run)
         self._parts.overdue.adopt(config.channels.overdue)
         self.receipts = receipts
-        if receipts is not None:
+        if receipts is not None and inlets is not None:
             receipts.adopt(inlets)
 
     # afterwards

@@ -244,8 +244,13 @@ class Reloader:
             log_writing.configure(config.log.level, config.log.format)
         self._around.adopted(config)
 
-    async def _open_inlets(self, config: Config) -> Inlets:
-        """What verifies and reads the reports; the last await before the exchange."""
+    async def _open_inlets(self, config: Config) -> Inlets | None:
+        """What verifies and reads the reports; the last await before the exchange.
+
+        None: nothing reports, and nothing has so far.
+        """
+        if not config.channels.reporting and self._handover.receipts is None:
+            return None
         with _as_problem("receipts"):
             return await self._around.blocking(partial(open_inlets, config))
 

@@ -246,6 +246,22 @@ def test_a_stopped_dispatcher_begins_nothing_more_and_finishes_what_is_under_way
     on_the_bench(tmp_path, scene, concurrency=2)
 
 
+def test_a_provider_that_is_given_up_gives_its_queue_away_whenever_it_is_down_again(tmp_path: Path) -> None:
+    """Also if it worked in between for so short a time that nobody else noticed."""
+
+    async def scene(bench: Bench) -> None:
+        bench.dispatcher.terms.choice.give_up(["sms"])
+        bench.channel.seconds = 30.0
+        await bench.offer(1, 2, 3)
+        await trio.sleep(1)
+        assert len(bench.provider.queue) == 2
+        bench.provider.breaker.open()
+        await trio.sleep(10)
+        assert [entry.id for entry in bench.memory.ready.take()] == [2, 3]
+
+    on_the_bench(tmp_path, scene, concurrency=1)
+
+
 def test_a_dispatcher_takes_its_share_and_no_more(tmp_path: Path) -> None:
     """What finds no room is refused at once, for the line to park; an end makes room again."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -10,10 +11,13 @@ from typing import Any
 import anyio
 import anyio.lowlevel
 import pytest
+from anyio.abc import ByteStream
 
 from deliveryd.errors import NotSent, OutcomeUnknown
+from deliveryd.http import stream_wire
 from deliveryd.http.target import target_of
 from deliveryd.http.wire import Target, Wire
+from deliveryd.network import connection
 from support.wires import (
     FAST,
     HEAD,
@@ -290,3 +294,24 @@ async def test_what_follows_an_answer_is_nobodys_answer(wire: Wire, extra: bytes
             answer = await ask(wire, server.target())
             assert (answer.status, answer.headers, answer.body) == (200, {"content-length": "2"}, b"ok")
         assert server.connections == 2
+
+
+@pytest.mark.parametrize("kind", STREAMS, indirect=True)
+async def test_nothing_is_sent_after_the_deadline_though_the_connection_was_made_late(
+    wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process stood still while it connected: the request surely wasn't sent, and may be again."""
+    opened = connection.open_stream
+
+    async def held_up(*where: Any) -> ByteStream:
+        stream = await opened(*where)
+        time.sleep(0.3)  # noqa: ASYNC251  # nothing turns meanwhile
+        return stream
+
+    monkeypatch.setattr(stream_wire, "open_stream", held_up)
+    async with serving(answering(OK)) as server:
+        with pytest.raises(NotSent):
+            await ask(wire, server.target(), body=b"x", deadline=0.2)
+        monkeypatch.undo()
+        assert (await ask(wire, server.target("/next"))).status == 200
+        assert [request.split(b" ")[1] for request in server.requests] == [b"/next"]

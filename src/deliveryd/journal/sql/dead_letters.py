@@ -193,9 +193,13 @@ def drop_set_aside(db: Db, kind: ItemKind, key: int | str, at: int) -> None:
     db.execute(f"UPDATE {kept.table} SET dropped_at = ? WHERE {kept.key} = ?", (at, key))  # noqa: S608
 
 
-def erase_set_aside(db: Db, kind: ItemKind, key: int | str) -> bool:
-    """Erase something that belongs to no message; return whether it was there."""
-    return db.execute(f"DELETE {_KEPT[kind].named()}", (key,)).rowcount > 0
+def erase_set_aside(db: Db, kind: ItemKind, key: int | str) -> int:
+    """Erase something that belongs to no message; return how many have that key: it is erased if one has."""
+    named = _KEPT[kind].named()
+    (count,) = db.execute(f"SELECT count(*) {named}", (key,)).fetchone()
+    if count == 1:
+        db.execute(f"DELETE {named}", (key,))
+    return int(count)
 
 
 def set_aside_events(db: Db, id_: int) -> Sequence[int]:

@@ -259,8 +259,11 @@ def _drop(case: _Case) -> _Done:
 
 def _erase(case: _Case) -> _Done:
     """The decision names no message, as when one is erased."""
-    if not dead_letters.erase_set_aside(case.db, case.order.kind, case.own_key):
+    found = dead_letters.erase_set_aside(case.db, case.order.kind, case.own_key)
+    if not found:
         raise _Skip(_NOT_ERASED.get(case.order.kind, "it isn't there any more"))
+    if found > 1:
+        raise _Skip(_AMBIGUOUS)
     return _Done(None)
 
 
@@ -335,7 +338,7 @@ def _only_one(case: _Case) -> dead_letters.SetAside:
     if not found:
         raise _Skip(_NOT_THERE[case.order.kind])
     if len(found) > 1:
-        raise _Skip("more than one has such a key")
+        raise _Skip(_AMBIGUOUS)
     return found[0]
 
 
@@ -353,6 +356,7 @@ _NOT_THERE = {
     ItemKind.MALFORMED: "it isn't there, or was dropped",
     ItemKind.REPORT: "it isn't there, or was dropped",
 }
+_AMBIGUOUS = "more than one has such a key"
 _NOT_ERASED = {ItemKind.RECEIPT: "it isn't there any more, or fits an attempt by now"}
 
 _TABLE: Mapping[tuple[Action, ItemKind], Callable[[_Case], _Done]] = {

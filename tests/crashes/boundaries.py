@@ -91,7 +91,7 @@ NEVER_PASSED: Mapping[str, str] = {
         (
             *(f"{owner}.use_token" for owner in ("COMMIT", "Recorder", "SqliteJournal")),
             "ReceiptRequest.with_token",
-            *(f"Pages.{step}" for step in ("get", "note_useless")),
+            *(f"Pages.{step}" for step in ("get", "note_missing")),
         ),
         "the scenario's reports are signed by a keyed hash: see test_receipts_taken_in.py",
     ),

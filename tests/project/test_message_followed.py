@@ -23,7 +23,7 @@ from support.virtual import VirtualSupervisor, VirtualWorld, live
 SOURCE = Path(deliveryd.__file__).parent
 DOCUMENT = ROOT / "docs" / "explanation" / "calls-in-order.md"
 ROOMS = (
-    "control/orders.py", "delivery", "journal/journal.py", "journal/rules", "journal/sql/operations.py",
+    "control/handlers.py", "delivery", "journal/journal.py", "journal/rules", "journal/sql/operations.py",
     "journal/sql/orders.py", "journal/sql/receipt_match.py", "receipts", "service/client.py",
     "transitions.py",
 )  # fmt: skip

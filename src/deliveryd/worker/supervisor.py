@@ -287,10 +287,11 @@ class Supervisor:
             hosts = {own, *self._config.admin.allowed_hosts}
             return admin_app(health, parts.metrics, hosts, actions())
 
-        actions, receipts, listen = self._actions(parts, health), None, self._config.admin.listen
-        if parts.receipts is not None:
-            receipts = _serve_receipts(servers, stop, self._config, parts.receipts)
-        return Addresses(_serve(servers, stop, "admin", listen, admin) if listen else None, receipts)
+        actions, listen = self._actions(parts, health), self._config.admin.listen
+        page = _serve(servers, stop, "admin", listen, admin) if listen else None
+        if parts.receipts is None:
+            return Addresses(page, None)
+        return Addresses(page, _serve_receipts(servers, stop, self._config, parts.receipts))
 
     def _actions(self, parts: Parts, health: WorkerHealth) -> Callable[[], Actions | None]:
         """What loads the actions of the status page; None: it only reads.

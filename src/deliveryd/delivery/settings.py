@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -13,15 +12,15 @@ from typing import Protocol
 import anyio
 
 from deliveryd.delivery.backlog import Backlog
-from deliveryd.delivery.settings_requests import (
+from deliveryd.delivery.settings_memory import (
+    MOST_KNOWN,
     KnownSettings,
-    OpenRequest,
-    RequestSlot,
-    RequestSlots,
+    SettingsMemory,
     UnavailableSettings,
     UnusableSettings,
     UsableSettings,
 )
+from deliveryd.delivery.settings_requests import OpenRequest, RequestSlot, RequestSlots
 from deliveryd.errors import (
     ServiceError,
     ServiceRefused,
@@ -41,7 +40,6 @@ from deliveryd.runtime.wakeup import AutoResetEvent
 from deliveryd.service.client import NO_SETTINGS
 from deliveryd.telemetry.log_events import Event, log
 
-SETTINGS_MEMORY_BYTES = 32 << 20
 PIECE_BYTES = 128
 """Memory that one piece of a template takes besides its text, about."""
 
@@ -61,7 +59,6 @@ FLAWED_SECONDS = 600.0
 """How long settings are kept of which some blocks can't be read: a correction is noticed after that."""
 
 LONGEST_SETTINGS_PAUSE = 60.0
-MOST_KNOWN = 100_000
 
 
 class SettingsSource(Protocol):
@@ -102,8 +99,7 @@ class SettingsCache:
         self._aside = Aside()
         self._is_down = False  # whether the latest request brought no answer
         self._uses_old = False  # whether old copies are used, since it is down
-        self._known: OrderedDict[int, KnownSettings] = OrderedDict()
-        self._size = 0
+        self._known = SettingsMemory()
         self._open: dict[int, OpenRequest] = {}
         self._begun: list[int] = []
         self._slots = RequestSlots(MOST_FETCHES)
@@ -123,18 +119,18 @@ class SettingsCache:
         if compile_settings is None:
             return
         self._compile = compile_settings
-        for settings_id in list(self._known):
-            if self._copy_of(settings_id) is not None:
-                self._drop(settings_id)
+        for settings_id in self._known:
+            if self._known.copy_of(settings_id) is not None:
+                self._known.drop(settings_id)
 
     def ask_again(self) -> None:
         """Request at once what the service couldn't give, or had none of: it is another one."""
-        for settings_id, known in list(self._known.items()):
-            if not isinstance(known, UsableSettings):
-                copy = self._copy_of(settings_id)
-                self._drop(settings_id)
+        for settings_id in self._known:
+            if not isinstance(self._known.get(settings_id), UsableSettings):
+                copy = self._known.copy_of(settings_id)
+                self._known.drop(settings_id)
                 if copy is not None:
-                    self._put(settings_id, copy)
+                    self._known.put(settings_id, copy)
         self._left_alone.clear()
         for settings_id, wanted in self._open.items():
             if wanted.repeat_at is not None:
@@ -143,28 +139,15 @@ class SettingsCache:
     def forget(self, settings_id: int | None) -> int:
         """Look settings up again when they are next needed (None: all); return how many were known."""
         chosen = list(self._known) if settings_id is None else [settings_id]
-        known = [each for each in chosen if self._forget(each)]
+        known = [each for each in chosen if self._known.forget(each)]
         return len(known)
-
-    def _forget(self, settings_id: int) -> bool:
-        """Forget what is known of an id but that it failed, and return whether there was anything."""
-        known = self._known.get(settings_id)
-        if isinstance(known, UnavailableSettings):
-            self._put(settings_id, replace(known, copy=None))
-            return known.copy is not None
-        if known is not None:
-            self._drop(settings_id)
-        return known is not None
-
-    def _drop(self, settings_id: int) -> None:
-        self._size -= self._known.pop(settings_id).size
 
     def at_hand(self, settings_id: int) -> CompiledSettings | SettingsUnusable | ServiceUnavailable | None:
         """The settings of an id, or why there are none, if that is known; None: `ask` can find out.
 
         With ServiceUnavailable a message has to wait in the journal; it goes on when the settings are known.
         """
-        known = self._recall(settings_id)
+        known = self._known.current(settings_id)
         if isinstance(known, UsableSettings):
             self._metrics.settings_hits.add("memory")
             return known.compiled
@@ -187,7 +170,9 @@ class SettingsCache:
             except ServiceUnavailable as error:
                 self._wait_for(settings_id)
                 return error
-        known = self._recall(settings_id)  # the answer may have come in the very moment that was waited for
+        known = self._known.current(
+            settings_id
+        )  # the answer may have come in the very moment that was waited for
         if known is not None and not isinstance(known, UnavailableSettings):
             return known.answer()
         if (old := self._old_copy(settings_id)) is not None:
@@ -201,7 +186,7 @@ class SettingsCache:
         Raises SettingsUnusable when they don't exist or can't be read, and ServiceUnavailable when the
         service can't answer; its `after` are the seconds until the next request for this id.
         """
-        known, wanted = self._recall(settings_id), self._open.get(settings_id)
+        known, wanted = self._known.current(settings_id), self._open.get(settings_id)
         is_first = known is None and wanted is None
         if known is None:
             known = await (wanted or self._begin(settings_id)).result()
@@ -231,42 +216,25 @@ class SettingsCache:
                 for slot in self._slots.begin():
                     tasks.start_soon(self._request, slot)
 
-    def _recall(self, settings_id: int) -> KnownSettings | None:
-        known = self._known.get(settings_id)
-        if known is None or (known.until is not None and known.until <= anyio.current_time()):
-            return None
-        self._known.move_to_end(settings_id)
-        return known
-
-    def _copy_of(self, settings_id: int) -> UsableSettings | None:
-        known = self._known.get(settings_id)
-        return (
-            known.copy
-            if isinstance(known, UnavailableSettings)
-            else known
-            if isinstance(known, UsableSettings)
-            else None
-        )
-
     def _old_copy(self, settings_id: int) -> UsableSettings | None:
         """The old copy of an id, where it is used all the same: they can't be had, or it was waited for."""
-        copy, now = self._copy_of(settings_id), anyio.current_time()
+        copy, now = self._known.copy_of(settings_id), anyio.current_time()
         if copy is None or copy.until is None:
             return None
-        can_be_had = not self._is_down and self._known[settings_id] is copy
+        can_be_had = not self._is_down and self._known.get(settings_id) is copy
         if now < copy.found_until or (not can_be_had and now < copy.until + self._stale_while_down):
             return copy
         return None
 
     def _use_old(self, settings_id: int, old: UsableSettings) -> CompiledSettings:
         """Have current settings requested, unless a pause lasts, and use the old ones meanwhile."""
-        if self._recall(settings_id) is None and settings_id not in self._open:
+        if self._known.current(settings_id) is None and settings_id not in self._open:
             self._open[settings_id] = OpenRequest(anyio.current_time())
             self._have_requested(settings_id)
         if self._is_down and not self._uses_old:
             self._uses_old = True
             log(Event.SETTINGS_OLD, settings_id=settings_id, seconds=self._stale_while_down)
-        self._known.move_to_end(settings_id)
+        self._known.use(settings_id)
         self._metrics.settings_hits.add("old")
         return old.compiled
 
@@ -324,12 +292,15 @@ class SettingsCache:
 
     async def _look_up(self, settings_id: int) -> None:
         """Find settings on the disk, or have the service asked; what is known isn't newer there."""
-        if self._copy_of(settings_id) is None and (found := await self._on_disk(settings_id)) is not None:
+        if (
+            self._known.copy_of(settings_id) is None
+            and (found := await self._on_disk(settings_id)) is not None
+        ):
             if found.is_current:
                 self._metrics.settings_hits.add("disk")
                 self._settle(settings_id, found)
                 return
-            self._put(settings_id, found)
+            self._known.put(settings_id, found)
         self._have_requested(settings_id)
 
     async def _on_disk(self, settings_id: int) -> UsableSettings | None:
@@ -404,7 +375,7 @@ class SettingsCache:
         is_waited_for = wanted.waited_for is not None
         if is_waited_for and isinstance(known, UsableSettings):
             known = replace(known, found_until=anyio.current_time() + KEPT_FOR_WAITING)
-        self._put(settings_id, known)
+        self._known.put(settings_id, known)
         if isinstance(known, UnavailableSettings) and is_waited_for and self._old_copy(settings_id) is None:
             wanted.settle(known, goes_on=True)
             self._repeat_at(settings_id, wanted, known.until)
@@ -427,7 +398,7 @@ class SettingsCache:
             _, until = self._left_alone.pop(settings_id)
             known = self._known.get(settings_id)
             if isinstance(known, UnavailableSettings) and known.until > until:
-                self._put(settings_id, replace(known, until=until))
+                self._known.put(settings_id, replace(known, until=until))
                 wanted = self._open.get(settings_id)
                 if wanted is not None and wanted.repeat_at is not None:
                     self._repeat_at(settings_id, wanted, until)
@@ -474,12 +445,4 @@ class SettingsCache:
             self._left_alone[settings_id] = now, now + grown
         self._metrics.settings_requests.add("unavailable")
         log(Event.SETTINGS_UNAVAILABLE, settings_id=settings_id, reason=str(error), delay=pause)
-        return UnavailableSettings(now + pause, str(error), failures, self._copy_of(settings_id))
-
-    def _put(self, settings_id: int, known: KnownSettings) -> None:
-        before = self._known.pop(settings_id, None)
-        self._size += known.size - (before.size if before is not None else 0)
-        self._known[settings_id] = known
-        while (self._size > SETTINGS_MEMORY_BYTES and len(self._known) > 1) or len(self._known) > MOST_KNOWN:
-            _, oldest = self._known.popitem(last=False)
-            self._size -= oldest.size
+        return UnavailableSettings(now + pause, str(error), failures, self._known.copy_of(settings_id))

@@ -1,73 +1,15 @@
-"""What is known of the settings of an id, which requests are open, and in which order they are made."""
+"""Which settings are requested, and in which order: more ids may wait than may be requested at a time."""
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import anyio
 
-from deliveryd.errors import ServiceUnavailable, SettingsUnusable
-from deliveryd.rendering.content import CompiledSettings
+from deliveryd.delivery.settings_memory import KnownSettings
 from deliveryd.runtime.waits import PROMPT
-
-
-@dataclass(frozen=True, slots=True)
-class UsableSettings:
-    """The settings of an id: current until `until` (None: for good), and an old copy from then on.
-
-    Messages waited for them in the journal, and use them until `found_until` in any case: otherwise they
-    could come back too late again and again.
-    """
-
-    until: float | None
-    compiled: CompiledSettings
-    size: int
-    found_until: float = -math.inf
-
-    @property
-    def is_current(self) -> bool:
-        return self.until is None or self.until > anyio.current_time()
-
-    def answer(self) -> CompiledSettings:
-        return self.compiled
-
-
-@dataclass(frozen=True, slots=True)
-class UnusableSettings:
-    """Why an id has no usable settings."""
-
-    until: float
-    reason: str
-    size: int = 0
-
-    def answer(self) -> SettingsUnusable:
-        return SettingsUnusable(self.reason)
-
-
-@dataclass(frozen=True, slots=True)
-class UnavailableSettings:
-    """Why the settings of an id can't be had before `until`, and how many failures in a row that makes.
-
-    `copy` are those that were had before.
-    """
-
-    until: float
-    reason: str
-    failures: int
-    copy: UsableSettings | None = None
-
-    @property
-    def size(self) -> int:
-        return 0 if self.copy is None else self.copy.size
-
-    def answer(self) -> ServiceUnavailable:
-        return ServiceUnavailable(self.reason, max(self.until - anyio.current_time(), 0.0))
-
-
-KnownSettings = UsableSettings | UnusableSettings | UnavailableSettings
 
 
 @dataclass(slots=True)

@@ -17,6 +17,7 @@ from trio.testing import MockClock
 
 from deliveryd.admin.exposition import expose
 from deliveryd.delivery import settings as room_module
+from deliveryd.delivery import settings_memory
 from deliveryd.delivery.backlog import Backlog
 from deliveryd.delivery.settings import FLAWED_SECONDS, UNUSABLE_SECONDS, SettingsCache
 from deliveryd.errors import (
@@ -530,15 +531,15 @@ async def test_a_cache_that_fails_is_bypassed(rooms: Rooms, tmp_path: Path) -> N
 
 async def test_the_memory_is_bounded(rooms: Rooms, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was used longest ago leaves the memory first, by bytes and by number; the disk has it still."""
-    monkeypatch.setattr(room_module, "SETTINGS_MEMORY_BYTES", 5 * len(body()))
+    monkeypatch.setattr(settings_memory, "SETTINGS_MEMORY_BYTES", 5 * len(body()))
     monkeypatch.setattr(room_module, "PIECE_BYTES", 0)
     room = rooms.open()
     for settings_id in range(10):
         await room.get(settings_id)
         await room.get(0)
     assert list(room._known) == [6, 7, 8, 9, 0]
-    assert room._size == 5 * len(body())
-    monkeypatch.setattr(room_module, "MOST_KNOWN", 2)
+    assert room._known._size == 5 * len(body())
+    monkeypatch.setattr(settings_memory, "MOST_KNOWN", 2)
     await room.get(3)
     assert list(room._known) == [0, 3]
     assert rooms.source.requests == list(range(10))
@@ -548,7 +549,7 @@ async def test_settings_larger_than_the_memory_are_used_all_the_same(
     rooms: Rooms, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The bound is never a reason not to have the ones just asked for."""
-    monkeypatch.setattr(room_module, "SETTINGS_MEMORY_BYTES", 10)
+    monkeypatch.setattr(settings_memory, "SETTINGS_MEMORY_BYTES", 10)
     room = rooms.open()
     for settings_id in (1, 2, 1):
         assert (await room.get(settings_id)).id == settings_id

@@ -31,7 +31,7 @@ ROOMS = (
 
 ASIDE = {
     "Backlog", "DispatchQueue", "Failures", "InFlightLimit", "AttemptParts", "OutboxSignals",
-    "Memory", "ReadyMessages", "Refusals", "StepWatch",
+    "Memory", "ReadyMessages", "Refusals", "SettingsMemory", "StepWatch",
 }  # fmt: skip
 LOOKS = {
     "Admission.begin", "Admission.end", "Admission.reserve", "Journal.counts", "Journal.has_room",

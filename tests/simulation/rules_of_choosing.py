@@ -6,12 +6,12 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from itertools import pairwise
 
-from deliveryd.delivery.refusals import MOST_IN_A_ROW
+from deliveryd.delivery.refusals import JUST_NOW, MOST_IN_A_ROW
 from deliveryd.journal.orders import Action, ItemKind
 from simulation.case import FOR_GOOD, TAKEN_FOR_SENT, Case
 from simulation.expectation import Choice, channels_open_in, choices, enabled_in, providers_of, rendered
 from simulation.ledger import Asked, channel_served_by
-from simulation.plan import CHANNELS, Life
+from simulation.plan import CHANNELS, Life, Trouble
 from simulation.rules_of_rejecting import tries_at
 from simulation.world import SECOND
 
@@ -26,6 +26,9 @@ OTHER_REASONS = (
     "stopped",
 )
 """Words of the reasons that no provider gave when it was asked."""
+
+LONGEST_BREAKER_PAUSE = 4.0
+"""Seconds of `max_pause` of the breakers, see `worker.py`."""
 
 WITHIN = 20.0
 """Seconds after which a message is sent, or a channel known to be down."""
@@ -233,6 +236,9 @@ def _taken_by_the_others(case: Case) -> Iterator[str]:
     )
     taken = (asked.at for asked in case.asked if asked.trouble in TAKEN_FOR_SENT)
     seconds = next(taken, float("inf")) - case.offered_at
+    if any(asked.trouble is Trouble.UNAUTHORIZED for asked in case.asked):
+        # While others were accepted just now, the message is at fault; then each rejection counts.
+        most += JUST_NOW + plan.tuning.breaker * LONGEST_BREAKER_PAUSE
     if seconds > most:
         yield f"was held up for {seconds:.1f} s, though a provider works that could send it"
 

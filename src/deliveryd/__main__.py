@@ -37,7 +37,7 @@ def main() -> None:
     gc.disable()  # until the command is loaded
     from deliveryd.commands import app  # noqa: PLC0415  # after the handler, since loading it takes long
 
-    app.main()
+    app.run_program()
 
 
 if __name__ == "__main__":

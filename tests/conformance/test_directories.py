@@ -9,7 +9,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from deliveryd.directory.base import Directory, find
+from deliveryd.directory.base import Directory, find_customer
 from deliveryd.model import Customer
 from deliveryd.testing.directories import PEOPLE, CustomerRecords, DirectoryConformance
 from support.directories import (
@@ -39,7 +39,7 @@ class TestFile(DirectoryConformance):
     async def test_failure(self, directory: Directory, records: CustomerRecords) -> None:
         records.fail()
         for id_ in (7, 8):
-            assert await find(directory, id_) == Customer(id_, PEOPLE[id_])
+            assert await find_customer(directory, id_) == Customer(id_, PEOPLE[id_])
 
 
 class TestHttp(DirectoryConformance):

@@ -23,7 +23,7 @@ import anyio.to_thread
 
 import deliveryd.journal.sqlite.journal as journals
 from crashes.failpoints import Failpoint, Watch, install
-from deliveryd.commands.app import main as deliveryd
+from deliveryd.commands.app import run_program as deliveryd
 from deliveryd.delivery import availability, deadlines
 from deliveryd.runtime.threads import Blocking, in_thread
 from support.fork_server import LOADED_LATER

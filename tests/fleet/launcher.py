@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from deliveryd.commands.app import main as deliveryd
+from deliveryd.commands.app import run_program as deliveryd
 from deliveryd.delivery import availability, deadlines
 from deliveryd.worker import supervisor
 from fleet.watch import Watch, install

@@ -13,7 +13,7 @@ from pathlib import Path
 import deliveryd.journal.sqlite.files as places
 import deliveryd.journal.sqlite.journal as journals
 from crashes.launcher import use_one_thread
-from deliveryd.commands.app import main
+from deliveryd.commands.app import run_program
 from deliveryd.journal.sqlite import opening
 
 SMALL_LOG = 12
@@ -70,4 +70,4 @@ if __name__ == "__main__":
     vars(journals)["checkpoint_pages"] = lambda _reserve: SMALL_LOG
     use_one_thread()
     sys.argv[0] = "deliveryd"
-    main()
+    run_program()

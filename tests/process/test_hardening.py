@@ -26,10 +26,10 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 IS_DUMPABLE = """
 import ctypes, sys
-from deliveryd.commands.app import main
+from deliveryd.commands.app import run_program
 sys.argv = ["deliveryd", "--version"]
 try:
-    main()
+    run_program()
 except SystemExit:
     print(ctypes.CDLL(None).prctl(3, 0, 0, 0, 0))
 """

@@ -60,8 +60,8 @@ LIMITED = """
 import resource, sys
 resource.setrlimit(resource.RLIMIT_NOFILE, (int(sys.argv[1]), int(sys.argv.pop(2))))
 del sys.argv[1]
-from deliveryd.commands.app import main
-main()
+from deliveryd.commands.app import run_program
+run_program()
 """
 
 
@@ -227,8 +227,8 @@ def start(*arguments, **named):
         raise RuntimeError("can't start new thread")
     return begin(*arguments, **named)
 threading.{START} = start
-from deliveryd.commands.app import main
-main()
+from deliveryd.commands.app import run_program
+run_program()
 """
 
 
@@ -266,8 +266,8 @@ def note(event, arguments):
     if event == "import":
         os.write(found, f"{arguments[0]}\\n".encode())
 sys.addaudithook(note)
-from deliveryd.commands.app import main
-main()
+from deliveryd.commands.app import run_program
+run_program()
 """
 
 BROKEN = (

@@ -224,7 +224,7 @@ def test_top_restores_the_terminal_after_an_exception(busy: Busy) -> None:
     program = (
         "import sys\nfrom deliveryd.commands.watch import top\n"
         "def fail(*_): raise RuntimeError('broken')\n"
-        "top.draw = fail\nfrom deliveryd.commands.app import main\nmain()\n"
+        "top.draw = fail\nfrom deliveryd.commands.app import run_program\nrun_program()\n"
     )
     with on_terminal("top", *busy.by("socket"), code=program) as screen:
         assert screen.wait_for_end() == 1

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from deliveryd.config import load
-from deliveryd.directory.base import find
+from deliveryd.directory.base import find_customer
 from deliveryd.errors import DirectoryUnavailable
 from deliveryd.model import Customer
 from deliveryd.testing.gateway import Reply, open_gateway
@@ -48,11 +48,11 @@ async def test_the_source_of_the_document_answers(installed: None, tmp_path: Pat
         path = tmp_path / "config.toml"
         path.write_text(CONFIG.replace("https://lighthouse.example.com", gateway.url), encoding="utf-8")
         directory = await open_directory(load(path, {}))
-        assert await find(directory, 7) == Customer(7, {"name": "Ann"})
+        assert await find_customer(directory, 7) == Customer(7, {"name": "Ann"})
         assert gateway.json() == {"tenant": "linden", "ids": [7]}
         with pytest.raises(DirectoryUnavailable, match="Lighthouse answered 500"):
-            await find(directory, 8)
-        assert await find(directory, 8) is None
+            await find_customer(directory, 8)
+        assert await find_customer(directory, 8) is None
         assert len(gateway.seen) == 3
         assert await directory.probe() is None
         await directory.aclose()

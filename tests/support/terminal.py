@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from deliveryd.commands.app import Program, main
+from deliveryd.commands.app import Program, run_program
 
 _load = Program.load
 _loaded: dict[str, Any] = {}
@@ -48,7 +48,7 @@ def command(*arguments: object) -> Answered:
         patch.setattr(gc, "freeze", lambda: None)  # what a test leaves is garbage
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
             try:
-                main()
+                run_program()
                 status = 0
             except SystemExit as end:
                 status = int(end.code or 0)

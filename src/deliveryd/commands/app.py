@@ -187,7 +187,7 @@ def _loading() -> Iterator[None]:
         gc.enable()
 
 
-def main() -> None:
+def run_program() -> None:
     """Run the command line. Exit status: 0 good, 1 failed, 2 usage, 78 configuration (design 6)."""
     protect_memory()
     os.environ[NO_PLUGINS] = "__all__"

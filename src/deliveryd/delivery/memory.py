@@ -74,7 +74,7 @@ class ReadyMessages:
 class LineMemory(NamedTuple):
     """The places in flight, the signals between the loops, what waits or is paused, and the suppression list.
 
-    `watchers` are told what is recorded; `passed` says how old records are.
+    Each of the `watchers` is called after each record; `passed` has the age of records.
     """
 
     in_flight: InFlightLimit

@@ -59,7 +59,7 @@ class Source(Protocol):
         """Release the source's resources."""
 
 
-async def find(directory: Directory, customer_id: int) -> Customer | None:
+async def find_customer(directory: Directory, customer_id: int) -> Customer | None:
     """Return one customer, or None if unknown. Raises DirectoryUnavailable."""
     found: dict[int, DirectoryAnswer] = {}
 

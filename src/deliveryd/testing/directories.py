@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from deliveryd.config import load
-from deliveryd.directory.base import Directory, DirectoryAnswer, find
+from deliveryd.directory.base import Directory, DirectoryAnswer, find_customer
 from deliveryd.errors import DirectoryUnavailable
 from deliveryd.model import Customer
 from deliveryd.options.toml_text import toml_value
@@ -94,7 +94,7 @@ class DirectoryConformance:
         known = {7: Customer(7, PEOPLE[7])}
         unknown = dict.fromkeys((9, 0, 2**70))
         assert await _answers(directory, 7, 9, 0, 2**70) == {**known, **unknown}
-        assert await find(directory, 10) is None
+        assert await find_customer(directory, 10) is None
 
     async def test_many_customers_at_once(self, directory: Directory) -> None:
         """More than fit into one request, some of them unknown, are each answered once."""
@@ -118,7 +118,7 @@ class DirectoryConformance:
         assert all(isinstance(answer, DirectoryUnavailable) for answer in found.values())
         assert not any("Ann" in str(answer) for answer in found.values())
         with pytest.raises(DirectoryUnavailable):
-            await find(directory, 7)
+            await find_customer(directory, 7)
 
 
 async def _answers(directory: Directory, *ids: int) -> dict[int, DirectoryAnswer]:

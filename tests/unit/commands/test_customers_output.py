@@ -103,8 +103,8 @@ def peak(world: World, count: int) -> int:
     expected = fill(world.state, count, page_size=100)
     program = (
         "import sys\n"
-        "from deliveryd.commands.app import main\n"
-        "try:\n    main()\n"
+        "from deliveryd.commands.app import run_program\n"
+        "try:\n    run_program()\n"
         "finally:\n    print(open('/proc/self/status').read(), file=sys.stderr)\n"
     )
     words = ["customers", "all", str(CUSTOMER), "--config", str(world.config), "--format", "jsonl"]

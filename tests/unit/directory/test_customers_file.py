@@ -11,7 +11,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from deliveryd.directory.base import Directory, DirectoryAnswer, NoDirectory, find
+from deliveryd.directory.base import Directory, DirectoryAnswer, NoDirectory, find_customer
 from deliveryd.directory.file import FileDirectory
 from deliveryd.errors import ConfigError
 from deliveryd.model import Customer
@@ -401,7 +401,7 @@ async def test_problems_of_a_reload_name_no_values(watched: Watched) -> None:
     """What is told of a broken file doesn't hold what is known of its customers."""
     directory = watched.load()
     watched.replace('{"id": "Secret"}\n{"id": 2, "name": "Secret}\n{"id": 3, "name": ["Secret"]}\n')
-    await find(directory, 1)
+    await find_customer(directory, 1)
     assert len(watched.problems) == 1
     assert "Secret" not in watched.problems[0]
     assert watched.problems[0].count(str(watched.path)) == 3
@@ -423,7 +423,7 @@ async def test_other_look_ups_go_on_while_the_file_is_read(watched: Watched) -> 
     watched.path.unlink()
     os.mkfifo(watched.path)  # reading it lasts until somebody has written to it
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(find, directory, 1)
+        tasks.start_soon(find_customer, directory, 1)
         await anyio.wait_all_tasks_blocked()
         assert await names(directory, 1) == {1: "Ann"}
         await anyio.to_thread.run_sync(watched.path.write_text, '{"id": 1, "name": "Ada"}\n')
@@ -436,7 +436,7 @@ async def test_a_look_up_can_be_cancelled_while_the_file_is_read(watched: Watche
     watched.path.unlink()
     os.mkfifo(watched.path)
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(find, directory, 1)
+        tasks.start_soon(find_customer, directory, 1)
         await anyio.wait_all_tasks_blocked()
         tasks.cancel_scope.cancel()
     await anyio.to_thread.run_sync(watched.path.write_text, "")  # lets the abandoned thread go

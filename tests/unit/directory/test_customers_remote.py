@@ -12,7 +12,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from deliveryd.directory.base import DirectoryAnswer, Terms, find
+from deliveryd.directory.base import DirectoryAnswer, Terms, find_customer
 from deliveryd.directory.remote import CustomerMemory, RemoteDirectory
 from deliveryd.errors import DirectoryUnavailable
 from deliveryd.model import Customer
@@ -113,7 +113,7 @@ async def test_who_is_wanted_by_many_at_the_same_time_is_asked_for_once() -> Non
     found: list[Customer | None] = []
 
     async def want() -> None:
-        found.append(await find(remote, 7))
+        found.append(await find_customer(remote, 7))
 
     async with anyio.create_task_group() as tasks:
         for _ in range(20):
@@ -142,10 +142,10 @@ async def test_who_comes_while_all_questions_are_under_way_is_gathered() -> None
     source.begin = begun.set
     remote = directory(source, concurrency=1)
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(find, remote, 1)
+        tasks.start_soon(find_customer, remote, 1)
         await begun.wait()
         for id_ in range(2, 9):
-            tasks.start_soon(find, remote, id_)
+            tasks.start_soon(find_customer, remote, id_)
         await anyio.wait_all_tasks_blocked()
         source.hold.set()
     assert [sorted(ids) for ids in source.asked] == [[1], list(range(2, 9))]
@@ -326,7 +326,7 @@ def test_an_outage_is_logged_once_and_asks_little(log: StringIO) -> None:
             await trio.sleep(1)
         source.trouble = lambda _ids: None
         await trio.sleep(5)
-        assert await find(remote, 0) == person(0)
+        assert await find_customer(remote, 0) == person(0)
         assert await answers(remote, *range(100)) == expected(*range(100))
 
     live(run, 4000)

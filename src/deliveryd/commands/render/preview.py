@@ -17,7 +17,7 @@ from deliveryd.delivery.choice import Idle
 from deliveryd.delivery.pauses import Pauses
 from deliveryd.delivery.routing import Route, Routed, Undeliverable, is_expired
 from deliveryd.delivery.stopped import StoppedRecipients
-from deliveryd.directory.base import find
+from deliveryd.directory.base import find_customer
 from deliveryd.errors import DeliverydError, DirectoryUnavailable, ServiceUnreadable
 from deliveryd.journal.opening import open_reader
 from deliveryd.journal.sqlite.opening import JournalAbsent
@@ -168,7 +168,7 @@ async def _cached_settings(config: Config, settings_id: int) -> Settings | None:
 async def _customer(config: Config, customer_id: int) -> Customer | None:
     directory = await open_directory(config)
     try:
-        return await find(directory, customer_id)
+        return await find_customer(directory, customer_id)
     except DirectoryUnavailable as error:
         raise DeliverydError(f"the customer directory: {error}") from None
     finally:

@@ -171,6 +171,12 @@ class Case(NamedTuple):
         ledger = self.history.ledger
         if asked.life not in ledger.crashed or asked.life in ledger.process_of(later.life):
             return True
+        if any(
+            one.journaled and one.provider != asked.provider and one.life in ledger.process_of(asked.life)
+            for one in self.asked
+            if asked.order < one.order < later.order
+        ):  # it left the provider before the crash, which is judged by itself: the journal knew why
+            return True
         told = {"accepted", "sent"}
         if any(event.status in told for event in self.refused):
             return True

@@ -72,10 +72,10 @@ AT_PROVIDER = ("channel", "provider")
 
 def _level(name: str, meaning: str, *labels: str, default: Any = 0) -> Any:
     """A field of `Levels`: the gauge `deliveryd_NAME`, or with `_total` a counter, and what it means."""
-    told = {"name": f"deliveryd_{name}", "meaning": meaning, "labels": labels}
+    described = {"name": f"deliveryd_{name}", "meaning": meaning, "labels": labels}
     if labels:
-        return field(default_factory=dict, metadata=told)
-    return field(default=default, metadata=told)
+        return field(default_factory=dict, metadata=described)
+    return field(default=default, metadata=described)
 
 
 @dataclass(frozen=True, slots=True)

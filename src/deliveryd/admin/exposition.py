@@ -51,17 +51,17 @@ def families(metrics: Metrics) -> Iterator[Metric]:
 
 
 def _counters(family: MetricCounts[Any]) -> Metric:
-    told = CounterMetricFamily(family.name, family.meaning, labels=family.labels)
+    exposed = CounterMetricFamily(family.name, family.meaning, labels=family.labels)
     for labels, count in family.series.items():
-        told.add_metric(labels, count)
-    return told
+        exposed.add_metric(labels, count)
+    return exposed
 
 
 def _histograms(family: Lengths) -> Metric:
-    told = HistogramMetricFamily(family.name, family.meaning, labels=family.labels)
+    exposed = HistogramMetricFamily(family.name, family.meaning, labels=family.labels)
     for labels, durations in family.series.items():
-        told.add_metric(labels, _buckets(durations), durations.total)
-    return told
+        exposed.add_metric(labels, _buckets(durations), durations.total)
+    return exposed
 
 
 def _buckets(durations: Durations) -> list[tuple[str, float]]:
@@ -77,10 +77,10 @@ def _gauges(now: Levels) -> Iterator[Metric]:
             continue
         name, meaning = field.metadata["name"], field.metadata["meaning"]
         family = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
-        told = family(name, meaning, labels=labels)
+        exposed = family(name, meaning, labels=labels)
         for words, number in _series(labels, value):
-            told.add_metric(words, number)
-        yield told
+            exposed.add_metric(words, number)
+        yield exposed
 
 
 def _series(labels: Labels, value: Any) -> Iterator[tuple[Sequence[str], float]]:

@@ -292,12 +292,12 @@ class FileDirectory:
             self._on_problem("; ".join(reading.contents.problems))
             return
         before, now = len(self._index), len(reading.contents)
-        told = f"{self._path}: {now:,} customers instead of {before:,}"
+        difference = f"{self._path}: {now:,} customers instead of {before:,}"
         if now < before / 2:
-            self._on_problem(f"{told}: the former ones stay in use; run deliveryd reload --accept")
+            self._on_problem(f"{difference}: the former ones stay in use; run deliveryd reload --accept")
             return
         if now < before * 4 / 5:
-            self._on_problem(told)
+            self._on_problem(difference)
         self._index = reading.contents
 
     def _report_unreachable(self, problem: str) -> None:

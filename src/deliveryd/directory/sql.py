@@ -154,8 +154,8 @@ def _reason(error: SQLAlchemyError | OSError) -> str:
     if isinstance(error, DBAPIError) and error.orig is not None:
         cause = error.orig.__cause__ or error.orig  # SQLAlchemy wraps the driver's errors
     if isinstance(cause, ssl.SSLCertVerificationError):
-        told = cause.verify_message
-        return f"TLS with the database failed: {told}; customers.tls.ca_file names the trusted authorities"
+        problem = cause.verify_message
+        return f"TLS with the database failed: {problem}; customers.tls.ca_file names the trusted authorities"
     if isinstance(cause, ssl.SSLError):
         return f"TLS with the database failed: {cause.reason or type(cause).__name__}"
     code = getattr(cause, "sqlstate", None) or getattr(cause, "sqlite_errorname", None)

@@ -105,7 +105,7 @@ class ResponseReader:
             self._raw = None
 
     def _read_leniently(self, data: bytes) -> None:
-        """Read the answer anew, leniently: what has come of it isn't strict HTTP."""
+        """Read the answer again, leniently: what has come of it isn't strict HTTP."""
         if not self.is_awaited:  # there is more than the answer
             self.allows_another = False
             return

@@ -72,7 +72,7 @@ class ConfigFile:
         try:
             return model.model_validate(data, context=self._context)
         except ValidationError as error:
-            told = set()
+            reported_keys = set()
             problems = error.errors(include_url=False, include_input=False)
             places = [problem["loc"] for problem in problems]
             for problem in problems:
@@ -83,9 +83,9 @@ class ConfigFile:
                     continue
                 path = _path_in(data, problem["loc"], problem["type"])
                 key = ".".join([*prefix.split("."), *path] if prefix else path)
-                if key in told:  # a value that matches none of several types
+                if key in reported_keys:  # a value that matches none of several types
                     continue
-                told.add(key)
+                reported_keys.add(key)
                 if problem["type"] == "extra_forbidden":
                     self._complain_of_unknown(key, [*_fields_at(model, path[:-1]), *known])
                 else:

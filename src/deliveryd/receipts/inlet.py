@@ -105,7 +105,7 @@ class Inlets(NamedTuple):
     """What providers report to, by one configuration.
 
     `paths` name the provider that reports to each address, `public_url` is what providers call in front of
-    them. `intermediate` are the statuses that the service is told.
+    them. `intermediate` are the statuses that are reported to the service.
     """
 
     by_provider: Mapping[str, Inlet]

@@ -1,6 +1,6 @@
-"""A file that contains a secret: refused if others can read it, read anew when it is replaced.
+"""A file that contains a secret: refused if others can read it, read again when it is replaced.
 
-Certificates are read anew in the same way.
+Certificates are read again in the same way.
 """
 
 from __future__ import annotations

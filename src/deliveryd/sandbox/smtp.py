@@ -64,7 +64,7 @@ class MailDrop:
     async def _misbehave(self, address: str, mail_id: str | None, reference: str | None) -> str | None:
         temper = temper_of("email", address)
         if temper is Temper.STOPPED or not self._state.refuses(temper, "email", address, mail_id or ""):
-            return None  # a mail server has nobody opt out
+            return None  # a mail server knows no opt-outs
         if temper is Temper.TEMPORARY:
             self._note(address, reference, 451)
             return "451 4.7.1 Try again later"

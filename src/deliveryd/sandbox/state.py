@@ -108,7 +108,7 @@ def _identifier(value: object) -> int | None:
 
 
 class Offers:
-    """Messages waiting, and messages taken that nobody has confirmed yet.
+    """Messages waiting, and messages taken that are not confirmed yet.
 
     A message without an integer id can never be confirmed, so it is offered once only.
     """

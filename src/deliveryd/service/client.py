@@ -1,8 +1,8 @@
 """One client for every endpoint of the remote service (interface 4).
 
-It tells the service's answers from those of something else in its place, such as a proxy or a portal. All
-bodies of the service are JSON, so a page or any other text isn't its answer. Nothing may be sent with an
-error, and in answer to events.
+It distinguishes the service's answers from those of something else in its place, such as a proxy or a
+portal. All bodies of the service are JSON, so a page or any other text isn't its answer. Nothing may be sent
+with an error, and in answer to events.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What lies outside of the worker: the service, the providers, the directory; opened, replaced, closed.
 
-One rule says what a reload opens anew: each part whose source has changed.
+A reload opens again each part whose source has changed.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ _LONGEST_LINE = 78
 """Characters of a line that is sent as it is (RFC 5322, section 2.1.1)."""
 
 _LOOKED_AT = 1000
-"""Bytes from which it is told which encoding is the shorter one."""
+"""Bytes by which the shorter encoding is chosen."""
 
 _CONTROLS = bytes({*range(0x20), 0x7F} - set(b"\t\n"))
 """What servers refuse or drop, whatever encodes it but base64."""

@@ -281,7 +281,7 @@ def _no_weights(config: Config) -> Iterator[Finding]:
 
 
 def _left_behind(config: Config) -> Iterator[Finding]:
-    """Warn of what the journal has of providers that nobody has; the journal is only read."""
+    """Warn of what the journal holds for providers that are not configured; the journal is only read."""
     try:
         providers = {*config.channels.providers, *known_providers(config)}
         found = open_reader(config.journal.place).left_behind(providers)
@@ -319,7 +319,7 @@ CAUTIONS: Sequence[Callable[[Config], Iterator[Finding]]] = (
     _no_weights,
     _left_behind,
 )
-"""All cautions, in the order in which they are told."""
+"""All cautions, in the order in which they are printed."""
 
 
 _MOST_READ = 200_000

@@ -58,9 +58,9 @@ async def check_examined(examined: Examined, probes: Sequence[Probe]) -> list[Fi
     asyncio loop.
     """
     config, problems, place_of, _ = examined
-    told = of_problems(problems)
+    of_tables = of_problems(problems)
     if config is None:
-        return told
+        return of_tables
     found = [*await _channels(config), *await _directory(config)]
     found += [each for check in FILE_CHECKS for each in check(config)]
     if probes:
@@ -69,12 +69,12 @@ async def check_examined(examined: Examined, probes: Sequence[Probe]) -> list[Fi
     found.sort(key=lambda finding: finding.level)
     if not problems:
         return found
-    known = {f"{finding.key} {finding.text}" for finding in told}
+    known = {f"{finding.key} {finding.text}" for finding in of_tables}
     journal = {place_of("journal.url"), place_of("journal.password_file")}
-    if any(finding.key in journal for finding in told):  # the database has the same in other words
+    if any(finding.key in journal for finding in of_tables):  # the database has the same in other words
         found = [each for each in found if each.key != "journal.url"]
     further = [each._replace(key=place_of(each.key)) for each in found if each.level]
-    return told + [each for each in further if f"{each.key} {each.text}" not in known]
+    return of_tables + [each for each in further if f"{each.key} {each.text}" not in known]
 
 
 async def _together(probes: Iterable[Awaitable[list[Finding]]]) -> list[Finding]:

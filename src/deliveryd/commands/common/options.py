@@ -48,7 +48,7 @@ WhyOption = Annotated[
 
 
 class Ordering(NamedTuple):
-    """How an order is given: why, or only as a trial; and how it is told what it did."""
+    """How an order is given: why, or only as a trial; and the form of the output."""
 
     why: WhyOption = None
     dry_run: DryRun = False

@@ -173,14 +173,14 @@ def _known(include: list[str] | tuple[str, ...]) -> list[str]:
 
 def _print_once() -> Callable[[str], None]:
     """Return a function that prints each distinct problem of a cache once, on standard error."""
-    told: set[str] = set()
+    printed: set[str] = set()
 
-    def tell(problem: str) -> None:
-        if problem not in told:
-            told.add(problem)
+    def report(problem: str) -> None:
+        if problem not in printed:
+            printed.add(problem)
             print_errors(f"deliveryd: {problem}")
 
-    return tell
+    return report
 
 
 def _print_problems(problems: Mapping[str, int]) -> None:

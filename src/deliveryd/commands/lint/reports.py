@@ -69,13 +69,13 @@ def _place(located: Located) -> str:
 
 def _sums(run: LintRun) -> str:
     counts = Counter(located.finding.severity for located in run.found)
-    told = [
+    numbers = [
         _counted(counts[severity], severity.name.lower())
         for severity in reversed(Severity)
         if counts[severity]
     ]
     of = f"{len(run.settings)} {'settings object' if len(run.settings) == 1 else 'settings objects'}"
-    return f"{', '.join(told) or 'nothing found'} in {of}"
+    return f"{', '.join(numbers) or 'nothing found'} in {of}"
 
 
 def _counted(count: int, word: str) -> str:

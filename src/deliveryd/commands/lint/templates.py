@@ -170,10 +170,10 @@ def _braced_in(text: str, naming: Naming) -> Iterator[Placeholder]:
 def placeholder_findings(subject: Subject) -> Iterator[LintFinding]:
     """Check every placeholder."""
     for field in fields_of(subject):
-        told: set[str] = set()
+        reported: set[str] = set()
         for each in placeholders_in(field):
-            if each.name not in told:
-                told.add(each.name)
+            if each.name not in reported:
+                reported.add(each.name)
                 yield from _of_placeholder(subject, field, each)
     yield from _uneven(subject)
 

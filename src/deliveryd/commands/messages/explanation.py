@@ -207,10 +207,10 @@ def _decision(decision: DecisionRecord) -> Step:
 
 
 def _first_events(life: Life) -> Iterator[EventRecord]:
-    told = set(life.tombstone or ())
+    shown = set(life.tombstone or ())
     for event in life.events:
-        if event.body not in told:
-            told.add(event.body)
+        if event.body not in shown:
+            shown.add(event.body)
             yield event
 
 

@@ -1,4 +1,4 @@
-"""Giving orders: carrying them out or showing what they would do, and telling what they did."""
+"""Giving orders: carrying them out or showing what they would do, and printing what they did."""
 
 from __future__ import annotations
 
@@ -123,13 +123,13 @@ def order_messages(
     verb: Action,
     ids: Sequence[int],
     how: Ordering,
-    told_as: tuple[str, str],
+    headings: tuple[str, str],
     *,
     until: int | None = None,
 ) -> None:
     """Give an order about messages, or show what it would do; exit with status 1 if any was refused.
 
-    `told_as`: what would be done and what was done, for the report. `until`: when they were selected; None:
+    `headings`: what would be done and what was done, for the report. `until`: when they were selected; None:
     the ids were given. Raises DeliverydError, with how to go on with the rest.
     """
     if how.dry_run:
@@ -137,7 +137,7 @@ def order_messages(
         done = [id_ for id_ in ids if id_ not in refused]
     else:
         done, refused = _order_messages(config, verb, ids, how.why, until)
-    would, did = told_as
+    would, did = headings
     heading = would if how.dry_run else did
     if how.as_data:
         print_json(

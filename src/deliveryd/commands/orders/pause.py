@@ -56,7 +56,7 @@ def _length(text: str) -> float:
 
 
 class PauseOrdering(NamedTuple):
-    """For how many seconds something is paused (None: until it is resumed), why, and how that is told."""
+    """For how many seconds (None: until resumed) and why something is paused, and the form of the output."""
 
     lasts: Annotated[
         float | None,
@@ -72,7 +72,7 @@ class PauseOrdering(NamedTuple):
 
 
 class ResumeOrdering(NamedTuple):
-    """Why something is resumed, and how that is told."""
+    """Why something is resumed, and the form of the output."""
 
     why: WhyOption = None
     as_data: AsData = False

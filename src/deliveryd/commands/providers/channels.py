@@ -176,8 +176,8 @@ def promise_rows(sends: Sequence[str], promises: Promises) -> list[tuple[str, st
         ("doubts", DOUBT_MEANINGS[promises.settles_doubt]),
     ]
     bounds = (("at least", promises.validity_min), ("at most", promises.validity))
-    if told := [f"{words} {format_duration(value)}" for words, value in bounds if value is not None]:
-        rows.append(("validity", ", ".join(told)))
+    if described := [f"{words} {format_duration(value)}" for words, value in bounds if value is not None]:
+        rows.append(("validity", ", ".join(described)))
     return rows
 
 
@@ -203,7 +203,7 @@ def example_lines(name: str, file: PresetFile) -> Iterator[str]:
 
 
 def _registered_at(file: PresetFile) -> str | None:
-    """Return where the provider must be told to report; None: requests say it, or it reports nothing."""
+    """Return the address to register at the provider; None: requests name it, or it reports nothing."""
     table = {"table": file.table, "blocks": file.blocks}
     if "receipt" not in file.table or any("{receipt.url" in text for _, text in texts_in(table)):
         return None

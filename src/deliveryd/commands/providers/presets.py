@@ -280,10 +280,10 @@ def trials_lines(trials: Sequence[Trial]) -> Iterator[str]:
     for trial in trials:
         failed = len(trial.failures)
         count = f"{trial.cases} case{'' if trial.cases == 1 else 's'}"
-        told = f"{count}, {failed} differ{'' if failed != 1 else 's'}"
+        outcome = f"{count}, {failed} differ{'' if failed != 1 else 's'}"
         if not trial.cases:
-            told = f"no cases; they belong in {trial.missing}" if trial.missing else "no cases in its file"
-        yield f"{trial.preset:{width}}  {told}"
+            outcome = f"no cases; they belong in {trial.missing}" if trial.missing else "no cases in its file"
+        yield f"{trial.preset:{width}}  {outcome}"
         if trial.cases and (without := "; ".join(_without_case(trial))):
             yield f"  {without}"
         shown: dict[tuple[str, ...], str] = {}

@@ -136,9 +136,9 @@ def _sums(account: Account) -> str:
 def _numbers(account: Account) -> Mapping[str, int]:
     numbers = {**account.states, **account.ends}
     open_ = sum(account.states.values()) - account.states.get(State.IN_DOUBT, 0)
-    told = {words: numbers.get(state, 0) for words, state in SUMMARY_STATES.items()}
+    by_state = {words: numbers.get(state, 0) for words, state in SUMMARY_STATES.items()}
     gone = {"pruned": account.pruned, "forgotten": account.forgotten}
-    return {"taken": account.taken, **told, "not_at_their_end": open_, **gone}
+    return {"taken": account.taken, **by_state, "not_at_their_end": open_, **gone}
 
 
 def _collect_less_often() -> None:

@@ -84,13 +84,13 @@ def sandbox(
                 if not empty:
                     scenario.load_into(server.state)
                 aim_receipts(server, f"http://127.0.0.1:{receipts_port}")
-                told = _places(server, played)
+                shown = _places(server, played)
                 if folder is not None:
-                    told |= _write(folder, server, scenario, receipts_port, played)
+                    shown |= _write(folder, server, scenario, receipts_port, played)
                 if as_data:
-                    print_json(told)
+                    print_json(shown)
                 else:
-                    print_lines(*(f"{name:10} {text}" for name, text in told.items()))
+                    print_lines(*(f"{name:10} {text}" for name, text in shown.items()))
                 async for _ in signals:
                     return
 
@@ -121,8 +121,8 @@ def _write(
     except OSError as error:
         raise DeliverydError(f"{folder} can't be used: {error.strerror}; choose another --folder") from None
     config = folder / "config.toml"
-    told = {"config": f"{config}" if config.name in written else f"{config}, unchanged"}
+    shown = {"config": f"{config}" if config.name in written else f"{config}, unchanged"}
     journal = folder / "journal.db"
     if journal.exists():
-        told["note"] = f"{journal} has these messages, so they won't be sent again; remove it to start over"
-    return told
+        shown["note"] = f"{journal} has these messages, so they won't be sent again; remove it to start over"
+    return shown

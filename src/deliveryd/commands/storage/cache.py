@@ -131,13 +131,13 @@ async def clear_settings(config: Config) -> None:
 
 async def _tell(reports: AsyncIterator[_Report], as_data: bool) -> None:
     """Print each report as it arrives, or all of them as one JSON array."""
-    told = []
+    printed = []
     async for report in reports:
-        told.append(report.data)
+        printed.append(report.data)
         if not as_data:
             print_lines(report.text)
     if as_data:
-        print_json(told)
+        print_json(printed)
 
 
 def _settings(config: Config) -> _CachePart:

@@ -19,7 +19,7 @@ pytestmark = [
     pytest.mark.no_cover,
 ]
 
-PLANS = max(int(os.environ.get("DELIVERYD_PLANS", "200")) // 10, 10)
+PLANS = max(int(os.environ.get("DELIVERYD_PLANS", "100")) // 10, 10)
 SHARES = 2
 SECONDS = 1.5
 """That the plans on a shared journal take at most: how many there is time for depends on the machine."""

@@ -14,7 +14,7 @@ from simulation.soak import garbage_collected_seldom
 
 pytestmark = [pytest.mark.slow, pytest.mark.no_cover]
 
-PLANS = max(int(os.environ.get("DELIVERYD_PLANS", "200")) // 10, 10)
+PLANS = max(int(os.environ.get("DELIVERYD_PLANS", "100")) // 10, 10)
 SHARES = 2
 
 

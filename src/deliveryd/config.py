@@ -390,13 +390,22 @@ class Examined(NamedTuple):
     place_of: Callable[[str], str] = str
     opened: Sequence[Opened] = ()
 
+    def usable(self) -> Config:
+        """Return the configuration without the faulty parts. Raises ConfigError if there is none."""
+        if self.config is None:
+            raise ConfigError(self.problems)
+        return self.config
+
+    def faultless(self) -> Config:
+        """Return the whole configuration. Raises ConfigError with all problems."""
+        if self.problems:
+            raise ConfigError(self.problems)
+        return self.usable()
+
 
 def load(path: Path, environ: Mapping[str, str] = os.environ) -> Config:
     """Read a configuration file. Raises ConfigError with all problems, each as `file:key: what to do`."""
-    examined = examine(path, environ)
-    if examined.problems or examined.config is None:
-        raise ConfigError(examined.problems)
-    return examined.config
+    return examine(path, environ).faultless()
 
 
 _ANY_SERVICE = {f"{PREFIX}SERVICE__BASE_URL": "http://service.invalid"}

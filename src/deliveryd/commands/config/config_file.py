@@ -70,9 +70,7 @@ def read_effective(path: Path, environ: Mapping[str, str]) -> tuple[list[Effecti
     Raises ConfigError if nothing of the file can be read.
     """
     examined = examine(path, environ)
-    config = examined.config
-    if config is None:
-        raise ConfigError(examined.problems)
+    config = examined.usable()
     file = ConfigFile(path, environ, BLOCKS)
     hidden = frozenset(_hidden_paths(config))
     found = [

@@ -33,7 +33,7 @@ from deliveryd.commands.lint.rules import LintFinding, Sample, Severity, Subject
 from deliveryd.commands.lint.templates import brace_findings, placeholder_findings, structure_findings
 from deliveryd.commands.lint.texts import html_findings, length_findings, link_findings
 from deliveryd.config import Config, examine
-from deliveryd.errors import ConfigError, JournalError
+from deliveryd.errors import JournalError
 from deliveryd.model import WallClock
 
 _SHOWN_LABELS = 5
@@ -126,10 +126,7 @@ def _given(message: Path | None, variables: str | None) -> Sequence[GivenMessage
 
 def _without_secrets(path: Path) -> Config:
     """Load a configuration, also one whose secrets aren't there: files need none. Raises ConfigError."""
-    examined = examine(path)
-    if examined.config is None:
-        raise ConfigError(examined.problems)
-    return examined.config
+    return examine(path).usable()
 
 
 async def _remote(config: Config, ids: Sequence[int], cached: bool) -> list[LintedSettings]:

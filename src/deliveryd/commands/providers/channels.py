@@ -363,7 +363,4 @@ def _catalogue(config: Path | None, presets_dir: Path | None) -> Catalogue:
         return catalogue
     if config is None:
         return Catalogue()
-    examined = examine(config)
-    if examined.config is None:
-        raise ConfigError(examined.problems)
-    return Catalogue(examined.config.channels.presets_dir)
+    return Catalogue(examine(config).usable().channels.presets_dir)

@@ -116,10 +116,7 @@ def _configured(config: Path) -> Path:
         raise UsageError(
             f"{config} doesn't exist; --config names another file, --presets-dir the folder itself"
         )
-    examined = examine(config)
-    if examined.config is None:
-        raise ConfigError(examined.problems)
-    folder = examined.config.channels.presets_dir
+    folder = examine(config).usable().channels.presets_dir
     if folder is None:
         raise UsageError(f"{config} has no channels.presets_dir; set it, or give --presets-dir")
     return folder

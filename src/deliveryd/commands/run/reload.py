@@ -70,8 +70,6 @@ def _socket_of_worker(path: Path) -> Path:
 
     Raises ConfigError if so little can be read that its worker isn't known.
     """
-    examined = examine(path)
-    if examined.config is None:
-        raise ConfigError(examined.problems)
-    become_owner(examined.config)
-    return socket_for(examined.config)
+    config = examine(path).usable()
+    become_owner(config)
+    return socket_for(config)

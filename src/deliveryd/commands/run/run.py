@@ -19,7 +19,6 @@ from deliveryd.commands.common.conventions import USUAL_CONFIG
 from deliveryd.commands.common.options import ConfigOption
 from deliveryd.commands.common.output import print_errors, print_json, print_lines
 from deliveryd.config import Config, examine_to_run
-from deliveryd.errors import ConfigError
 from deliveryd.journal.base import Account
 from deliveryd.model import format_duration
 from deliveryd.runtime.process import raise_file_limit
@@ -101,11 +100,9 @@ def _unblock_standard_error() -> None:
 
 def _load(path: Path) -> Config:
     """Read the configuration; as root, switch to the owner of the journal. Raises ConfigError."""
-    examined = examine_to_run(path)
-    if examined.problems or examined.config is None:
-        raise ConfigError(examined.problems)
-    become_owner(examined.config)
-    return examined.config
+    config = examine_to_run(path).faultless()
+    become_owner(config)
+    return config
 
 
 def _left(ended: Supervisor) -> Iterator[str]:

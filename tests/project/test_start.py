@@ -31,9 +31,9 @@ def among(modules: Iterable[str], unwanted: Iterable[str]) -> list[str]:
 
 
 NOT_FOR_A_START = {
-    "aiosmtpd", "aiosmtplib", "attr", "click", "cryptography", "email_validator", "h11", "httpcore", "httpx",
-    "jwt", "langcodes", "markdown_it", "multiprocessing", "prometheus_client", "pygments", "rich",
-    "socketserver", "sqlalchemy", "standardwebhooks", "starlette", "uvicorn", "wsgiref",
+    "aiosmtpd", "aiosmtplib", "attr", "click", "cryptography", "email_validator", "greenlet", "h11",
+    "httpcore", "httpx", "jwt", "langcodes", "markdown_it", "multiprocessing", "prometheus_client",
+    "pygments", "rich", "socketserver", "sqlalchemy", "standardwebhooks", "starlette", "uvicorn", "wsgiref",
 }  # fmt: skip
 
 

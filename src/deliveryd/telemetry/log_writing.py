@@ -110,7 +110,8 @@ def absent(*names: str) -> Iterator[None]:
         sys.modules |= before
 
 
-with absent("rich"):  # it renders traces, which our lines never hold, and takes a fifth of the start-up time
+# rich renders traces, which our lines never hold, and takes a fifth of the start; no thread is a greenlet
+with absent("rich", "greenlet"):
     import structlog
 
 PRIORITIES = {"debug": 7, "info": 6, "warning": 4, "error": 3, "critical": 2}

@@ -100,6 +100,8 @@ class Choice:
         """The enabled providers that were down for so long that messages go to the next channel."""
         self.is_unavailable = False
         """Whether all enabled providers are given up."""
+        self.needs_claim = self._only is None
+        """Whether a message has to claim its provider: there are several, or the only one is given up."""
         self.changes = 0
         """How often what is queued for a provider that is down was to be routed again."""
         self._salts = {name: hashlib.blake2b(name.encode(), digest_size=16).digest() for name in senders}
@@ -113,6 +115,7 @@ class Choice:
         """Give up these of the enabled providers, and no others."""
         self.given_up = frozenset(self.enabled.keys() & providers)
         self.is_unavailable = self.is_enabled and len(self.given_up) == len(self.enabled)
+        self.needs_claim = self._only is None or self.is_unavailable
 
     def is_unavailable_to(self, entry: Entry, customer: Customer | None) -> bool:
         """Whether all providers are given up that may still take a message and reach its customer."""
@@ -193,8 +196,6 @@ class Choice:
 
         None may but a probe, and what is in doubt, while the channel is unavailable to the message.
         """
-        if self._only is not None and not self.is_unavailable:
-            return True
         standing = self.senders[provider].standing
         if (
             provider in self.given_up

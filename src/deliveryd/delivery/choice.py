@@ -10,45 +10,14 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from deliveryd.channels.base import Channel
+from deliveryd.delivery.provider import Provider
 from deliveryd.model import Customer, Entry, Spent, channel_of
 
 _BITS = 52
 """Bits of a hash that a score is made of: as many as a float has after the point."""
-
-
-class Standing(Protocol):
-    """Whether a provider takes messages now."""
-
-    @property
-    def is_down(self) -> bool:
-        """Whether its breaker is open."""
-
-    @property
-    def is_paused(self) -> bool:
-        """Whether an operator paused it."""
-
-    @property
-    def has_failed(self) -> bool:
-        """Whether its breaker is open, and it failed since the start."""
-
-    @property
-    def is_reached(self) -> bool:
-        """Whether its breaker is open, and a message may be its probe."""
-
-    def takes(self, settings_id: int) -> bool:
-        """Whether it takes a new message with these settings."""
-
-    def refuses(self, settings_id: int) -> bool:
-        """Whether it refuses everything with these settings, so that it takes probes of them only."""
-
-    def choose(self) -> None:
-        """A message is on its way to it: while it is down, no other one as a probe."""
-
-    def suspect(self) -> None:
-        """It was down when an earlier run ended: probe it before it is used."""
 
 
 class Idle:
@@ -69,6 +38,10 @@ class Idle:
 
     def suspect(self) -> None:
         """Nothing is sent."""
+
+
+Standing = Provider | Idle
+"""Whether a provider takes messages now."""
 
 
 class Sender(NamedTuple):

@@ -23,7 +23,8 @@ from deliveryd.channels.http.request import HttpRequest, PartsWriter
 from deliveryd.channels.smtp import adapter as smtp
 from deliveryd.channels.smtp import mime
 from deliveryd.delivery.dispatcher import MOST_BEGUN
-from deliveryd.delivery.preparation import MOST_FILLED, Prepared, Preparer
+from deliveryd.delivery.preparation import MOST_FILLED, Preparer
+from deliveryd.delivery.routing import Route
 from deliveryd.directory.base import Terms
 from deliveryd.directory.http import open_http_source
 from deliveryd.directory.http_options import HttpDirectoryOptions
@@ -226,7 +227,7 @@ def test_large_messages_are_filled_in_slices(tmp_path: Path) -> None:
     turns: list[int] = []
     prepare = Preparer.prepare
 
-    def counted(self: Preparer, entries: Sequence[Entry], tasks: TaskGroup) -> Sequence[Prepared]:
+    def counted(self: Preparer, entries: Sequence[Entry], tasks: TaskGroup) -> Sequence[Route]:
         prepared = prepare(self, entries, tasks)
         turns.append(len(prepared))
         return prepared

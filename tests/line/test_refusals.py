@@ -13,8 +13,8 @@ import trio
 from deliveryd.channels.base import Accepted, Dispatch, Expired, InDoubt, Refused, TryAgain, Verdict
 from deliveryd.delivery import refusals
 from deliveryd.delivery.dispatch_queue import DispatchQueue
+from deliveryd.delivery.message import Delivery
 from deliveryd.delivery.refusals import MOST_IN_A_ROW, Refusals
-from deliveryd.delivery.routing import Routed
 from deliveryd.model import Transition, format_instant
 from deliveryd.runtime.breaker import Breaker, BreakerPolicy
 from support.endless import jumping_clock
@@ -359,9 +359,9 @@ def test_many_messages_of_a_refused_template_cost_little_while_they_wait(
             dispatcher = supervisor.parts.stations.dispatchers["sms"]
             offer = dispatcher.offer
 
-            def counted(routed: Routed) -> Transition | None:
-                looked_at.append(routed.entry.id)
-                return offer(routed)
+            def counted(message: Delivery) -> Transition | None:
+                looked_at.append(message.entry.id)
+                return offer(message)
 
             dispatcher.offer = counted  # type: ignore[method-assign]
             await trio.sleep(40)

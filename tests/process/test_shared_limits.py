@@ -21,7 +21,6 @@ from deliveryd.delivery.dispatcher import Dispatcher
 from deliveryd.delivery.pace import ProbeTurns, SharedPace
 from deliveryd.delivery.policy import DispatchPolicy, DoubtPolicy, RetryPolicy
 from deliveryd.delivery.provider import Provider
-from deliveryd.delivery.routing import Routed
 from deliveryd.delivery.terms import DispatchTerms
 from deliveryd.journal.base import Allotment, SharedLimits
 from deliveryd.journal.place import JournalDatabase
@@ -30,13 +29,14 @@ from deliveryd.journal.postgresql.pacing import Pacing
 from deliveryd.journal.postgresql.schema import prepare_schema
 from deliveryd.journal.sqlite.journal import open_journal_file
 from deliveryd.metrics import Metrics
-from deliveryd.model import Entry, QueuedMessage, Rendered
+from deliveryd.model import Entry, QueuedMessage
 from deliveryd.options.units import Rate, parse_rate
 from deliveryd.runtime.breaker import Breaker, BreakerPolicy
 from deliveryd.runtime.threads import inline
 from deliveryd.runtime.wakeup import AutoResetEvent
 from support.line import common_on, memory_on
 from support.postgres import new_database
+from support.routes import delivery
 from support.virtual import VirtualChannel, VirtualClock, live
 
 pytestmark = pytest.mark.slow
@@ -280,7 +280,7 @@ def test_dispatchers_of_two_workers_keep_one_rate(source: JournalDatabase, tmp_p
                 await journal.accept(await journal.outbox(0, 500), clock.now())
                 for id_ in range(500):
                     entry = Entry(id_, 1, 1, {}, provider="sms")
-                    assert not dispatcher.offer(Routed(entry, "sms", None, Rendered("sms", "en", {}), None))
+                    assert not dispatcher.offer(delivery(entry, "sms"))
                 with trio.move_on_after(20):
                     await dispatcher.run()
         attempts.extend(at for at, _ in channel.attempts)
@@ -307,7 +307,7 @@ from deliveryd.journal.postgresql.connection import connect_to_write
 from deliveryd.journal.postgresql.pacing import Pacing
 from deliveryd.journal.sqlite.journal import open_journal_file
 from deliveryd.metrics import Metrics
-from deliveryd.model import Entry, QueuedMessage, Rendered
+from deliveryd.model import Entry, QueuedMessage
 from deliveryd.options.units import Rate
 from deliveryd.runtime.threads import in_thread
 from deliveryd.runtime.wakeup import AutoResetEvent

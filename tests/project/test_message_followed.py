@@ -30,7 +30,7 @@ ROOMS = (
 """Where a message passes; what only counts, waits, signals or looks there is left out of the lists."""
 
 ASIDE = {
-    "Backlog", "DispatchQueue", "Failures", "InFlightLimit", "AttemptParts", "OutboxSignals",
+    "Backlog", "Delivery", "DispatchQueue", "Failures", "InFlightLimit", "OutboxSignals",
     "Memory", "ReadyMessages", "Refusals", "SettingsMemory", "StepWatch",
 }  # fmt: skip
 LOOKS = {

@@ -13,7 +13,7 @@ from deliveryd.channels.base import Found, NotTaken, Taken
 from deliveryd.channels.http import adapter, asking
 from deliveryd.channels.http.ask_options import LookupOptions
 from deliveryd.delivery import availability
-from deliveryd.delivery.attempts import AttemptParts, Attempts
+from deliveryd.delivery.attempts import Attempts
 from deliveryd.delivery.listening import Awaited
 from deliveryd.delivery.recorder import Recorder
 from deliveryd.delivery.stopped import StoppedRecipients
@@ -125,7 +125,7 @@ def repeated_without_asking(patch: Patch) -> None:
     async def unasked(*_: object) -> Transition | None:
         return None
 
-    patch.setattr(AttemptParts, "settle_by_asking", unasked)
+    patch.setattr(Attempts, "settle_by_asking", unasked)
 
 
 def found_and_repeated(patch: Patch) -> None:

@@ -10,11 +10,13 @@ import pytest
 from deliveryd import transitions
 from deliveryd.channels.base import Attempted, Dispatch
 from deliveryd.channels.http import answers
-from deliveryd.delivery import attempts, dispatch_queue, dispatcher, preparation, settings, settings_requests
-from deliveryd.delivery.attempts import AttemptParts
+from deliveryd.delivery import attempts, dispatch_queue, preparation, settings, settings_requests
+from deliveryd.delivery.attempts import Attempts
 from deliveryd.delivery.in_flight import InFlightLimit
+from deliveryd.delivery.message import Delivery
+from deliveryd.delivery.pauses import Pauses
 from deliveryd.delivery.recorder import Recorder
-from deliveryd.delivery.routing import Route, Routed, Router
+from deliveryd.delivery.routing import Route, Router
 from deliveryd.delivery.settings_requests import RequestSlots
 from deliveryd.delivery.verdicts import VerdictHandler
 from deliveryd.journal.base import Recovery
@@ -24,7 +26,7 @@ from deliveryd.journal.sql.operations import Operations, TakenBatch
 from deliveryd.model import Customer, Entry, Transition, WallClock
 from deliveryd.network import deadline
 from deliveryd.rendering import template
-from deliveryd.rendering.content import CompiledBlock, CompiledSettings
+from deliveryd.rendering.content import CompiledBlock
 from deliveryd.service import caller
 from deliveryd.service.batch import Batch
 from deliveryd.service.client import ServiceClient
@@ -179,19 +181,17 @@ def content_rendered_anew_on_a_repeat(patch: Patch) -> None:
     """What may have arrived is repeated with the customer's new name."""
     route = Router.route
 
-    def anew(
-        self: Router, entry: Entry, settings: CompiledSettings, customer: Customer | None, now: int
-    ) -> Route:
-        return route(self, entry._replace(content=None), settings, customer, now)
+    def anew(self: Router, message: Delivery, now: int) -> Route | None:
+        message.entry = message.entry._replace(content=None)
+        return route(self, message, now)
 
-    patch.setattr(Router, "_repeats", lambda *_: None)
     patch.setattr(Router, "route", anew)
-    patch.setattr(AttemptParts, "obstacle", lambda *_: None)
+    patch.setattr(Attempts, "obstacle", lambda *_: None)
 
 
 def other_words_after_a_crash(patch: Patch) -> None:
     """An intent without an outcome is repeated though it says something else by now."""
-    patch.setattr(AttemptParts, "obstacle", lambda *_: None)
+    patch.setattr(Attempts, "obstacle", lambda *_: None)
 
 
 def doubt_forgotten_after_a_busy_answer(patch: Patch) -> None:
@@ -210,14 +210,14 @@ def fallback_after_doubt(patch: Patch) -> None:
     """Another channel takes over where the outcome of the first is unknown."""
     route = Router.route
 
-    def elsewhere(
-        self: Router, entry: Entry, settings: CompiledSettings, customer: Customer | None, now: int
-    ) -> Route:
-        if entry.doubt and entry.provider is not None:
-            found = route(self, entry.given_up("in doubt"), settings, customer, now)
-            if isinstance(found, Routed):
+    def elsewhere(self: Router, message: Delivery, now: int) -> Route | None:
+        if message.entry.doubt and message.entry.provider is not None:
+            other = Delivery(message.entry.given_up("in doubt"), message.settings)
+            other.customer, other.looked_up = message.customer, message.looked_up
+            found = route(self, other, now)
+            if found is None or found is other:
                 return found
-        return route(self, entry, settings, customer, now)
+        return route(self, message, now)
 
     patch.setattr(Router, "route", elsewhere)
 
@@ -270,7 +270,13 @@ def ready_lost_on_recovery(patch: Patch) -> None:
 
 def expiry_checked_once(patch: Patch) -> None:
     """Between routing and sending nobody looks at the clock."""
-    for module in (attempts, dispatcher, dispatch_queue):
+    held_back = Delivery.held_back
+
+    def only_before(self: Delivery, pauses: Pauses, now: int) -> Transition | None:
+        return held_back(self, pauses, 0 if self.provider else now)
+
+    patch.setattr(Delivery, "held_back", only_before)
+    for module in (attempts, dispatch_queue):
         patch.setattr(module, "is_expired", lambda _expires_at, _now: False)
     expiry_checked_only_at_the_intent(patch)
 

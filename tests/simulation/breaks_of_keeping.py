@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from deliveryd.channels.base import AskLater, Refused
-from deliveryd.delivery.attempts import AttemptParts
-from deliveryd.delivery.routing import Route, Routed, Router
+from deliveryd.delivery.attempts import Attempts
+from deliveryd.delivery.message import Delivery
+from deliveryd.delivery.routing import Route, Router
 from deliveryd.delivery.verdicts import VerdictHandler
-from deliveryd.model import Customer, Entry, Transition
-from deliveryd.rendering.content import CompiledSettings
+from deliveryd.model import Entry, Transition
 from deliveryd.states import State
 from deliveryd.worker.handover import Handover
 
@@ -18,15 +18,15 @@ Patch = pytest.MonkeyPatch
 
 def tries_without_a_request_counted(patch: Patch) -> None:
     """What is kept and fits the mapping no more is tried all the same, and each time counts."""
-    obstacle = AttemptParts.obstacle
+    obstacle = Attempts.obstacle
 
-    def only_changed(self: AttemptParts, entry: Entry, routed: Routed) -> str | None:
-        return obstacle(self, entry, routed) if entry.content is None else None
+    def only_changed(self: Attempts, message: Delivery) -> str | None:
+        return obstacle(self, message) if message.entry.content is None else None
 
     def refused(self: VerdictHandler, entry: Entry, verdict: Refused) -> Transition:
         return self.decide(entry, None, verdict._replace(unsent=False))
 
-    patch.setattr(AttemptParts, "obstacle", only_changed)
+    patch.setattr(Attempts, "obstacle", only_changed)
     patch.setattr(VerdictHandler, "unfit", refused)
 
 
@@ -34,13 +34,15 @@ def kept_content_filled_up(patch: Patch) -> None:
     """What a mapping needs more is added to what was kept."""
     route = Router.route
 
-    def filled_up(
-        self: Router, entry: Entry, settings: CompiledSettings, customer: Customer | None, now: int
-    ) -> Route:
-        found = route(self, entry, settings, customer, now)
-        return found._replace(customer=customer) if isinstance(found, Routed) else found
+    def filled_up(self: Router, message: Delivery, now: int) -> Route | None:
+        if not message.looked_up:
+            return None
+        customer = message.customer
+        found = route(self, message, now)
+        if isinstance(found, Delivery):
+            found.customer = customer
+        return found
 
-    patch.setattr(Router, "needs_customer", lambda *_: True)
     patch.setattr(Router, "route", filled_up)
 
 
@@ -67,8 +69,8 @@ def questions_counted_as_tries(patch: Patch) -> None:
 def held_without_a_question(patch: Patch) -> None:
     """What would say something else is held at once, whatever its provider knows of it."""
 
-    def hold(self: AttemptParts, routed: Routed) -> Transition | None:
-        why = self.obstacle(routed.entry, routed)
-        return None if why is None else self.verdicts.not_repeated(routed.bound, State.READY, why)
+    def hold(self: Attempts, message: Delivery) -> Transition | None:
+        why = self.obstacle(message)
+        return None if why is None else self._verdicts.not_repeated(message.bound, State.READY, why)
 
-    patch.setattr(AttemptParts, "hold", hold)
+    patch.setattr(Attempts, "hold", hold)

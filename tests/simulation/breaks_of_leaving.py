@@ -20,7 +20,7 @@ def content_kept_by_what_leaves(patch: Patch) -> None:
         return step._replace(before=transitions._LEFT.before, after=transitions._LEFT.after)
 
     patch.setattr(transitions, "left", left)
-    patch.setattr(Router, "_without_removed", lambda _self, entry: entry)
+    patch.setattr(Router, "without_removed", lambda _self, entry: entry)
 
 
 def left_provider_not_spent(patch: Patch) -> None:

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import pytest
 
-from deliveryd.delivery.admission import Admission
 from deliveryd.delivery.dispatcher import Dispatcher
+from deliveryd.delivery.message import Delivery
 from deliveryd.delivery.pauses import Pauses
 from deliveryd.delivery.pausing import Pausing
 from deliveryd.journal.pauses import Pause
-from deliveryd.model import channel_of
+from deliveryd.model import Transition, channel_of
 
 Patch = pytest.MonkeyPatch
 
 
 def pause_passed_over_by_what_is_queued(patch: Patch) -> None:
     """Messages that are queued for a provider are sent though they are paused."""
+    held_back = Delivery.held_back
+
+    def only_before(self: Delivery, pauses: Pauses, now: int) -> Transition | None:
+        return held_back(self, Pauses() if self.provider else pauses, now)
+
     patch.setattr(Dispatcher, "route_paused", lambda _: None)
-    patch.setattr(Admission, "put_off", lambda *_: None)
+    patch.setattr(Delivery, "held_back", only_before)
 
 
 def provider_used_while_it_is_paused(patch: Patch) -> None:

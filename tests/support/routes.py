@@ -9,11 +9,12 @@ from hypothesis import strategies as st
 
 from deliveryd.channels.base import NO_ADDRESS, Dispatch, Found, Unknown, Verdict
 from deliveryd.delivery.choice import Choice, Idle, Sender
+from deliveryd.delivery.message import Delivery
 from deliveryd.delivery.pauses import Pauses
 from deliveryd.delivery.routing import ChannelRoute, Route, Router
 from deliveryd.delivery.stopped import StoppedRecipients
-from deliveryd.model import Customer, Entry, LanguageContent, Settings, parse_instant
-from deliveryd.rendering.content import compile_settings
+from deliveryd.model import Customer, Entry, LanguageContent, Rendered, Settings, Transition, parse_instant
+from deliveryd.rendering.content import CompiledSettings, compile_settings
 
 EXPIRY = parse_instant("2030-01-01T00:00:00Z")
 
@@ -108,7 +109,38 @@ DOUBT = MESSAGE._replace(provider="sms", doubt=True, number=1, tries=1)
 def route(case: Case, *, expires_at: int | None = None, now: int = 0) -> Route:
     router = Router(ROUTES, ORDER, case.configured, NOBODY, Pauses())
     settings = compile_settings(Settings(2, expires_at, case.languages))
-    return router.route(case.entry, settings, case.customer, now)
+    return routed(router, case.entry, settings, case.customer, now)
+
+
+def routed(
+    router: Router, entry: Entry, settings: CompiledSettings, customer: Customer | None, now: int = 0
+) -> Route:
+    """Route a message whose customer was looked up."""
+    message = Delivery(entry, settings)
+    message.of(customer)
+    found = router.route(message, now)
+    assert found is not None
+    return found
+
+
+def needs_customer(router: Router, entry: Entry, settings: CompiledSettings, now: int = 0) -> bool:
+    """Whether the customer is to be looked up before a message can be routed."""
+    return router.route(Delivery(entry, settings), now) is None
+
+
+def details(found: Route) -> str | None:
+    """The details of the `error` event of a message that can't be sent."""
+    assert isinstance(found, Transition)
+    (event,) = found.events
+    return event.details
+
+
+def delivery(
+    entry: Entry, provider: str, customer: Customer | None = None, expires_at: int | None = None
+) -> Delivery:
+    """A message that was routed to a provider, with an empty text."""
+    message = Delivery(entry, compile_settings(Settings(entry.settings_id, expires_at, {})))
+    return message.to(provider, Rendered("sms", "en", {}), customer)
 
 
 texts = st.sampled_from(("fine", "{customer.name}", "{greeting}", "{city}", "{other}", "{a{customer.name}b}"))

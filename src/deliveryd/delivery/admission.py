@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from deliveryd import transitions
 from deliveryd.delivery.common import Common
 from deliveryd.delivery.dispatch_queue import KEPT
-from deliveryd.delivery.provider import wait_alone
-from deliveryd.delivery.routing import Routed
+from deliveryd.delivery.message import Delivery
 from deliveryd.delivery.terms import DispatchTerms
 from deliveryd.journal.pauses import Pause
 from deliveryd.model import Entry, Transition, channel_of
+from deliveryd.runtime import waits
+
+LONGEST_WAIT_ALONE = 300.0
+"""Seconds after which it is looked again whether another provider or channel takes a message."""
 
 
 class Admission:
-    """What one provider takes now, by its breaker, its room, pauses, refusals and the suppression list.
+    """What one provider takes now, by its breaker, its room, pauses and refusals.
 
     `under_way` are the attempts that began before these terms were in force.
     """
@@ -32,7 +34,6 @@ class Admission:
 
         self._name = terms.provider.name
         self._channel_name = channel_of(self._name)
-        self._channel = terms.channel
         self._choice = terms.choice
         self._is_enabled = terms.is_enabled
         self._breaker = terms.provider.breaker
@@ -40,7 +41,6 @@ class Admission:
         self._queue = terms.provider.queue
         self._in_flight = common.memory.in_flight
         self._pauses = common.memory.pauses
-        self._stopped = common.memory.stopped
         self._clock = common.clock
         self._owed = 0
 
@@ -79,19 +79,19 @@ class Admission:
 
     # before the queue
 
-    def admit(self, routed: Routed) -> Transition | None:
+    def admit(self, message: Delivery) -> Transition | None:
         """Queue a message; or return the step that it takes instead: it waits in the journal."""
-        if not self._has_room_for(routed):
-            return self.defer(routed)
+        if not self._has_room_for(message):
+            return self.defer(message)
         if self._refusals.refuses_all:
-            self._queue.add_first(routed)
+            self._queue.add_first(message)
         else:
-            self._queue.add(routed, self._queue.repeats if routed.entry.was_tried else self._queue.new)
+            self._queue.add(message, self._queue.repeats if message.entry.was_tried else self._queue.new)
         return None
 
-    def _has_room_for(self, routed: Routed) -> bool:
+    def _has_room_for(self, message: Delivery) -> bool:
         """Whether there is room, and the message wouldn't be given away at once."""
-        entry, queue = routed.entry, self._queue
+        entry, queue = message.entry, self._queue
         if self._is_orphan(entry) and not self.provider.is_reached:
             return False
         owed = 0
@@ -104,19 +104,21 @@ class Admission:
             return False
         return not self._refusals.waiting or self.provider.may_try(entry.settings_id)
 
-    def defer(self, routed: Routed) -> Transition:
+    def defer(self, message: Delivery) -> Transition:
         """The step of a message for which there is no room, or that is to be the next probe of none."""
-        entry, name = routed.entry, self._name
+        entry, name = message.entry, self._name
         # No other channel can take it: the router tries them first.
         waits_alone = (
             (self._breaker.is_open and self._is_given_up and not entry.doubt)
             or self._is_orphan(entry)
             or (
                 self._choice.has_other_for(entry, name)
-                and not self._choice.can_move(entry, routed.customer, name)
+                and not self._choice.can_move(entry, message.customer, name)
             )
         )
-        return wait_alone(routed, self._clock.now()) if waits_alone else self.provider.defer(routed)
+        if waits_alone:
+            return message.deferred(self._clock.now(), LONGEST_WAIT_ALONE, waits.alone(name))
+        return self.provider.defer(message)
 
     # in the queue
 
@@ -143,44 +145,19 @@ class Admission:
             return False
         return bool(self._queue) or self.gives_away or (self._is_enabled and self._choice.is_down_with_others)
 
-    def moves(self, routed: Routed) -> bool:
+    def moves(self, message: Delivery) -> bool:
         """Whether a message doesn't wait here while no connection can be made: another provider takes it.
 
         While all are down, one takes a message as its probe; but none what may have arrived here.
         """
-        entry = routed.entry
+        entry = message.entry
         if entry.may_have_arrived:
             return self._is_orphan(entry)
-        return self._choice.can_move(entry, routed.customer, self._name)
+        return self._choice.can_move(entry, message.customer, self._name)
 
-    def is_paused(self, routed: Routed) -> bool:
+    def is_paused(self, message: Delivery) -> bool:
         """Whether a message is paused, or its settings, its channel or its provider."""
-        return self._pauses.holding(routed.entry, self._name) is not None
-
-    # before the attempt
-
-    @property
-    def may_put_off(self) -> bool:
-        """Whether `put_off` may have a step."""
-        return self._pauses.any or self._channel_name in self._stopped.digests
-
-    def put_off(self, routed: Routed, now: int) -> Transition | None:
-        """The step of a queued message that isn't sent now: it was paused, or its recipient stopped."""
-        entry = routed.entry
-        if (pause := self._pauses.holding(entry, self._name)) is not None:
-            return transitions.parked(entry, now, routed.expires_at, pause.waits_for)
-        return transitions.deferred(entry, now, now, None) if self._has_stopped(routed) else None
-
-    def _has_stopped(self, routed: Routed) -> bool:
-        """Whether the recipient stopped the channel.
-
-        What may have arrived is repeated nevertheless: only an answer to it can settle it.
-        """
-        if self._channel_name not in self._stopped.digests:
-            return False
-        if routed.customer is None or routed.entry.may_have_arrived:
-            return False
-        return self._stopped.includes(self._channel_name, self._channel.recipient(routed.customer))
+        return self._pauses.holding(message.entry, self._name) is not None
 
     @property
     def _is_given_up(self) -> bool:
@@ -200,4 +177,4 @@ class Sends(Protocol):
         """What the provider takes now."""
 
     def route_paused(self) -> None:
-        """Have queued messages routed again that are paused."""
+        """Have queued messages message again that are paused."""

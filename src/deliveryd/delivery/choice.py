@@ -10,45 +10,14 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from deliveryd.channels.base import Channel
+from deliveryd.delivery.provider import Provider
 from deliveryd.model import Customer, Entry, Spent, channel_of
 
 _BITS = 52
 """Bits of a hash that a score is made of: as many as a float has after the point."""
-
-
-class Standing(Protocol):
-    """Whether a provider takes messages now."""
-
-    @property
-    def is_down(self) -> bool:
-        """Whether its breaker is open."""
-
-    @property
-    def is_paused(self) -> bool:
-        """Whether an operator paused it."""
-
-    @property
-    def has_failed(self) -> bool:
-        """Whether its breaker is open, and it failed since the start."""
-
-    @property
-    def is_reached(self) -> bool:
-        """Whether its breaker is open, and a message may be its probe."""
-
-    def takes(self, settings_id: int) -> bool:
-        """Whether it takes a new message with these settings."""
-
-    def refuses(self, settings_id: int) -> bool:
-        """Whether it refuses everything with these settings, so that it takes probes of them only."""
-
-    def choose(self) -> None:
-        """A message is on its way to it: while it is down, no other one as a probe."""
-
-    def suspect(self) -> None:
-        """It was down when an earlier run ended: probe it before it is used."""
 
 
 class Idle:
@@ -69,6 +38,10 @@ class Idle:
 
     def suspect(self) -> None:
         """Nothing is sent."""
+
+
+Standing = Provider | Idle
+"""Whether a provider takes messages now."""
 
 
 class Sender(NamedTuple):
@@ -100,6 +73,8 @@ class Choice:
         """The enabled providers that were down for so long that messages go to the next channel."""
         self.is_unavailable = False
         """Whether all enabled providers are given up."""
+        self.needs_claim = self._only is None
+        """Whether a message has to claim its provider: there are several, or the only one is given up."""
         self.changes = 0
         """How often what is queued for a provider that is down was to be routed again."""
         self._salts = {name: hashlib.blake2b(name.encode(), digest_size=16).digest() for name in senders}
@@ -113,6 +88,7 @@ class Choice:
         """Give up these of the enabled providers, and no others."""
         self.given_up = frozenset(self.enabled.keys() & providers)
         self.is_unavailable = self.is_enabled and len(self.given_up) == len(self.enabled)
+        self.needs_claim = self._only is None or self.is_unavailable
 
     def is_unavailable_to(self, entry: Entry, customer: Customer | None) -> bool:
         """Whether all providers are given up that may still take a message and reach its customer."""
@@ -193,8 +169,6 @@ class Choice:
 
         None may but a probe, and what is in doubt, while the channel is unavailable to the message.
         """
-        if self._only is not None and not self.is_unavailable:
-            return True
         standing = self.senders[provider].standing
         if (
             provider in self.given_up

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import anyio
 
-from deliveryd.delivery.routing import Routed, is_expired
+from deliveryd.delivery.message import Delivery, is_expired
 from deliveryd.model import SECOND, Clock
 
 KEPT = 10
@@ -18,8 +18,8 @@ class DispatchQueue:
     """Two queues. Repeats go first, with half of the attempts at most while new messages wait."""
 
     def __init__(self, clock: Clock) -> None:
-        self.repeats: deque[Routed] = deque()
-        self.new: deque[Routed] = deque()
+        self.repeats: deque[Delivery] = deque()
+        self.new: deque[Delivery] = deque()
         self._clock = clock
         self._repeated_last = False
         self._check_expiry_at = float("inf")  # the event loop's time
@@ -29,45 +29,45 @@ class DispatchQueue:
         return len(self.new) + len(self.repeats)
 
     @property
-    def first(self) -> Routed | None:
+    def first(self) -> Delivery | None:
         """The message whose turn is next, a repeat if there is one."""
         return next(iter(self.repeats or self.new), None)
 
     def settings_ids(self) -> set[int]:
         """The settings ids of all that wait."""
-        return {routed.entry.settings_id for queue in (self.repeats, self.new) for routed in queue}
+        return {message.entry.settings_id for queue in (self.repeats, self.new) for message in queue}
 
-    def add(self, routed: Routed, queue: deque[Routed]) -> None:
+    def add(self, message: Delivery, queue: deque[Delivery]) -> None:
         """Put a message last in one of the two queues."""
-        queue.append(routed)
-        if routed.expires_at is not None:
-            self._expect_expiry(routed.expires_at)
+        queue.append(message)
+        if message.expires_at is not None:
+            self._expect_expiry(message.expires_at)
 
-    def add_first(self, routed: Routed) -> None:
+    def add_first(self, message: Delivery) -> None:
         """Put a message before all others."""
-        self.repeats.appendleft(routed)
-        if routed.expires_at is not None:
-            self._expect_expiry(routed.expires_at)
+        self.repeats.appendleft(message)
+        if message.expires_at is not None:
+            self._expect_expiry(message.expires_at)
 
-    def take(self, count: int) -> list[Routed]:
+    def take(self, count: int) -> list[Delivery]:
         """Take this many messages in their order."""
         if count and not self.repeats:
             self._repeated_last = False
             return [self.new.popleft() for _ in range(count)]
         return [self._next() for _ in range(count)]
 
-    def _next(self) -> Routed:
+    def _next(self) -> Delivery:
         if self.repeats and not (self.new and self._repeated_last):
             self._repeated_last = True
             return self.repeats.popleft()
         self._repeated_last = False
         return self.new.popleft()
 
-    def take_settings(self, settings_id: int) -> Sequence[Routed]:
+    def take_settings(self, settings_id: int) -> Sequence[Delivery]:
         """Take all messages of a settings id."""
-        return self.take_if(lambda routed: routed.entry.settings_id == settings_id)
+        return self.take_if(lambda message: message.entry.settings_id == settings_id)
 
-    def take_surplus(self) -> Sequence[Routed]:
+    def take_surplus(self) -> Sequence[Delivery]:
         """Take all messages but the first `KEPT`, the newest first."""
         surplus = []
         for queue in (self.new, self.repeats):
@@ -75,14 +75,14 @@ class DispatchQueue:
                 surplus.append(queue.pop())
         return surplus
 
-    def take_expired(self) -> Sequence[Routed]:
+    def take_expired(self) -> Sequence[Delivery]:
         """Take all messages whose time ran out, so that they use neither a permit of the rate nor a turn."""
         if anyio.current_time() < self._check_expiry_at:
             return ()
         self._check_expiry_at = float("inf")
         now = self._clock.now()
-        expired = self.take_if(lambda routed: is_expired(routed.expires_at, now))
-        left = (routed.expires_at for queue in (self.repeats, self.new) for routed in queue)
+        expired = self.take_if(lambda message: is_expired(message.expires_at, now))
+        left = (message.expires_at for queue in (self.repeats, self.new) for message in queue)
         if coming := [expires_at for expires_at in left if expires_at is not None]:
             self._expect_expiry(max(min(coming), now + SECOND))
         return expired
@@ -91,15 +91,15 @@ class DispatchQueue:
         seconds = max((expires_at + 1 - self._clock.now()) / SECOND, 0.0)
         self._check_expiry_at = min(self._check_expiry_at, anyio.current_time() + seconds)
 
-    def take_if(self, condition: Callable[[Routed], bool]) -> Sequence[Routed]:
+    def take_if(self, condition: Callable[[Delivery], bool]) -> Sequence[Delivery]:
         """Take all messages for which a condition holds."""
         taken = []
         for queue in (self.repeats, self.new):
             waiting = list(queue)
             queue.clear()
-            for routed in waiting:
-                if condition(routed):
-                    taken.append(routed)
+            for message in waiting:
+                if condition(message):
+                    taken.append(message)
                 else:
-                    queue.append(routed)
+                    queue.append(message)
         return taken

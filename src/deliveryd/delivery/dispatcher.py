@@ -19,17 +19,15 @@ from anyio.abc import TaskGroup
 from deliveryd import transitions
 from deliveryd.channels.base import Channel
 from deliveryd.delivery.admission import Admission
-from deliveryd.delivery.attempts import AttemptParts, Attempts
+from deliveryd.delivery.attempts import Attempts
 from deliveryd.delivery.common import Common
 from deliveryd.delivery.dispatch_queue import KEPT
+from deliveryd.delivery.message import Delivery
 from deliveryd.delivery.pace import Pace, ProbeTurns, SharedPace
 from deliveryd.delivery.provider import Provider
-from deliveryd.delivery.routing import Routed, is_expired
 from deliveryd.delivery.terms import DispatchTerms
-from deliveryd.delivery.verdicts import VerdictHandler
 from deliveryd.errors import OutOfFiles
-from deliveryd.journal.rows import digest_of
-from deliveryd.model import Entry, Transition, channel_of
+from deliveryd.model import Entry, Transition
 from deliveryd.options.units import Rate
 from deliveryd.runtime import waits
 from deliveryd.runtime.wakeup import HEARTBEAT_INTERVAL, AutoResetEvent, Heartbeats, ParkingLot, Uses
@@ -54,9 +52,7 @@ class Dispatcher:
         self.name = name = terms.provider.name
         self._shared = shared = common.journal.limits
         self._turns = ProbeTurns(name, shared) if shared is not None else None
-        self._channel_name = channel_of(name)
         self.loop = f"dispatcher {name}"
-        self._attempts = Attempts(name, common)
         self._clock = common.clock
         self._heartbeats = common.heartbeats
         self._ready = memory.ready
@@ -65,13 +61,13 @@ class Dispatcher:
         self._outcomes = common.outcomes
         self._pace: Pace | SharedPace | None = None
         self._equip(terms, Uses(), under_way=0)
-        self._begun: deque[tuple[Entry, Routed, AttemptParts]] = deque()
+        self._begun: deque[tuple[Delivery, Attempts]] = deque()
         self._idle = ParkingLot()
         self._workers = 0
         self._is_recording = False
         self._wakeup = AutoResetEvent()
         self._stopping = False
-        self._changes = terms.choice.changes  # when the queue was routed again last
+        self._changes = terms.choice.changes  # when the queue was message again last
         self._finished = AutoResetEvent()
 
     def _equip(self, terms: DispatchTerms, use: Uses, under_way: int) -> None:
@@ -80,14 +76,13 @@ class Dispatcher:
         self.admission = Admission(terms, self._common, under_way)
         self._choice = terms.choice
         self._policy = policy
-        self._intermediate = terms.intermediate
         self._pace = self._paced_by(policy.rate)
         self._queue = provider.queue
         self._provider = provider
         self._breaker = provider.breaker
         self._refusals = provider.refusals
         may_begin = partial(self._shared.lease_covers, policy.timeout) if self._shared is not None else None
-        self._parts = AttemptParts(terms, VerdictHandler(terms, self._common), use, may_begin)
+        self._attempts = Attempts(terms, self._common, use, may_begin)
 
     def _paced_by(self, rate: Rate | None) -> Pace | SharedPace | None:
         if rate is None:
@@ -99,15 +94,15 @@ class Dispatcher:
 
         With another adapter, the event is set when the last attempt of the one before has ended.
         """
-        parts, queue, pace, rate = self._parts, self._queue, self._pace, self._policy.rate
-        is_same = terms.channel is parts.channel
-        self._equip(terms, parts.use if is_same else Uses(), self.admission.under_way)
+        attempts, queue, pace, rate = self._attempts, self._queue, self._pace, self._policy.rate
+        is_same = terms.channel is attempts.channel
+        self._equip(terms, attempts.use if is_same else Uses(), self.admission.under_way)
         if rate == terms.policy.rate:
             self._pace = pace
         if queue is not self._queue:
-            self._ready.add([routed.entry for routed in queue.take_if(_all)])
+            self._ready.add([message.entry for message in queue.take_if(_all)])
         self._wakeup.set()
-        return None if is_same else parts.use.retire()
+        return None if is_same else attempts.use.retire()
 
     def route_all_again(self) -> None:
         """Requeue all queued messages, since routing or rendering have changed."""
@@ -115,15 +110,15 @@ class Dispatcher:
 
     # queue
 
-    def offer(self, routed: Routed) -> Transition | None:
+    def offer(self, message: Delivery) -> Transition | None:
         """Queue a message; or return the step that it takes instead."""
-        step = self.admission.admit(routed)
+        step = self.admission.admit(message)
         if step is None:
             self._wakeup.set()
         return step
 
     def route_paused(self) -> None:
-        """Have queued messages routed again that are paused: they wait in the journal, or go elsewhere."""
+        """Have queued messages message again that are paused: they wait in the journal, or go elsewhere."""
         self._route_again(self.admission.is_paused)
 
     # stop taking, stop working
@@ -131,7 +126,7 @@ class Dispatcher:
     def leave(self) -> Sequence[Entry]:
         """Begin no more attempts, since the provider is removed; return what was queued."""
         self.stop()
-        return [routed.entry for routed in self._queue.take_if(_all)]
+        return [message.entry for message in self._queue.take_if(_all)]
 
     def stop(self) -> None:
         """Begin no more attempts."""
@@ -181,7 +176,7 @@ class Dispatcher:
             return self.admission.needs_probe
         return bool(self._queue)
 
-    def _next_batch(self) -> list[Routed]:
+    def _next_batch(self) -> list[Delivery]:
         if self._breaker.is_open and not self._provider.is_reached:
             return []
         count = self._breaker.allowed(
@@ -198,12 +193,14 @@ class Dispatcher:
         """End queued messages whose time ran out."""
         if expired := self._queue.take_expired():
             now = self._clock.now()
-            await self._record([self._expire(routed, now) for routed in expired])
-
-    def _expire(self, routed: Routed, now: int) -> Transition:
-        """The end of a message whose time ran out before it had an intent."""
-        self._refusals.unanswered(routed.entry.settings_id)
-        return transitions.expired(routed.bound, State.READY, now, routed.expires_at or now)
+            for message in expired:
+                self._refusals.unanswered(message.entry.settings_id)
+            await self._record(
+                [
+                    transitions.expired(message.bound, State.READY, now, message.expires_at or now)
+                    for message in expired
+                ]
+            )
 
     async def _clear_queue(self) -> None:
         """While the breaker is open, give messages to the other providers, and have most wait in the journal.
@@ -216,13 +213,13 @@ class Dispatcher:
             return
         if self._changes != self._choice.changes and not self._provider.is_reached:
             self._changes = self._choice.changes
-            self._route_again(lambda routed: not routed.entry.doubt)
+            self._route_again(lambda message: not message.entry.doubt)
         elif not self._provider.is_reached:
             self._route_again(self.admission.moves)
         surplus = self._queue.take_surplus()
-        for routed in surplus:
-            self._refusals.unanswered(routed.entry.settings_id)
-        await self._record([self.admission.defer(routed) for routed in surplus])
+        for message in surplus:
+            self._refusals.unanswered(message.entry.settings_id)
+        await self._record([self.admission.defer(message) for message in surplus])
 
     async def _record(self, steps: Sequence[Transition]) -> Collection[int]:
         """Record steps of messages that are in no queue any more; `finish` waits for that.
@@ -236,11 +233,11 @@ class Dispatcher:
             self._is_recording = False
             self._finished.set()
 
-    def _route_again(self, which: Callable[[Routed], bool]) -> None:
+    def _route_again(self, which: Callable[[Delivery], bool]) -> None:
         moving = self._queue.take_if(which)
-        for routed in moving:
-            self._refusals.unanswered(routed.entry.settings_id)
-        self._ready.add([routed.entry for routed in moving])
+        for message in moving:
+            self._refusals.unanswered(message.entry.settings_id)
+        self._ready.add([message.entry for message in moving])
 
     # probes
 
@@ -248,7 +245,7 @@ class Dispatcher:
         """Make a bare connection before a message is used as a probe."""
         if self._breaker.is_open and self.admission.needs_probe and self._breaker.allowed(1):
             self._breaker.probe()
-            workers.start_soon(self._connect, self._provider, self._parts.channel)
+            workers.start_soon(self._connect, self._provider, self._attempts.channel)
 
     async def _connect(self, provider: Provider, channel: Channel) -> None:
         policy = self._policy.breaker
@@ -272,64 +269,50 @@ class Dispatcher:
                 provider.not_reached(problem)
         self._wakeup.set()
 
-    async def _begin(self, batch: Sequence[Routed], workers: TaskGroup) -> None:
+    async def _begin(self, batch: Sequence[Delivery], workers: TaskGroup) -> None:
         """Commit the intents of those that may still be sent, the ends of the others, and start sending."""
-        parts = self._parts
+        attempts, provider = self._attempts, self._provider
         self.admission.begin(len(batch))
-        parts.use.begin(len(batch))
+        attempts.use.begin(len(batch))
         now = self._clock.now()
-        begun: list[tuple[Entry, Routed, AttemptParts]] = []
+        begun: list[Delivery] = []
         steps: list[Transition] = []
         characters = 0
-        may_put_off = self.admission.may_put_off
-        for routed in batch:
+        for message in batch:
             if characters > MOST_DIGESTED:
                 characters = 0
                 await anyio.lowlevel.checkpoint()
-            entry, _, customer, rendered, expires_at, size = routed
-            characters += size
-            if expires_at is not None and is_expired(expires_at, now):
-                steps.append(self._expire(routed, now))
-                continue
-            may_have_arrived = entry.doubt or entry.content is not None  # the property costs more
-            step = self.admission.put_off(routed, now) if may_put_off else None
-            if step is None and may_have_arrived:
-                step = parts.hold(routed)
-            if step is not None:
-                self._refusals.unanswered(entry.settings_id)
-                steps.append(step)
-                continue
-            digest = entry.digest if may_have_arrived else digest_of(rendered, parts.values(customer))
-            entry = entry.begun(self.name, digest, now)
-            begun.append((entry, routed, parts))
-            steps.append(transitions.intent(entry, now, self._intermediate))
+            characters += message.size
+            steps.append(step := attempts.begin(message, now))
+            if step.after is State.SENDING:
+                begun.append(message)
+            else:
+                provider.refusals.unanswered(message.entry.settings_id)
         settled = await self._record(steps)
         if settled:  # a receipt proved that it was sent already
-            for entry, *_ in begun:
-                if entry.id in settled:
-                    parts.refusals.unanswered(entry.settings_id)
-            begun = [each for each in begun if each[0].id not in settled]
+            for message in begun:
+                if message.entry.id in settled:
+                    provider.refusals.unanswered(message.entry.settings_id)
+            begun = [message for message in begun if message.entry.id not in settled]
         if not begun:
-            parts.breaker.withdraw()
+            provider.breaker.withdraw()
         self.admission.end(len(batch) - len(begun))
-        parts.use.end(len(batch) - len(begun))
-        await self._start(begun, workers)
+        attempts.use.end(len(batch) - len(begun))
+        await self._start(begun, attempts, workers)
 
-    async def _start(self, begun: Sequence[tuple[Entry, Routed, AttemptParts]], workers: TaskGroup) -> None:
+    async def _start(self, begun: Sequence[Delivery], attempts: Attempts, workers: TaskGroup) -> None:
         """Start attempts whose intents are recorded, not too many in one turn of the event loop."""
         first = characters = 0
-        for count, (_, routed, _) in enumerate(begun):
+        for count, message in enumerate(begun):
             if characters > MOST_BEGUN:
-                self._start_attempts(begun[first:count], workers)
+                self._start_attempts(begun[first:count], attempts, workers)
                 first, characters = count, 0
                 await anyio.lowlevel.checkpoint()
-            characters += ATTEMPT + routed.size
-        self._start_attempts(begun[first:], workers)
+            characters += ATTEMPT + message.size
+        self._start_attempts(begun[first:], attempts, workers)
 
-    def _start_attempts(
-        self, begun: Sequence[tuple[Entry, Routed, AttemptParts]], workers: TaskGroup
-    ) -> None:
-        self._begun.extend(begun)
+    def _start_attempts(self, begun: Sequence[Delivery], attempts: Attempts, workers: TaskGroup) -> None:
+        self._begun.extend((message, attempts) for message in begun)
         more = len(self._begun) - self._idle.unpark(len(self._begun))
         for _ in range(min(more, self._policy.concurrency - self._workers)):
             self._workers += 1
@@ -339,17 +322,17 @@ class Dispatcher:
         while True:
             while not self._begun:
                 await self._idle.park()
-            entry, routed, parts = self._begun.popleft()
-            self._outcomes.add(await self._attempts.make(entry, routed, parts))
+            message, attempts = self._begun.popleft()
+            self._outcomes.add(await attempts.make(message))
             self.admission.end(1)
-            parts.use.end(1)
+            attempts.use.end(1)
             if self._queue.new or self._queue.repeats or self._breaker.is_open:
                 self._wakeup.set()
             if self._stopping:
                 self._finished.set()
 
 
-def _all(_routed: Routed) -> bool:
+def _all(_routed: Delivery) -> bool:
     return True
 
 

@@ -61,6 +61,10 @@ class ReadyMessages:
             self._entries += entries
             self._added.set()
 
+    def wake(self) -> None:
+        """Have messages go on that were prepared in part: what they needed is there."""
+        self._added.set()
+
     async def wait(self) -> None:
         """Wait for messages, a moment at most."""
         await self._added.wait()

@@ -33,6 +33,8 @@ class Pauses:
         self._channels: Mapping[str, Pause] = {}
         self._providers: Mapping[str, Pause] = {}
         self._waits: frozenset[str] = frozenset()
+        self.any = False
+        """Whether anything is paused: each step of a message asks."""
 
     def replace(self, pauses: Sequence[Pause], providers: Collection[str]) -> Collection[str]:
         """Set the pauses; return what the messages of those wait for that are in force no more.
@@ -54,17 +56,13 @@ class Pauses:
         self._channels = by_kind[PauseKind.CHANNEL]
         self._providers = by_kind[PauseKind.PROVIDER]
         self._waits = frozenset(pause.waits_for for pause in pauses)
+        self.any = bool(self._waits)
         return before - self._waits
 
     @property
     def intake_obstacle(self) -> str | None:
         """Why nothing is taken; None: the intake isn't paused."""
         return None if self.intake is None else f"paused: {self.intake}"
-
-    @property
-    def any(self) -> bool:
-        """Whether anything is paused."""
-        return bool(self._waits)
 
     @property
     def hold_messages(self) -> bool:

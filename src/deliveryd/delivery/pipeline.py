@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 import anyio
 from anyio.abc import TaskGroup
 
-from deliveryd import transitions
 from deliveryd.delivery.availability import Availability
 from deliveryd.delivery.common import Common
 from deliveryd.delivery.deadlines import ReceiptDeadlines
@@ -24,13 +23,12 @@ from deliveryd.delivery.due import DueMessages
 from deliveryd.delivery.intake import Intake
 from deliveryd.delivery.outcomes import Outcomes
 from deliveryd.delivery.policy import DoubtPolicy
-from deliveryd.delivery.preparation import Deferred, Prepared, Preparer
-from deliveryd.delivery.provider import bounded
+from deliveryd.delivery.preparation import Preparer
 from deliveryd.delivery.recovery import recover_line
 from deliveryd.delivery.reporting import Reporting
-from deliveryd.delivery.routing import Routed, Undeliverable
+from deliveryd.delivery.routing import Route
 from deliveryd.delivery.sharing import Sharing
-from deliveryd.model import SECOND, Entry, Transition
+from deliveryd.model import Transition
 from deliveryd.states import State
 
 IDLE_CHECK = 0.05
@@ -100,45 +98,20 @@ class Pipeline:
         """Prepare ready messages and hand them to their dispatchers."""
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._stations.preparer.run)
-            tasks.start_soon(self._deliver_late, tasks)
             while True:
                 self._heartbeats.beat("delivery")
                 await self._memory.ready.wait()
                 self._hand_over(self._stations.preparer.prepare(self._memory.ready.take(), tasks), tasks)
 
-    async def _deliver_late(self, tasks: TaskGroup) -> None:
-        """The same for messages whose settings or customers had to be asked for."""
-        while True:
-            await self._stations.preparer.finished.wait()
-            self._hand_over(self._stations.preparer.take_late(), tasks)
-
-    def _hand_over(self, prepared: Sequence[Prepared], tasks: TaskGroup) -> None:
-        if steps := [step for message in prepared if (step := self._offer(message)) is not None]:
+    def _hand_over(self, routes: Sequence[Route], tasks: TaskGroup) -> None:
+        """Put messages into their dispatchers' queues; record the steps that others take instead."""
+        steps: list[Transition] = []
+        for route in routes:
+            step = route if isinstance(route, Transition) else self._dispatchers[route.provider].offer(route)
+            if step is not None:
+                steps.append(step)
+        if steps:
             tasks.start_soon(self._record, steps)
-
-    def _offer(self, message: Prepared) -> Transition | None:
-        """Put a message into its dispatcher's queue; or the step that it takes instead."""
-        if isinstance(message, Routed):
-            return self._dispatchers[message.provider].offer(message)
-        if isinstance(message, Undeliverable):
-            now = self._clock.now()
-            if message.entry.doubt and message.entry.provider not in self._dispatchers:
-                return transitions.held_without_provider(message.entry, State.READY, now)
-            if message.expired_at is not None:
-                return transitions.expired(message.entry, State.READY, now, message.expired_at)
-            return transitions.undeliverable(message.entry, now, message.details)
-        if isinstance(message, Deferred):
-            now = self._clock.now()
-            due_at = bounded(now + int(message.seconds * SECOND), message.expires_at)
-            return transitions.deferred(self._released(message.entry), now, due_at, message.waits_for)
-        entry, pause, expires_at = message
-        return transitions.parked(self._released(entry), self._clock.now(), expires_at, pause.waits_for)
-
-    def _released(self, entry: Entry) -> Entry:
-        """The message; bound to none if its provider was removed, unless a try there is in doubt."""
-        if entry.provider is None or entry.provider in self._dispatchers or entry.doubt:
-            return entry
-        return entry._replace(provider=None, tries=0)
 
     async def _record(self, steps: Sequence[Transition]) -> None:
         await self._recorder.record(steps)

@@ -1,22 +1,22 @@
-"""Finds what messages are made from: their settings, and their customers where they matter."""
+"""The walk of messages from the journal to their dispatchers: settings, customer, then the router's steps."""
 
 from __future__ import annotations
 
 import math
 import random
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import anyio
 from anyio.abc import TaskGroup
 
 from deliveryd.delivery.common import Common
-from deliveryd.delivery.routing import Held, Routed, Router, Undeliverable, is_expired
+from deliveryd.delivery.message import Delivery
+from deliveryd.delivery.routing import Route, Router
 from deliveryd.delivery.settings import SettingsCache
 from deliveryd.directory.base import Directory, DirectoryAnswer
 from deliveryd.errors import DirectoryUnavailable, ServiceUnavailable, SettingsUnusable
-from deliveryd.model import Entry
+from deliveryd.model import Entry, Transition
 from deliveryd.rendering.content import CompiledSettings
 from deliveryd.runtime import waits
 from deliveryd.runtime.waits import PROMPT
@@ -40,33 +40,12 @@ MOST_FILLED = 512 << 10
 """Characters that are filled in one turn of the event loop at most, beyond those of one message."""
 
 
-class Deferred(NamedTuple):
-    """A message that waits in the journal, this many seconds at most, for something that it is made from.
-
-    `waits_for` names what wakes it; None: only its time does.
-    """
-
-    entry: Entry
-    seconds: float
-    waits_for: str | None = None
-    expires_at: int | None = None
-
-
-Prepared = Routed | Undeliverable | Deferred | Held
-
-
-_Unknown = tuple[Entry, CompiledSettings]
-"""A message whose customer matters, before the look-up."""
-
-_LookedUp = tuple[Entry, CompiledSettings, DirectoryAnswer]
-"""The same after the look-up."""
-
-
 class Preparer:
-    """Prepares messages: in one pass those for which all is in memory, the others as answers come.
+    """Walks messages to their dispatchers: in one pass those for which all is in memory.
 
-    A message that needs an answer holds up none that needs another one: after a moment it waits in the
-    journal, without a place, until the answer arrives.
+    The others go on when their settings, then their customers are known. A message that needs an answer holds
+    up none that needs another one: after a moment it waits in the journal, without a place, until the answer
+    arrives.
     """
 
     def __init__(self, settings: SettingsCache, directory: Directory, router: Router, common: Common) -> None:
@@ -75,22 +54,20 @@ class Preparer:
         self._router = router
         self._waiting = common.waiting
         self._ready = common.memory.ready
-        self._pauses = common.memory.pauses
         self._backlog = common.memory.backlog
         self._clock = common.clock
         self._metrics = common.metrics
         self._looking_up: set[int] = set()  # customers whose messages wait in the journal for the look-up
         self._next_turns = math.inf  # when to look whether messages may go on that wait for a turn
         self._turns_wanted = AutoResetEvent()
-        self._late: list[Prepared] = []
-        self.finished = AutoResetEvent()
-        """Set when messages are prepared that had to wait for an answer; `take_late` returns them."""
+        self._messages: list[Delivery] = []  # those that go on with what they were given
+        self._steps: list[Transition] = []  # of those that wait in the journal for an answer
 
     def adopt(self, router: Router) -> None:
-        """Route by another router from now on; what was routed and not yet taken is routed again."""
+        """Route by another router from now on; what wasn't routed yet begins its walk again."""
         self._router = router
-        late, self._late = self._late, []
-        self._ready.add([each.entry for each in late])
+        messages, self._messages = self._messages, []
+        self._ready.add([message.entry for message in messages])
 
     async def run(self) -> None:
         """Request settings, and let messages go on that wait for a turn to ask the directory."""
@@ -124,165 +101,129 @@ class Preparer:
         """How many of those that wait for a turn may go on: one as a probe while the directory is down."""
         return 1 if self._directory.is_down else MOST_LOOKED_UP // 2 - len(self._looking_up)
 
-    def prepare(self, entries: Sequence[Entry], tasks: TaskGroup) -> Sequence[Prepared]:
-        """Prepare messages; those that need an answer come later, from `take_late`."""
-        prepared: list[Prepared] = []
-        unknown: list[_Unknown] = []
+    def prepare(self, entries: Sequence[Entry], tasks: TaskGroup) -> Sequence[Route]:
+        """Walk messages as far as all is known; return those that can be sent, and the steps of others.
+
+        Those that need an answer come with a later call, when it is there.
+        """
         for settings_id, group in _by_settings(entries).items():
             settings = self._settings.at_hand(settings_id)
             if settings is None:
-                tasks.start_soon(self._request_settings, settings_id, group, tasks)
+                tasks.start_soon(self._request_settings, settings_id, group)
             else:
-                unknown += self._route(group, settings, prepared)
-        if unknown := self._look_up_known(unknown, prepared):
-            tasks.start_soon(self._look_up, unknown, tasks)
-        return prepared
+                self._begin(group, settings)
+        messages, self._messages = self._messages, []
+        routes: list[Route] = []
+        if unknown := self._route(messages, routes):
+            self._route(self._find_customers(unknown, tasks), routes)
+        steps, self._steps = self._steps, []
+        return [*steps, *routes]
 
-    def take_late(self) -> Sequence[Prepared]:
-        """The messages whose answers arrived, or are waited for in the journal, since the last call."""
-        late, self._late = self._late, []
-        return late
+    async def _request_settings(self, settings_id: int, entries: Sequence[Entry]) -> None:
+        self._begin(entries, await self._settings.ask(settings_id))
+        self._ready.wake()
 
-    def _finish(self, prepared: Sequence[Prepared]) -> None:
-        if prepared:
-            self._late += prepared
-            self.finished.set()
-
-    async def _request_settings(self, settings_id: int, entries: Sequence[Entry], tasks: TaskGroup) -> None:
-        settings = await self._settings.ask(settings_id)
-        prepared: list[Prepared] = []
-        unknown = self._look_up_known(self._route(entries, settings, prepared), prepared)
-        self._finish(prepared)
-        if unknown:
-            await self._look_up(unknown, tasks)
-
-    def _route(
+    def _begin(
         self,
         entries: Sequence[Entry],
         settings: CompiledSettings | SettingsUnusable | ServiceUnavailable,
-        prepared: list[Prepared],
-    ) -> list[_Unknown]:
-        """Route messages of one settings id; return those that need their customer for it."""
-        if self._pauses.hold_messages and not isinstance(settings, ServiceUnavailable):
-            entries = self._without_held(entries, settings, prepared)
-        if isinstance(settings, SettingsUnusable):
-            prepared += [self._router.route_without(entry, str(settings)) for entry in entries]
-            return []
-        if isinstance(settings, ServiceUnavailable):
-            prepared += [self._without_settings(entry) for entry in entries]
-            return []
+    ) -> None:
+        """Let messages of one settings id go on with these; or wait, where they can't be had."""
+        messages = [Delivery(entry, settings) for entry in entries]
+        if not isinstance(settings, ServiceUnavailable):
+            self._messages += messages
+        elif self._settings.is_awaited(entries[0].settings_id):
+            self._put_off(messages, waits.settings(entries[0].settings_id))
+        else:
+            for message in messages:
+                self._put_off([message], None, UNREQUESTED_PAUSE * random.uniform(0.5, 1.0))
+
+    def _route(self, messages: Sequence[Delivery], routes: list[Route]) -> list[Delivery]:
+        """Route messages; return those that need their customer for it. What is too much comes again."""
         now, characters = self._clock.now(), 0
-        unknown: list[_Unknown] = []
-        for count, entry in enumerate(entries, 1):
-            if self._router.needs_customer(entry, settings, now):
-                unknown.append((entry, settings))
+        unknown: list[Delivery] = []
+        for count, message in enumerate(messages, 1):
+            route = self._router.route(message, now)
+            if route is None:
+                unknown.append(message)
                 continue
-            prepared.append(route := self._router.route(entry, settings, None, now))
-            characters += route.size if isinstance(route, Routed) else _size(entry)
+            routes.append(route)
+            characters += message.size or _size(message.entry)
             if characters > MOST_FILLED:
-                self._ready.add(entries[count:])
+                self._messages += messages[count:]
+                self._ready.wake()
                 break
         return unknown
 
-    def _without_held(
-        self,
-        entries: Sequence[Entry],
-        settings: CompiledSettings | SettingsUnusable,
-        prepared: list[Prepared],
-    ) -> Sequence[Entry]:
-        """Hold messages that are paused, or whose settings are; return the others, and those that expired."""
-        expires_at = None if isinstance(settings, SettingsUnusable) else settings.expires_at
-        if is_expired(expires_at, self._clock.now()):
-            return entries
-        left = []
-        for entry in entries:
-            if (pause := self._pauses.of_message(entry)) is not None:
-                prepared.append(Held(entry, pause, expires_at))
-            else:
-                left.append(entry)
-        return left
-
-    def _without_settings(self, entry: Entry) -> Deferred:
-        if self._settings.is_awaited(entry.settings_id):
-            return Deferred(entry, waits.LONGEST_ANSWER_WAIT, waits.settings(entry.settings_id))
-        return Deferred(entry, UNREQUESTED_PAUSE * random.uniform(0.5, 1.0))
-
-    def _look_up_known(self, unknown: list[_Unknown], prepared: list[Prepared]) -> list[_Unknown]:
-        """Route messages of customers who are in memory; return those to look up.
+    def _find_customers(self, unknown: Iterable[Delivery], tasks: TaskGroup) -> Sequence[Delivery]:
+        """Return the messages of customers who are in memory; the others are looked up.
 
         Customers that are being looked up for longer than a moment, and those beyond the bound, are waited
         for in the journal.
         """
-        if not unknown:
-            return []
-        known = self._directory.at_hand({entry.customer_id for entry, _ in unknown})
-        found: list[_LookedUp] = []
-        left: list[_Unknown] = []
-        for entry, settings in unknown:
-            id_ = entry.customer_id
-            if id_ in known:
-                found.append((entry, settings, known[id_]))
-            elif id_ in self._looking_up:
-                prepared.append(_put_off(entry, settings, waits.customer(id_)))
-            elif len(self._looking_up) >= MOST_LOOKED_UP:
-                prepared.append(_put_off(entry, settings, waits.DIRECTORY))
-            else:
-                left.append((entry, settings))
-        prepared += self._route_all(found, self._clock.now())
-        return left
+        here: dict[int, list[Delivery]] = defaultdict(list)
+        for message in unknown:
+            here[message.entry.customer_id].append(message)
+        found: list[Delivery] = []
+        for id_, customer in self._directory.at_hand(here).items():
+            found += self._answered(here.pop(id_), customer)
+        for id_ in [id_ for id_ in here if id_ in self._looking_up]:
+            self._put_off(here.pop(id_), waits.customer(id_))
+        if len(self._looking_up) >= MOST_LOOKED_UP:
+            for messages in here.values():
+                self._put_off(messages, waits.DIRECTORY)
+        elif here:
+            tasks.start_soon(self._look_up, here, tasks)
+        return found
 
-    async def _look_up(self, unknown: Sequence[_Unknown], tasks: TaskGroup) -> None:
-        """Route messages as their customers are looked up; after a moment the others wait in the journal."""
-        here: dict[int, list[_Unknown]] = defaultdict(list)
-        for entry, settings in unknown:
-            here[entry.customer_id].append((entry, settings))
+    async def _look_up(self, here: dict[int, list[Delivery]], tasks: TaskGroup) -> None:
+        """Have messages go on as their customers are found; after a moment the others wait in the journal."""
 
         async def go_on(answers: Mapping[int, DirectoryAnswer]) -> None:
-            found = [(*each, answer) for id_, answer in answers.items() for each in here.pop(id_, ())]
-            if found:
-                self._finish(self._route_all(found, self._clock.now()))
             for id_, answer in answers.items():
+                self._messages += self._answered(here.pop(id_, ()), answer)
                 if id_ in self._looking_up:
                     self._looking_up.remove(id_)
                     self._backlog.answered(waits.customer(id_), self._pause_after(answer))
+            self._ready.wake()
 
         async def put_off() -> None:
             await anyio.sleep(PROMPT)
-            late = [_put_off(*each, waits.customer(id_)) for id_, group in here.items() for each in group]
-            if late:
-                self._looking_up.update(here)
-                here.clear()
-                self._finish(late)
+            self._looking_up.update(here)
+            for id_, messages in here.items():
+                self._put_off(messages, waits.customer(id_))
+            here.clear()
+            self._ready.wake()
 
         tasks.start_soon(put_off)
         await self._directory.look_up(list(here), go_on)
 
-    def _route_all(self, found: Sequence[_LookedUp], now: int) -> list[Prepared]:
-        """Route messages after the look-up of their customers; those that failed are deferred."""
-        routed, characters = [], 0
-        for count, each in enumerate(found, 1):
-            routed.append(route := self._route_found(*each, now))
-            characters += route.size if isinstance(route, Routed) else _size(each[0])
-            if characters > MOST_FILLED:
-                self._ready.add([entry for entry, *_ in found[count:]])
-                found = found[:count]
-                break
-        absent = sum(isinstance(answer, DirectoryUnavailable) for *_, answer in found)
-        unknown = sum(answer is None for *_, answer in found)
-        customers = self._metrics.customers
-        customers.add("found", count=len(found) - absent - unknown)
-        customers.add("unknown", count=unknown)
-        customers.add("unavailable", count=absent)
-        return routed
+    def _answered(self, messages: Sequence[Delivery], answer: DirectoryAnswer) -> Sequence[Delivery]:
+        """The messages of a customer with what the directory has of them; none, if these have to wait."""
+        customers, count = self._metrics.customers, len(messages)
+        if isinstance(answer, DirectoryUnavailable):
+            customers.add("unavailable", count=count)
+            if self._directory.is_down:
+                self._put_off(messages, waits.DIRECTORY)
+            else:
+                self._put_off(messages, None, self._pause_after(answer))
+            return ()
+        customers.add("unknown" if answer is None else "found", count=count)
+        for message in messages:
+            message.of(answer)
+        return messages
 
-    def _route_found(
-        self, entry: Entry, settings: CompiledSettings, answer: DirectoryAnswer, now: int
-    ) -> Prepared:
-        if not isinstance(answer, DirectoryUnavailable):
-            return self._router.route(entry, settings, answer, now)
-        if self._directory.is_down:
-            return _put_off(entry, settings, waits.DIRECTORY)
-        return Deferred(entry, self._pause_after(answer), None, settings.expires_at)
+    def _put_off(
+        self,
+        messages: Iterable[Delivery],
+        waits_for: str | None,
+        seconds: float = waits.LONGEST_ANSWER_WAIT,
+    ) -> None:
+        """Have messages wait in the journal for what they are made from, or for so many seconds."""
+        now = self._clock.now()
+        for message in messages:
+            message.becomes(self._router.without_removed(message.entry))
+            self._steps.append(message.deferred(now, seconds, waits_for))
 
     def _pause_after(self, answer: DirectoryAnswer) -> float:
         """Seconds until a customer's messages go on: at once after an answer."""
@@ -294,10 +235,6 @@ class Preparer:
 def _size(entry: Entry) -> int:
     """Characters that preparing a message grows with, also one that can't be sent."""
     return len("".join(entry.variables.values()))
-
-
-def _put_off(entry: Entry, settings: CompiledSettings, waits_for: str) -> Deferred:
-    return Deferred(entry, waits.LONGEST_ANSWER_WAIT, waits_for, settings.expires_at)
 
 
 def _by_settings(entries: Sequence[Entry]) -> Mapping[int, Sequence[Entry]]:

@@ -7,14 +7,13 @@ from typing import NamedTuple
 
 import anyio
 
-from deliveryd import transitions
 from deliveryd.channels.base import InDoubt, Misconfigured, Refused, TryAgain
 from deliveryd.delivery.backlog import Backlog
 from deliveryd.delivery.dispatch_queue import DispatchQueue
+from deliveryd.delivery.message import Delivery
 from deliveryd.delivery.pauses import Pauses
 from deliveryd.delivery.refusals import Refusals
-from deliveryd.delivery.routing import Routed
-from deliveryd.model import SECOND, Clock, Transition, channel_of
+from deliveryd.model import Clock, Transition, channel_of
 from deliveryd.runtime import waits
 from deliveryd.runtime.breaker import Breaker, BreakerPolicy
 from deliveryd.telemetry.log_events import Event, log
@@ -25,11 +24,8 @@ SAID_AGAIN = 60.0
 IDS_SAID_AGAIN = 3600.0
 """Seconds until it is logged again how many messages were accepted without an id."""
 
-LONGEST_WAIT_ALONE = 300.0
-"""Seconds after which it is looked again whether another provider or channel takes a message."""
-
 PROBE_SPACING = 1.0
-"""Seconds until another message is routed to a provider that is down, if the chosen one doesn't arrive."""
+"""Seconds until another message is message to a provider that is down, if the chosen one doesn't arrive."""
 
 
 class LastFailure(NamedTuple):
@@ -179,13 +175,13 @@ class Provider:
             return first is None or refusals.comes_before(settings_id, first.entry.settings_id)
         return self.breaker.is_open or settings_id not in refusals.waiting or refusals.may_probe(settings_id)
 
-    def defer(self, routed: Routed) -> Transition:
+    def defer(self, message: Delivery) -> Transition:
         """The step of a message that can't be queued: it waits for room, or for its settings' next probe."""
-        settings_id, now = routed.entry.settings_id, self._clock.now()
+        settings_id, now = message.entry.settings_id, self._clock.now()
         if settings_id not in self.refusals.waiting or self.breaker.is_open:
-            return wait_for_room(routed, now)
-        due_at = now + int(self.refusals.seconds_to_wait(settings_id) * SECOND)
-        return transitions.deferred(routed.bound, now, bounded(due_at, routed.expires_at), None)
+            key = waits.repeat if message.entry.was_tried else waits.room
+            return message.deferred(now, waits.LONGEST_ANSWER_WAIT, key(self.name))
+        return message.deferred(now, self.refusals.seconds_to_wait(settings_id), None)
 
     def failed(self, verdict: TryAgain | InDoubt | Misconfigured | Refused) -> None:
         """Count a failure of the provider; it is misconfigured once its breaker is open."""
@@ -227,24 +223,3 @@ class Provider:
             self._backlog.answered(waits.alone(self.name))
         self._misconfigured = None
         self._has_answered = True
-
-
-def bounded(due_at: int, expires_at: int | None) -> int:
-    """When a message goes on that waits: when it expires, at the latest."""
-    return due_at if expires_at is None else min(due_at, expires_at + 1)
-
-
-def wait_for_room(routed: Routed, now: int) -> Transition:
-    """Wait in the journal for room in the dispatcher, but no longer than until the message expires."""
-    key = waits.repeat if routed.entry.was_tried else waits.room
-    return _wait(routed, now, key(routed.provider))
-
-
-def wait_alone(routed: Routed, now: int) -> Transition:
-    """Wait in the journal for a provider that is down: the others, which work, don't reach the customer."""
-    return _wait(routed, now, waits.alone(routed.provider), LONGEST_WAIT_ALONE)
-
-
-def _wait(routed: Routed, now: int, waits_for: str, longest: float = waits.LONGEST_ANSWER_WAIT) -> Transition:
-    due_at = bounded(now + int(longest * SECOND), routed.expires_at)
-    return transitions.deferred(routed.bound, now, due_at, waits_for)

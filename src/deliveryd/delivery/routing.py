@@ -7,16 +7,18 @@ from itertools import takewhile
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
+from deliveryd import transitions
 from deliveryd.channels.sms_text import SmsRules
 from deliveryd.delivery.choice import Choice
+from deliveryd.delivery.message import UNRENDERED, Delivery
 from deliveryd.delivery.pauses import Pauses
 from deliveryd.delivery.stopped import StoppedRecipients
-from deliveryd.errors import LanguageUnreadable
-from deliveryd.journal.pauses import Pause
-from deliveryd.model import Customer, Entry, Rendered, channel_of, first_of, size_of
+from deliveryd.errors import DeliverydError, LanguageUnreadable
+from deliveryd.model import Content, Customer, Entry, Rendered, Transition, channel_of, first_of
 from deliveryd.rendering.content import Broken, CompiledBlock, CompiledSettings, Missing
 from deliveryd.rendering.language import candidates, matching
-from deliveryd.transitions import WAS_REMOVED, expiry_details
+from deliveryd.states import State
+from deliveryd.transitions import WAS_REMOVED
 
 
 class ChannelRoute(NamedTuple):
@@ -36,53 +38,8 @@ class ChannelRoute(NamedTuple):
         return not is_limited and self.choice.reaches_all
 
 
-class Routed(NamedTuple):
-    """A message that can be sent: by which provider, to whom, what, and until when.
-
-    `size`: the number of characters that work on it may grow with.
-    """
-
-    entry: Entry
-    provider: str
-    customer: Customer | None
-    rendered: Rendered
-    expires_at: int | None
-    size: int = 0
-
-    @property
-    def bound(self) -> Entry:
-        """The message, bound to the provider."""
-        return self.entry.bound(self.provider)
-
-
-class Held(NamedTuple):
-    """A message that waits for the end of a pause, or until it expires."""
-
-    entry: Entry
-    pause: Pause
-    expires_at: int | None
-
-
-class Undeliverable(NamedTuple):
-    """A message that ends here, and the details of its `error` event. `expired_at`: its time ran out then."""
-
-    entry: Entry
-    details: str
-    expired_at: int | None = None
-
-    @classmethod
-    def because(cls, entry: Entry, *reasons: str) -> Undeliverable:
-        """The message ends for these reasons, and for those of the providers that were tried before."""
-        return cls(entry, entry.ending(*reasons))
-
-
-def is_expired(expires_at: int | None, now: int) -> bool:
-    """Whether nothing may be sent any more (interface 8)."""
-    return expires_at is not None and now > expires_at
-
-
-Route = Routed | Undeliverable | Held
-
+Route = Delivery | Transition
+"""A message that can be sent, or the step that it takes instead: it ends, or waits."""
 
 _Offer = tuple[str, CompiledBlock]
 """A channel, and the block that it would send."""
@@ -93,9 +50,6 @@ _Offered = tuple[str, str, CompiledBlock]
 
 _Place = tuple[str, str]
 """A language, and a channel whose block may be found there."""
-
-UNRENDERED = Rendered("", "", {})
-"""The content of a message in doubt that can't be rendered any more: its provider may be asked for it."""
 
 DOWN = "provider was down"
 WAS_PAUSED = "provider was paused"
@@ -142,21 +96,42 @@ class Router:
         self._kept: WeakKeyDictionary[CompiledSettings, dict[tuple[str, ...], list[_Offer]]]
         self._kept = WeakKeyDictionary()
 
-    def needs_customer(self, entry: Entry, settings: CompiledSettings, now: int) -> bool:
+    def route(self, message: Delivery, now: int) -> Route | None:
+        """Choose language, channel and provider, and fill in the text; or end the walk, with a step.
+
+        None: it depends on the customer, who is to be looked up.
+        """
+        entry, settings = message.entry, message.settings
+        if entry.provider is not None or entry.via is not None:
+            entry = message.becomes(self.without_removed(entry))
+            if entry.doubt and entry.provider not in self._providers:
+                return transitions.held_without_provider(entry, State.READY, now)
+        if (step := message.held_back(self._pauses, now)) is not None:
+            return step
+        if entry.content is not None and (provider := entry.provider or entry.via) in self._providers:
+            return self._repeat(message, provider or "", entry.content, now)
+        if isinstance(settings, DeliverydError):
+            return _end(message, [str(settings)], now)
+        if not message.looked_up and self._needs_customer(entry, settings):
+            return None
+        return self._first_usable(message, settings, now)
+
+    def without_removed(self, entry: Entry) -> Entry:
+        """A message that has left its provider if that was removed, unless a try there is in doubt."""
+        provider = entry.provider or entry.via
+        stays = provider is None or provider in self._providers or entry.doubt
+        return entry if stays else entry.left(WAS_REMOVED)
+
+    def _needs_customer(self, entry: Entry, settings: CompiledSettings) -> bool:
         """Whether a message depends on its customer: on their language, an address, or their name."""
-        if settings.expires_at is not None and is_expired(settings.expires_at, now):
-            return False
-        if entry.content is not None:
-            entry = self._without_removed(entry)
-            if (name := self._repeats(entry)) is not None:
-                return self._leaves(entry, name)
-        if entry.spent or entry.doubt:
-            choice = self._choice(settings, self._order_for(entry))
+        order = self._order_for(entry)
+        if order is not self._order:
+            choice = self._choice(settings, order)
         else:
             try:
                 choice = self._choices[settings]
             except KeyError:
-                choice = self._choices[settings] = self._choice(settings, self._order)
+                choice = self._choices[settings] = self._choice(settings, order)
         if choice is None:
             return True
         via = choice.choice
@@ -164,48 +139,24 @@ class Router:
             return True
         return choice.block is not None and choice.block.needs_name(entry.variables)
 
-    def route(self, entry: Entry, settings: CompiledSettings, customer: Customer | None, now: int) -> Route:
-        """Where a message goes now, and its content; or why it can't be sent at all, or not now.
-
-        `customer` is None when they aren't in the directory, and when they don't matter.
-        """
-        if settings.expires_at is not None and is_expired(settings.expires_at, now):
-            details = entry.ending(expiry_details(settings.expires_at))
-            return Undeliverable(entry, details, settings.expires_at)
-        if entry.content is not None:
-            entry = self._without_removed(entry)
-        if entry.content is not None and (name := self._repeats(entry)) is not None:
-            elsewhere = self._elsewhere(entry, name, settings, customer)
+    def _repeat(self, message: Delivery, provider: str, content: Content, now: int) -> Route | None:
+        """What may have arrived goes to its provider again; or elsewhere, while that takes nothing."""
+        if isinstance(message.settings, CompiledSettings) and self._leaves(message.entry, provider):
+            if not message.looked_up:
+                return None
+            elsewhere = self._elsewhere(message, message.settings, provider, now)
             if elsewhere is not None:
                 return elsewhere
-            if self._pauses.any and (pause := self._pauses.at(name)) is not None:
-                return Held(entry, pause, settings.expires_at)
-            said, values = entry.content
-            customer = Customer(entry.customer_id, values)
-            size = size_of(entry, said, customer)
-            return Routed(entry, name, customer, said, settings.expires_at, size)
-        route = self._first_usable(entry, settings, customer)
-        if entry.doubt and isinstance(route, Undeliverable) and entry.provider in self._providers:
-            return Routed(entry, entry.provider, customer, UNRENDERED, settings.expires_at)
-        return route
-
-    def route_without(self, entry: Entry, reason: str) -> Route:
-        """Where a message goes whose settings can't be used for this reason.
-
-        It ends, unless a provider may have it: that one is asked for it, or gets the same again.
-        """
-        if entry.doubt or entry.content is not None:
-            nothing = CompiledSettings(entry.settings_id, None, {}, ())
-            route = self.route(entry, nothing, None, 0)
-            if not isinstance(route, Undeliverable):
-                return route
-        return Undeliverable.because(entry, reason)
+        if self._pauses.any and (pause := self._pauses.at(provider)) is not None:
+            return message.parked(pause, now)
+        customer = Customer(message.entry.customer_id, content.values)
+        return message.to(provider, content.rendered, customer)
 
     def _first_usable(
         self,
-        entry: Entry,
+        message: Delivery,
         settings: CompiledSettings,
-        customer: Customer | None,
+        now: int,
         channels: Container[str] | None = None,
     ) -> Route:
         """The first offer, of some channels or of any, that can be sent.
@@ -213,10 +164,11 @@ class Router:
         It is one of an unavailable channel only if there is no other. The message is held if that is paused,
         whatever its content would be.
         """
+        entry, customer = message.entry, message.customer
         try:
             tags = candidates(customer.language if customer else None, self._languages)
         except LanguageUnreadable as error:
-            return Undeliverable.because(entry, str(error))
+            return _end(message, [str(error)], now)
         unfit: dict[str, str] = {}
         waiting: list[_Offered] = []
         stopped = self._stopped.digests
@@ -228,49 +180,40 @@ class Router:
             if name in stopped and not entry.doubt and self._has_stopped(name, provider, customer):
                 continue
             if self._pauses.any and (pause := self._pauses.at(provider)) is not None:
-                return Held(entry, pause, settings.expires_at)
+                return message.parked(pause, now)
             offered = name, provider, block
-            if not choice.claim(entry, customer, provider):
+            if choice.needs_claim and not choice.claim(entry, customer, provider):
                 waiting.append(offered)
-            elif (routed := self._render(entry, settings, customer, tags, offered, unfit)) is not None:
+            elif (routed := self._render(message, settings, tags, offered, unfit, now)) is not None:
                 return routed
         for offered in waiting:
-            if (routed := self._render(entry, settings, customer, tags, offered, unfit)) is not None:
+            if (routed := self._render(message, settings, tags, offered, unfit, now)) is not None:
                 return routed
-        return Undeliverable.because(entry, *self._why_none(entry, settings, customer, tags, unfit))
+        return _end(message, self._why_none(entry, settings, customer, tags, unfit), now)
 
-    def _render(  # noqa: PLR0917 - the values that `route` has
+    def _render(  # noqa: PLR0917 - the values that `_first_usable` has
         self,
-        entry: Entry,
+        message: Delivery,
         settings: CompiledSettings,
-        customer: Customer | None,
         tags: tuple[str, ...],
         offered: _Offered,
         unfit: dict[str, str],
-    ) -> Routed | Undeliverable | None:
-        """Its content there; None: an SMS that isn't sent, which `unfit` notes."""
+        now: int,
+    ) -> Route | None:
+        """The message with its content there; None: an SMS that isn't sent, which `unfit` notes."""
         channel, provider, block = offered
-        rendered = block.render(entry.variables, customer)
+        entry = message.entry
+        rendered = block.render(entry.variables, message.customer)
         if not isinstance(rendered, Rendered):
+            before = (f"{name}: {reason}" for name, reason in unfit.items())
             why = self._why_not(entry, settings, tags, (channel, block), rendered)
-            return Undeliverable.because(entry, *_named(unfit), *why)
+            return _end(message, (*before, *why), now)
         if (rules := self._channels[channel].sms) is not None:
             rendered = rules.apply(rendered)
             if not entry.doubt and (flaw := rules.flaw(rendered)) is not None:
                 unfit[channel] = flaw
                 return None
-        size = size_of(entry, rendered, customer)
-        return Routed(entry, provider, customer, rendered, settings.expires_at, size)
-
-    def _without_removed(self, entry: Entry) -> Entry:
-        """A message with content to repeat; it has left its provider if that was removed."""
-        is_there = (entry.provider or entry.via) in self._providers
-        return entry if is_there or entry.doubt else entry.left(WAS_REMOVED)
-
-    def _repeats(self, entry: Entry) -> str | None:
-        """The provider to which a message repeats what may have arrived there, if it does so."""
-        provider = entry.provider or entry.via
-        return provider if entry.content is not None and provider in self._providers else None
+        return message.to(provider, rendered, message.customer)
 
     def _has_stopped(self, channel: str, provider: str, customer: Customer | None) -> bool:
         """Whether the recipient, at the address that a provider has, is suppressed on a channel."""
@@ -286,59 +229,56 @@ class Router:
         )
 
     def _elsewhere(
-        self, entry: Entry, provider: str, settings: CompiledSettings, customer: Customer | None
-    ) -> Routed | None:
+        self, message: Delivery, settings: CompiledSettings, provider: str, now: int
+    ) -> Delivery | None:
         """Where a message goes that its provider didn't take, and that is down or paused now, if anywhere.
 
         It goes to no channel that is down, but may be a probe of one of whose providers another one works; of
         settings that a provider refuses, it is no probe: it couldn't come back.
         """
-        if not self._leaves(entry, provider):
-            return None
         reason = WAS_PAUSED if self._pauses.of_provider(provider) is not None else DOWN
-        moved = entry.bound(provider).left(reason)
+        moved = Delivery(message.entry.bound(provider).left(reason), settings)
+        moved.of(message.customer)
         working = {name for name, channel in self._channels.items() if not channel.choice.is_given_up}
         for channels in (working, (channel_of(provider),)):
-            found = self._first_usable(moved, settings, customer, channels)
-            if isinstance(found, Routed) and self._is_taken(found):
-                return found
+            found = self._first_usable(moved, settings, now, channels)
+            if found is moved and self._is_taken(moved):
+                return moved
         return None
 
-    def _is_taken(self, routed: Routed) -> bool:
+    def _is_taken(self, message: Delivery) -> bool:
         """Whether the provider takes a message that may not come back."""
-        choice = self._channels[channel_of(routed.provider)].choice
-        standing = choice.senders[routed.provider].standing
-        return not choice.is_down and not standing.refuses(routed.entry.settings_id)
+        choice = self._channels[channel_of(message.provider)].choice
+        standing = choice.senders[message.provider].standing
+        return not choice.is_down and not standing.refuses(message.entry.settings_id)
 
     def _offers_for(
         self, entry: Entry, settings: CompiledSettings, tags: tuple[str, ...]
     ) -> Iterable[_Offer]:
         """The offers for a message; those for one at its beginning are the same for all, and kept."""
-        if entry.spent or entry.doubt:
-            return self._offers(settings, self._order_for(entry), tags)
+        order = self._order_for(entry)
+        if order is not self._order:
+            return self._offers(settings, order, tags)
         kept = self._kept.setdefault(settings, {})
         offers = kept.get(tags)
         if offers is None:
             if len(kept) >= _MOST_KEPT:
                 kept.clear()
-            offers = kept[tags] = list(self._offers(settings, self._order, tags))
+            offers = kept[tags] = list(self._offers(settings, order, tags))
         return offers
 
     def _order_for(self, entry: Entry) -> Sequence[str]:
         """The channels with a provider that a message may go to."""
         if not entry.spent and not entry.doubt:
             return self._order
-        names = [channel_of(entry.provider or "")] if entry.doubt else self._after(entry.sent_by)
+        if entry.doubt:
+            names: Sequence[str] = [channel_of(entry.provider or "")]
+        else:
+            sent_at = self._positions.get(channel_of(entry.sent_by or ""), -1)
+            names = [name for name in self._order if self._positions[name] > sent_at]
         return [
             name for name in names if name in self._channels and self._channels[name].choice.open_to(entry)
         ]
-
-    def _after(self, provider: str | None) -> Sequence[str]:
-        """The channels behind that of a provider in the order; all of them for None."""
-        if provider is None or channel_of(provider) not in self._positions:
-            return self._order
-        place = self._positions[channel_of(provider)]
-        return [name for name in self._order if self._positions[name] > place]
 
     def _offers(
         self, settings: CompiledSettings, order: Sequence[str], tags: Sequence[str]
@@ -408,9 +348,7 @@ class Router:
         """Why nothing can be sent, besides the reasons of the providers that were tried."""
         order = self._order_for(entry)
         offered = {name for name, _ in self._offers(settings, order, tags)}
-        if entry.doubt:
-            yield f"{entry.provider}: the attempt can't be repeated"
-        elif offered:
+        if offered:
             for name in order:
                 if name in offered:
                     yield self._why_unreached(name, customer, unfit.get(name))
@@ -446,5 +384,12 @@ class Router:
         yield from first_of(found)
 
 
-def _named(reasons: Mapping[str, str]) -> Iterator[str]:
-    return (f"{channel}: {reason}" for channel, reason in reasons.items())
+def _end(message: Delivery, reasons: Iterable[str], now: int) -> Route:
+    """Nothing can be sent: the message ends for these reasons, and those of providers that were tried before.
+
+    One in doubt goes to its provider all the same, which may have it.
+    """
+    entry = message.entry
+    if entry.doubt:
+        return message.to(entry.provider or "", UNRENDERED, message.customer)
+    return transitions.undeliverable(entry, now, entry.ending(*reasons))

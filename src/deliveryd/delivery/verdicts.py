@@ -14,7 +14,7 @@ from deliveryd.channels.base import (
     TryAgain,
 )
 from deliveryd.delivery.common import Common
-from deliveryd.delivery.routing import Routed
+from deliveryd.delivery.message import Delivery
 from deliveryd.delivery.terms import DispatchTerms
 from deliveryd.metrics import VERDICT_WORDS
 from deliveryd.model import SECOND, Customer, Entry, Outcome, Transition, channel_of
@@ -52,10 +52,14 @@ class VerdictHandler:
             entry, self._clock.now(), verdict.provider_id, self._intermediate, confirmation
         )
 
-    def found(self, entry: Entry, found: Taken) -> Transition:
-        """The step of a message in doubt that the provider turned out to have."""
+    def _unanswered(self, entry: Entry) -> None:
+        """Nothing was sent, which shows nothing of the provider: another message may be the probe."""
         self._refusals.unanswered(entry.settings_id)
         self._provider.breaker.withdraw()
+
+    def found(self, entry: Entry, found: Taken) -> Transition:
+        """The step of a message in doubt that the provider turned out to have."""
+        self._unanswered(entry)
         confirmation = self._awaited.confirmation() if self._awaited is not None else None
         return transitions.found_taken(
             entry, self._clock.now(), found.provider_id, self._intermediate, confirmation
@@ -63,30 +67,26 @@ class VerdictHandler:
 
     def ask_later(self, entry: Entry, found: AskLater) -> Transition:
         """The step of a message in doubt about which the provider couldn't be asked; no try is counted."""
-        self._refusals.unanswered(entry.settings_id)
-        self._provider.breaker.withdraw()
+        self._unanswered(entry)
         return self._doubt.after_try(entry, found.reason, self._clock.now(), found.after)
 
     def not_repeated(self, entry: Entry, before: State, reason: str) -> Transition:
         """The step of a message that may have arrived, and that can't be repeated as it was."""
-        self._refusals.unanswered(entry.settings_id)
-        self._provider.breaker.withdraw()
+        self._unanswered(entry)
         log(
             Event.MESSAGE_IN_DOUBT,
             channel=self._channel, provider=self._name, message_id=entry.id, reason=reason,
         )  # fmt: skip
         return transitions.not_repeated(entry, before, self._clock.now(), reason)
 
-    def expired(self, entry: Entry, routed: Routed, now: int) -> Transition:
+    def expired(self, message: Delivery, now: int) -> Transition:
         """The step of a message whose time ran out before the provider could have it."""
-        self._provider.breaker.withdraw()
-        self._refusals.unanswered(entry.settings_id)
-        return transitions.expired(entry, State.SENDING, now, routed.expires_at or now)
+        self._unanswered(message.entry)
+        return transitions.expired(message.entry, State.SENDING, now, message.expires_at or now)
 
     def unsent(self, entry: Entry, reason: str) -> Transition:
         """The step of a message that wasn't sent for a reason of this worker, not of the provider."""
-        self._provider.breaker.withdraw()
-        self._refusals.unanswered(entry.settings_id)
+        self._unanswered(entry)
         now = self._clock.now()
         log(
             Event.ATTEMPT_RETRY,
@@ -99,8 +99,7 @@ class VerdictHandler:
         """The step of a message that no request can be made of, which shows nothing of the provider."""
         if entry.may_have_arrived:
             return self.not_repeated(entry, State.SENDING, transitions.unfit(verdict.reason))
-        self._refusals.unanswered(entry.settings_id)
-        self._provider.breaker.withdraw()
+        self._unanswered(entry)
         outcome = Outcome("refused", None, verdict.reason)
         return transitions.given_up(entry, self._clock.now(), outcome, verdict.reason)
 
@@ -197,8 +196,8 @@ class VerdictHandler:
 
     def _defer_queued(self, settings_id: int) -> None:
         """Have queued messages with these settings wait in the journal."""
-        for routed in self._provider.queue.take_settings(settings_id):
-            self._outcomes.add(self._provider.defer(routed))
+        for message in self._provider.queue.take_settings(settings_id):
+            self._outcomes.add(self._provider.defer(message))
 
     def _after_failure(
         self, entry: Entry, customer: Customer | None, verdict: TryAgain | Misconfigured, now: int

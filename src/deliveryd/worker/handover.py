@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, NamedTuple
 import anyio
 from anyio.abc import TaskGroup
 
-from deliveryd import transitions
 from deliveryd.config import Config
 from deliveryd.delivery.dispatch_queue import KEPT
 from deliveryd.delivery.dispatcher import Dispatcher
@@ -16,7 +15,7 @@ from deliveryd.delivery.pausing import PAUSE_PORTION
 from deliveryd.delivery.provider import Provider
 from deliveryd.errors import IllegalTransition
 from deliveryd.journal.pauses import PauseKind
-from deliveryd.model import Entry, channel_of
+from deliveryd.model import channel_of
 from deliveryd.runtime import waits
 from deliveryd.telemetry.log_events import Event, log
 from deliveryd.worker.outside import Closable, Outside
@@ -162,7 +161,7 @@ class Handover:
             if difference.routes:
                 dispatcher.route_all_again()
         for dispatcher in leaving:
-            self._memory.ready.add([_released(entry) for entry in dispatcher.leave()])
+            self._memory.ready.add(dispatcher.leave())
             self._tasks.start_soon(self._end, dispatcher)
 
     def _replace_receipts(self, config: Config, receipts: Receipts | None, inlets: Inlets | None) -> None:
@@ -242,11 +241,6 @@ class Handover:
             if len(steps) > len(settled):
                 log(Event.MESSAGE_REPEATED, count=len(steps) - len(settled))
             return
-
-
-def _released(entry: Entry) -> Entry:
-    """A message that was queued at a removed provider: it has left it, unless a try there is in doubt."""
-    return entry if entry.doubt else entry.left(transitions.WAS_REMOVED)
 
 
 def _difference(before: Config, config: Config, old: Outside, new: Outside) -> _Difference:

@@ -15,7 +15,6 @@ from deliveryd.delivery.memory import LineMemory
 from deliveryd.delivery.policy import DispatchPolicy, DoubtPolicy, RetryPolicy
 from deliveryd.delivery.provider import Provider
 from deliveryd.delivery.recorder import Recorder
-from deliveryd.delivery.routing import Routed
 from deliveryd.delivery.terms import DispatchTerms
 from deliveryd.errors import JournalFull
 from deliveryd.journal.pauses import Pause, PauseKind
@@ -38,6 +37,7 @@ from deliveryd.runtime.threads import inline
 from deliveryd.runtime.wakeup import Heartbeats
 from deliveryd.states import State
 from support.line import common_on, memory_on
+from support.routes import delivery
 from support.virtual import START, VirtualChannel, VirtualClock, live
 
 SECOND = 1_000_000
@@ -119,12 +119,9 @@ class Bench:
         now = self.clock.now()
         await self.journal.take([QueuedMessage(id_, 1, 1, {}) for id_ in ids], [], now)
         await self.journal.accept(await self.journal.outbox(0, 100), now)
-        messages = [routed(id_, expires_at)._replace(customer=customer) for id_ in ids]
+        entries = [Entry(id_, 1, 1, {}, provider="sms") for id_ in ids]
+        messages = [delivery(entry, "sms", customer, expires_at) for entry in entries]
         assert not any(self.dispatcher.offer(message) for message in messages)
-
-
-def routed(id_: int, expires_at: int | None = None) -> Routed:
-    return Routed(Entry(id_, 1, 1, {}, provider="sms"), "sms", None, Rendered("sms", "en", {}), expires_at)
 
 
 def on_the_bench(
@@ -269,7 +266,8 @@ def test_a_dispatcher_takes_its_share_and_no_more(tmp_path: Path) -> None:
         bench.channel.seconds = 30.0
         await bench.offer(*range(1, 101))
         await trio.sleep(1)
-        assert (bench.dispatcher.admission.room, bench.dispatcher.offer(routed(101)) is None) == (0, False)
+        late = delivery(Entry(101, 1, 1, {}, provider="sms"), "sms")
+        assert (bench.dispatcher.admission.room, bench.dispatcher.offer(late) is None) == (0, False)
         await trio.sleep(30)
         assert (bench.dispatcher.admission.room, len(bench.provider.queue)) == (10, 80)
 
@@ -315,8 +313,7 @@ def test_what_may_have_arrived_and_can_go_nowhere_else_waits_for_its_provider(tm
         bench.provider.breaker.open()
         content = Content(Rendered("sms", "en", {}), {})
         tried = Entry(1, 1, 1, {}, number=1, content=content, via="sms")
-        message = Routed(tried, "sms", Customer(1, {}), content.rendered, None)
-        step = bench.dispatcher.offer(message)
+        step = bench.dispatcher.offer(delivery(tried, "sms", Customer(1, {})))
         assert step is not None
         assert step.waits_for == waits.alone("sms")
 

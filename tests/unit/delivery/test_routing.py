@@ -10,19 +10,13 @@ import pytest
 
 from deliveryd.channels.sms_text import SmsRules
 from deliveryd.delivery.choice import Choice, Idle, Sender
+from deliveryd.delivery.message import UNRENDERED, Delivery, is_expired
 from deliveryd.delivery.pauses import Pauses
-from deliveryd.delivery.routing import (
-    UNRENDERED,
-    ChannelRoute,
-    Route,
-    Routed,
-    Router,
-    Undeliverable,
-    is_expired,
-)
+from deliveryd.delivery.routing import ChannelRoute, Route, Router
 from deliveryd.delivery.stopped import StoppedRecipients
-from deliveryd.model import Content, Customer, Entry, LanguageContent, Rendered, Settings, Spent
+from deliveryd.model import Content, Customer, Entry, LanguageContent, Rendered, Settings, Spent, Transition
 from deliveryd.rendering.content import compile_settings
+from deliveryd.states import State
 from deliveryd.transitions import expiry_details
 from support.routes import (
     DOUBT,
@@ -36,7 +30,10 @@ from support.routes import (
     Reaching,
     content,
     customer,
+    details,
+    needs_customer,
     route,
+    routed,
 )
 
 
@@ -158,12 +155,6 @@ CASES = {
         DOUBT._replace(spent=(Spent("inApp", "no"),)),
     ),
     "doubt without a value any more": Case({"en": content(sms="{b}")}, customer(**ALL), ("sms", ""), DOUBT),
-    "doubt at a provider that is gone": Case(
-        {"en": EVERYTHING},
-        customer(**ALL),
-        "fax: the attempt can't be repeated; fax: outcome unknown",
-        DOUBT._replace(provider="fax"),
-    ),
     # what it says
     "a missing value": Case(
         {"en": content(sms="{city} {order.id} {b}")}, customer(**ALL), "missing placeholders: order.id, b"
@@ -241,15 +232,20 @@ def test_where_a_message_goes(name: str) -> None:
     case = CASES[name]
     found = route(case)
     if isinstance(case.goes, str):
-        assert isinstance(found, Undeliverable)
-        assert found.entry == case.entry
-        assert found.details == case.goes
+        assert (found.entry, details(found)) == (case.entry, case.goes)
         return
-    assert isinstance(found, Routed)
+    assert isinstance(found, Delivery)
     assert (found.provider, found.rendered.language) == case.goes
     if found.rendered is not UNRENDERED:
         assert found.rendered.block == ROUTES[found.provider].block
     assert found.customer is case.customer
+
+
+def test_what_is_in_doubt_at_a_provider_that_is_gone_is_held() -> None:
+    """Nobody else can settle it; an operator can."""
+    found = route(Case({"en": EVERYTHING}, customer(**ALL), "", DOUBT._replace(provider="fax")))
+    assert isinstance(found, Transition)
+    assert (found.after, found.events) == (State.IN_DOUBT, ())
 
 
 @pytest.mark.parametrize(
@@ -260,16 +256,16 @@ def test_a_message_expires_after_its_instant(now: int, sent: bool) -> None:
     found = route(CASES["the first of the order"], expires_at=EXPIRY, now=now)
     assert is_expired(EXPIRY, now) is not sent
     if sent:
-        assert isinstance(found, Routed)
+        assert isinstance(found, Delivery)
         assert found.expires_at == EXPIRY
     else:
-        assert found == Undeliverable(MESSAGE, "expired at 2030-01-01T00:00:00.000000Z", EXPIRY)
+        assert details(found) == "expired at 2030-01-01T00:00:00.000000Z"
         assert expiry_details(EXPIRY) == "expired at 2030-01-01T00:00:00.000000Z"
 
 
 def test_without_an_expiry_nothing_expires() -> None:
     """A delivery without a constraint can be made at any time."""
-    assert isinstance(route(CASES["the first of the order"], now=2**62), Routed)
+    assert isinstance(route(CASES["the first of the order"], now=2**62), Delivery)
     assert not is_expired(None, 2**62)
 
 
@@ -277,10 +273,9 @@ def test_expiry_counts_before_everything_else() -> None:
     """An expired message is told as expired, after what was tried, whatever else is wrong with it."""
     for case in CASES.values():
         found = route(case, expires_at=EXPIRY, now=EXPIRY + 1)
-        assert isinstance(found, Undeliverable)
         reasons = "".join(f"{channel}: {reason}; " for channel, reason, _ in case.entry.spent)
         doubt = f"; {case.entry.provider}: outcome unknown" if case.entry.doubt else ""
-        assert found.details == f"{reasons}expired at 2030-01-01T00:00:00.000000Z{doubt}"
+        assert details(found) == f"{reasons}expired at 2030-01-01T00:00:00.000000Z{doubt}"
 
 
 @pytest.mark.parametrize(
@@ -292,7 +287,7 @@ def test_tries_and_keys_are_those_of_one_provider(provider: str | None, tries: i
     """At the provider that it is bound to, a message keeps its tries and key; at another one both are new."""
     case = CASES["the customer's language"]
     found = route(case._replace(entry=MESSAGE._replace(provider=provider, tries=tries, key=3, number=4)))
-    assert isinstance(found, Routed)
+    assert isinstance(found, Delivery)
     assert (found.bound.provider, found.bound.tries) == ("sms", expected)
     assert (found.bound.key, found.bound.number) == ((3, 4) if provider == "sms" else (4, 0))
 
@@ -301,7 +296,7 @@ def test_the_order_names_only_what_is_configured() -> None:
     """Channels of `order` that aren't configured are no channels; configured ones outside it aren't used."""
     router = Router(ROUTES, ("messenger", "email"), ("en",), NOBODY, Pauses())
     settings = compile_settings(Settings(2, None, {"en": EVERYTHING}))
-    found: Any = router.route(MESSAGE, settings, customer(**ALL), 0)
+    found: Any = routed(router, MESSAGE, settings, customer(**ALL))
     assert found.provider == "email"
 
 
@@ -323,15 +318,14 @@ def route_sms(
     """Route over a channel with these rules, and e-mail."""
     routes = {"sms": ROUTES["sms"]._replace(sms=rules), "email": ROUTES["email"]}
     settings = compile_settings(Settings(2, None, languages))
-    return Router(routes, ORDER, ["en", "de"], NOBODY, Pauses()).route(
-        entry, settings, address or customer(**ALL), 0
-    )
+    router = Router(routes, ORDER, ["en", "de"], NOBODY, Pauses())
+    return routed(router, entry, settings, address or customer(**ALL))
 
 
 def test_a_text_of_too_many_parts_takes_the_next_channel() -> None:
     """Over `max_parts` the message takes the next channel, not the same one in another language."""
     found = route_sms(SmsRules(1, transliterate=False), SMS_FIRST)
-    assert isinstance(found, Routed)
+    assert isinstance(found, Delivery)
     assert (found.provider, found.rendered.language) == ("email", "en")
     assert found.entry == MESSAGE
 
@@ -339,12 +333,12 @@ def test_a_text_of_too_many_parts_takes_the_next_channel() -> None:
 def test_a_text_of_as_many_parts_as_allowed_is_sent() -> None:
     """`max_parts` is the most that may be sent."""
     found = route_sms(SmsRules(2, transliterate=False), SMS_FIRST)
-    assert isinstance(found, Routed)
+    assert isinstance(found, Delivery)
     assert found.provider == "sms"
 
 
 @pytest.mark.parametrize(
-    ("languages", "fields", "details"),
+    ("languages", "fields", "why"),
     [
         (SMS_ONLY, ALL, "sms: 2 SMS parts, more than max_parts = 1"),
         (
@@ -361,14 +355,14 @@ def test_a_text_of_as_many_parts_as_allowed_is_sent() -> None:
     ],
 )
 def test_without_a_next_channel_the_parts_are_the_reason(
-    languages: Mapping[str, LanguageContent], fields: dict[str, str], details: str | None
+    languages: Mapping[str, LanguageContent], fields: dict[str, str], why: str | None
 ) -> None:
     """The `error` event names the parts beside the reasons of the other channels."""
     found = route_sms(SmsRules(1, transliterate=False), languages, address=customer(**fields))
-    if details is None:
-        assert isinstance(found, Routed)
+    if why is None:
+        assert isinstance(found, Delivery)
     else:
-        assert found == Undeliverable(MESSAGE, details)
+        assert details(found) == why
 
 
 def test_what_its_provider_did_not_take_goes_to_the_other_one_though_the_first_channel_is_down() -> None:
@@ -382,8 +376,8 @@ def test_what_its_provider_did_not_take_goes_to_the_other_one_though_the_first_c
     said = Content(Rendered("sms", "en", {"text": "before"}), {})
     entry = MESSAGE._replace(content=said, via="sms/a", number=1)
     settings = compile_settings(Settings(2, None, {"en": content(inApp="now", sms="now")}))
-    found = Router(routes, ORDER, ["en"], NOBODY, Pauses()).route(entry, settings, None, 0)
-    assert isinstance(found, Routed)
+    found = routed(Router(routes, ORDER, ["en"], NOBODY, Pauses()), entry, settings, None)
+    assert isinstance(found, Delivery)
     assert (found.provider, found.rendered.fields) == ("sms/b", {"text": "now"})
 
 
@@ -398,10 +392,9 @@ def test_what_may_have_arrived_goes_past_a_channel_that_is_given_up(is_reached: 
     said = Content(Rendered("sms", "en", {"text": "before"}), {})
     entry = MESSAGE._replace(content=said, via="sms/b", number=1)
     settings = compile_settings(Settings(2, None, {"en": content(sms="now", email="now")}))
-    found = Router(routes, ("sms", "email"), ["en"], NOBODY, Pauses()).route(
-        entry, settings, customer(email="a@b.example"), 0
-    )
-    assert isinstance(found, Routed)
+    router = Router(routes, ("sms", "email"), ["en"], NOBODY, Pauses())
+    found = routed(router, entry, settings, customer(email="a@b.example"))
+    assert isinstance(found, Delivery)
     assert found.provider == "email"
 
 
@@ -413,15 +406,15 @@ def test_what_is_in_doubt_needs_no_customer_though_its_channel_is_given_up() -> 
         {"sms": ChannelRoute("sms", sms), "email": ROUTES["email"]}, ORDER, ["en"], NOBODY, Pauses()
     )
     settings = compile_settings(Settings(2, None, {"en": content(sms="hi", email="hi")}))
-    assert router.needs_customer(MESSAGE, settings, 0)
-    assert not router.needs_customer(MESSAGE._replace(provider="sms", number=1, doubt=True), settings, 0)
+    assert needs_customer(router, MESSAGE, settings)
+    assert not needs_customer(router, MESSAGE._replace(provider="sms", number=1, doubt=True), settings)
 
 
 def test_what_is_in_doubt_is_repeated_whatever_its_length() -> None:
     """A limit that was set afterwards doesn't keep a doubt from being settled at its provider."""
     doubtful = MESSAGE._replace(provider="sms", number=1, doubt=True)
     found = route_sms(SmsRules(1, transliterate=False), SMS_FIRST, doubtful)
-    assert isinstance(found, Routed)
+    assert isinstance(found, Delivery)
     assert found.provider == "sms"
 
 
@@ -429,9 +422,9 @@ def test_transliteration_comes_before_the_count() -> None:
     """Typography that would have cost a part is replaced, in the text that is sent."""
     languages = {"en": content(sms="It\u2019s " + "y" * 100)}
     found = route_sms(SmsRules(1, transliterate=True), languages)
-    assert isinstance(found, Routed)
+    assert isinstance(found, Delivery)
     assert found.rendered.fields == {"text": "It's " + "y" * 100}
-    assert isinstance(route_sms(SmsRules(1, transliterate=False), languages), Undeliverable)
+    assert details(route_sms(SmsRules(1, transliterate=False), languages))
 
 
 def test_a_limit_of_parts_makes_the_customer_matter() -> None:
@@ -441,12 +434,9 @@ def test_a_limit_of_parts_makes_the_customer_matter() -> None:
     )
     settings = compile_settings(Settings(2, None, {"en": content(sms="hi", email="hi")}))
 
-    def needs_customer(channel_route: ChannelRoute) -> bool:
-        router = Router({"sms": channel_route, "email": ROUTES["email"]}, ORDER, ["en"], NOBODY, Pauses())
-        return router.needs_customer(MESSAGE, settings, 0)
-
-    assert needs_customer(channel_route)
-    assert not needs_customer(channel_route._replace(sms=None))
+    for sms, needs in ((channel_route, True), (channel_route._replace(sms=None), False)):
+        router = Router({"sms": sms, "email": ROUTES["email"]}, ORDER, ["en"], NOBODY, Pauses())
+        assert needs_customer(router, MESSAGE, settings) is needs
 
 
 def test_who_stopped_a_channel_takes_the_next_one() -> None:
@@ -457,12 +447,11 @@ def test_who_stopped_a_channel_takes_the_next_one() -> None:
     stopped.stop("sms", "+44 20", 1, "blocked")
     ann = Customer(3, {"phone": "+4420", "email": "ann@example.com"})
     found = [
-        router.route(MESSAGE, settings, customer, 0)
+        routed(router, MESSAGE, settings, customer)
         for customer in (ann, Customer(4, {**ann.fields, "phone": "+4421"}), Customer(5, {"phone": "+4420"}))
     ]
-    assert [each.provider for each in found if isinstance(each, Routed)] == ["email", "sms"]
-    assert isinstance(found[2], Undeliverable)
-    assert found[2].details == "the recipient is suppressed on sms; email: no address of the customer"
+    assert [each.provider for each in found if isinstance(each, Delivery)] == ["email", "sms"]
+    assert details(found[2]) == "the recipient is suppressed on sms; email: no address of the customer"
     doubt = MESSAGE._replace(provider="sms", number=1, doubt=True)
-    repeated = router.route(doubt, settings, ann, 0)
-    assert isinstance(repeated, Routed), "only the provider can settle what may have arrived"
+    repeated = routed(router, doubt, settings, ann)
+    assert isinstance(repeated, Delivery), "only the provider can settle what may have arrived"

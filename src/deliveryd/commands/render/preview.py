@@ -14,8 +14,9 @@ from deliveryd.channels.options import ChannelConfig
 from deliveryd.channels.sms_text import SmsRules, outside_gsm, sms_parts
 from deliveryd.config import Config
 from deliveryd.delivery.choice import Idle
+from deliveryd.delivery.message import Delivery, is_expired
 from deliveryd.delivery.pauses import Pauses
-from deliveryd.delivery.routing import Route, Routed, Undeliverable, is_expired
+from deliveryd.delivery.routing import Route
 from deliveryd.delivery.stopped import StoppedRecipients
 from deliveryd.directory.base import find_customer
 from deliveryd.errors import DeliverydError, DirectoryUnavailable, ServiceUnreadable
@@ -264,8 +265,9 @@ def _preview_result(
                 )
     choices = build_choices(config, providers, dict.fromkeys(providers, Idle()))
     router = build_router(config, choices, stopped, Pauses())
-    customer = message.customer if router.needs_customer(message.entry, settings, now) else None
-    route = router.route(message.entry, settings, customer, now)
+    delivery = Delivery(message.entry, settings)
+    while (route := router.route(delivery, now)) is None:
+        delivery.of(message.customer)
     return PreviewResult(
         message,
         previews,
@@ -374,7 +376,7 @@ def _filled(
 
 def _chosen(previews: Sequence[Preview], route: Route, scope: Scope) -> Preview | None:
     """Return the preview that delivery would choose, even if it can't be sent."""
-    if not isinstance(route, Routed):
+    if not isinstance(route, Delivery):
         reached = (preview for preview in previews if preview.reached)
         return next(reached, None) if scope == WHOLE_SCOPE else None
     place = (route.provider, route.rendered.language)
@@ -392,7 +394,7 @@ def _why_not(
     if expires_at is not None and is_expired(expires_at, now):
         return expiry_details(expires_at)
     if message.has_customer and scope == WHOLE_SCOPE:
-        return route.details if isinstance(route, Undeliverable) else None
+        return None if isinstance(route, Delivery) else route.events[0].details
     hindrances = (
         f"{preview.provider}: {why}" for preview in previews if (why := hindrance(preview, message))
     )

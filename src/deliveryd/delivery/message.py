@@ -1,0 +1,98 @@
+"""A message on its way to a provider: the record that each step of its walk takes and adds to."""
+
+from __future__ import annotations
+
+from deliveryd import transitions
+from deliveryd.delivery.pauses import Pauses
+from deliveryd.errors import DeliverydError
+from deliveryd.journal.pauses import Pause
+from deliveryd.model import SECOND, Customer, Entry, Rendered, Transition, size_of
+from deliveryd.rendering.content import CompiledSettings
+from deliveryd.states import State
+
+UNRENDERED = Rendered("", "", {})
+"""The content of a message in doubt that can't be rendered any more: its provider may be asked for it."""
+
+
+def is_expired(expires_at: int | None, now: int) -> bool:
+    """Whether nothing may be sent any more (interface 8)."""
+    return expires_at is not None and now > expires_at
+
+
+class Delivery:
+    """A message, from the moment when it is ready to the end of its attempt.
+
+    `settings` are the error for which there are none, if they can't be had. `customer` is None when they
+    aren't in the directory, and when they don't matter; `looked_up`: they were asked for. The router adds the
+    `provider`, what it is `rendered` to, and its `size`: the number of characters that work on it may grow
+    with. With its intent, `entry` becomes what the journal has then.
+    """
+
+    __slots__ = (
+        "customer",
+        "entry",
+        "expires_at",
+        "looked_up",
+        "provider",
+        "rendered",
+        "settings",
+        "size",
+    )
+
+    def __init__(self, entry: Entry, settings: CompiledSettings | DeliverydError) -> None:
+        self.entry = entry
+        self.settings = settings
+        self.expires_at = None if isinstance(settings, DeliverydError) else settings.expires_at
+        self.customer: Customer | None = None
+        self.looked_up = False
+        self.provider = ""
+        self.rendered = UNRENDERED
+        self.size = 0
+
+    def of(self, customer: Customer | None) -> None:
+        """The customer was looked up; None: the directory doesn't have them."""
+        self.customer = customer
+        self.looked_up = True
+
+    def to(self, provider: str, rendered: Rendered, customer: Customer | None) -> Delivery:
+        """The message, which can be sent: by which provider, what, and with which values of the customer."""
+        self.provider = provider
+        self.rendered = rendered
+        self.customer = customer
+        self.size = size_of(self.entry, rendered, customer)
+        return self
+
+    def becomes(self, entry: Entry) -> Entry:
+        """Go on with what the message is now: it left a provider, or has its intent."""
+        self.entry = entry
+        return entry
+
+    @property
+    def bound(self) -> Entry:
+        """The message as the journal has it, bound to its provider if that is chosen."""
+        return self.entry.bound(self.provider) if self.provider else self.entry
+
+    def held_back(self, pauses: Pauses, now: int) -> Transition | None:
+        """The step of a message whose time is over, or that is paused; None: it goes on.
+
+        Each place asks where a message may be sent or end: the walk when it begins, and the dispatcher again.
+        """
+        if self.expires_at is not None and is_expired(self.expires_at, now):
+            return transitions.expired(self.bound, State.READY, now, self.expires_at)
+        if pauses.any and (pause := pauses.holding(self.entry, self.provider)) is not None:
+            return self.parked(pause, now)
+        return None
+
+    def parked(self, pause: Pause, now: int) -> Transition:
+        """Wait for the end of a pause, or until the message expires."""
+        return transitions.parked(self.entry, now, self.expires_at, pause.waits_for)
+
+    def deferred(self, now: int, seconds: float, waits_for: str | None) -> Transition:
+        """Wait in the journal for so many seconds at most, and no longer than until the message expires.
+
+        `waits_for` names what wakes it; None: only its time does.
+        """
+        due_at = now + int(seconds * SECOND)
+        if self.expires_at is not None:
+            due_at = min(due_at, self.expires_at + 1)
+        return transitions.deferred(self.bound, now, due_at, waits_for)

@@ -177,4 +177,4 @@ class Sends(Protocol):
         """What the provider takes now."""
 
     def route_paused(self) -> None:
-        """Have queued messages message again that are paused."""
+        """Have queued messages routed again that are paused."""

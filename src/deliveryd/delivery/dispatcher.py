@@ -118,7 +118,7 @@ class Dispatcher:
         return step
 
     def route_paused(self) -> None:
-        """Have queued messages message again that are paused: they wait in the journal, or go elsewhere."""
+        """Have queued messages routed again that are paused: they wait in the journal, or go elsewhere."""
         self._route_again(self.admission.is_paused)
 
     # stop taking, stop working
@@ -332,7 +332,7 @@ class Dispatcher:
                 self._finished.set()
 
 
-def _all(_routed: Delivery) -> bool:
+def _all(_message: Delivery) -> bool:
     return True
 
 

@@ -25,7 +25,7 @@ IDS_SAID_AGAIN = 3600.0
 """Seconds until it is logged again how many messages were accepted without an id."""
 
 PROBE_SPACING = 1.0
-"""Seconds until another message is message to a provider that is down, if the chosen one doesn't arrive."""
+"""Seconds until another message is routed to a provider that is down, if the chosen one doesn't arrive."""
 
 
 class LastFailure(NamedTuple):

@@ -184,11 +184,11 @@ class Router:
             offered = name, provider, block
             if choice.needs_claim and not choice.claim(entry, customer, provider):
                 waiting.append(offered)
-            elif (routed := self._render(message, settings, tags, offered, unfit, now)) is not None:
-                return routed
+            elif (route := self._render(message, settings, tags, offered, unfit, now)) is not None:
+                return route
         for offered in waiting:
-            if (routed := self._render(message, settings, tags, offered, unfit, now)) is not None:
-                return routed
+            if (route := self._render(message, settings, tags, offered, unfit, now)) is not None:
+                return route
         return _end(message, self._why_none(entry, settings, customer, tags, unfit), now)
 
     def _render(  # noqa: PLR0917 - the values that `_first_usable` has

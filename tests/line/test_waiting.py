@@ -17,7 +17,7 @@ from deliveryd.channels.base import Accepted, Dispatch, TryAgain, Verdict
 from deliveryd.directory.base import Terms
 from deliveryd.directory.remote import RemoteDirectory
 from deliveryd.model import Customer, format_instant
-from support.logs import log_text
+from support.logs import log_lines, log_text
 from support.messages import message
 from support.virtual import START, VirtualWorld, live
 
@@ -51,6 +51,18 @@ def world(tmp_path: Path) -> VirtualWorld:
     world.service.settings[HEALTHY] = SMS
     world.service.settings[1] = SMS
     return world
+
+
+@pytest.mark.slow
+def test_the_debug_log_has_what_a_message_waited_for(world: VirtualWorld) -> None:
+    """The journal forgets it when the message goes on, and no event is reported about it."""
+    hang(world, lambda settings_id: settings_id == 1, until=30.0)
+    world.service.enqueue(message(1, 1))
+    with log_lines("debug") as lines:
+        live(world.run_until_idle)
+    [waiting] = [line for line in lines() if line["event"] == "message.waiting"]
+    assert (waiting["message_id"], waiting["reason"]) == (1, "waits for settings 1 from the service")
+    assert world.service.statuses(1) == ["dequeued", "sent"]
 
 
 def hang(world: VirtualWorld, ids: Callable[[int], bool], until: float = float("inf")) -> None:

@@ -34,8 +34,9 @@ from deliveryd.model import (
     Transition,
     channel_of,
 )
+from deliveryd.runtime.waits import awaited
 from deliveryd.states import ENDED, State
-from deliveryd.telemetry.log_events import DEBUG, Event, enabled, log
+from deliveryd.telemetry.log_events import DEBUG, Event, Fields, enabled, log
 
 TOKEN_SECONDS = 3600.0
 """How long a signature's token is kept after its end, by the time that passed."""
@@ -301,7 +302,10 @@ class Recorder:
         for step in steps:
             if (event := LOGGED_STATES.get(step.after)) is not None:
                 provider = step.entry.provider or "none"
-                log(event, message_id=step.entry.id, channel=channel_of(provider), provider=provider)
+                fields = Fields(message_id=step.entry.id, channel=channel_of(provider), provider=provider)
+                if step.waits_for is not None:
+                    fields["reason"] = f"waits for {awaited(step.waits_for)}"
+                log(event, **fields)
 
     # receipts and operators' orders
 

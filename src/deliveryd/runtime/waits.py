@@ -88,7 +88,7 @@ def awaited(waits_for: str) -> str:
         case "paused":
             return f"the end of the pause of {name}"
         case _:
-            return f"capacity on {_named(name)}"
+            return f"room at {_named(name)}, which is full or takes no messages now"
 
 
 def cause(waits_for: str | None, provider: str) -> str:

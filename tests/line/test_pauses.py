@@ -25,7 +25,7 @@ BROKEN = json.dumps({"content": {"en": {"sms": {"text": "hi {nobody}"}}}})
 TABLES = """
 [queue]
 poll_interval = "100ms"
-max_poll_interval = "1s"
+max_poll_interval = "10s"
 max_in_flight = 20
 [events]
 flush_interval = "20ms"

@@ -66,7 +66,6 @@ def lived_through(world: VirtualWorld, journals: list[SharedJournal], left: Left
             await anyio.sleep(65)
             world.service.enqueue(message(2))  # the provider answers
             await anyio.sleep(30)
-            worker.stop()
 
     live(run)
     return [dispatch.entry.id for _, dispatch in world.channels["sms"].attempts].count(LEFT)

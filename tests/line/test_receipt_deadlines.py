@@ -105,7 +105,6 @@ async def running(world: VirtualWorld) -> AsyncIterator[VirtualSupervisor]:
         nursery.start_soon(worker.run)
         await trio.sleep(1)
         yield worker
-        worker.stop()
 
 
 async def report(

@@ -97,7 +97,6 @@ def reported_one_by_one(world: VirtualWorld, at: float, *statuses: str) -> list[
             (_, first), *_ = world.channels["sms"].attempts
             answers.extend([await report(worker, first, "sms", status) for status in statuses])
             await trio.sleep(60)
-            worker.stop()
 
     live(run)
     assert file_reader(world.folder / "journal.db").audit().is_balanced

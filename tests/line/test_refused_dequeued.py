@@ -88,7 +88,6 @@ def test_a_dequeued_that_is_refused_for_hours_costs_few_posts_few_lines_and_one_
             queue.refusals = 0
             await trio.sleep(1.1 * HOUR)
             assert world.service.statuses(1) == ["dequeued", "sent"]
-            worker.stop()
 
     live(run, hours=8)
     events = Counter(line["event"] for line in lines())

@@ -153,9 +153,7 @@ class Stage:
             )
 
     async def live_through(self) -> None:
-        worker = self.world.supervisor()
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(worker.run)
+        async with self.world.at_work() as worker:
             for _ in range(int(DOWN_AT) - 1):  # every second five, of settings that become known
                 self.enqueue(5, 1, 2, 3)
                 await trio.sleep(1)

@@ -122,14 +122,11 @@ def test_a_broken_template_asks_for_no_sends_and_for_few_requests(
         world.service.settings[2] = broken
 
     async def run() -> None:
-        async with trio.open_nursery() as nursery:
-            supervisor = world.supervisor()
-            nursery.start_soon(supervisor.run)
+        async with world.at_work():
             for id_ in range(100, 400):
                 world.service.enqueue(message(id_, 1 + id_ % 2))
                 await trio.sleep(1)
             await trio.sleep(5)
-            supervisor.stop()
 
     live(run)
     for id_ in range(100, 400):

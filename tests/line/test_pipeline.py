@@ -210,15 +210,12 @@ def test_ids_that_the_queue_gives_again_while_they_are_under_way_are_sent_once(w
     channel.verdict = lambda _dispatch: verdicts.pop(0)
 
     async def run() -> None:
-        async with trio.open_nursery() as nursery:
-            supervisor = world.supervisor()
-            nursery.start_soon(supervisor.run)
+        async with world.at_work():
             world.service.enqueue(message(1), message(1))
             for _ in range(40):
                 await trio.sleep(2)
                 world.service.enqueue(message(1))
             await trio.sleep(60)
-            supervisor.stop()
 
     live(run)
     assert sent(world) == {1: 2}
@@ -303,13 +300,10 @@ def test_a_take_under_way_is_finished_when_the_worker_is_stopped(world: VirtualW
     slow_takes(world, 8.0)
 
     async def run() -> None:
-        async with trio.open_nursery() as nursery:
-            supervisor = world.supervisor()
-            nursery.start_soon(supervisor.run)
+        async with world.at_work():
             await trio.sleep(3)
             world.service.enqueue(message(2))
             await trio.sleep(4)
-            supervisor.stop()
 
     live(run)
     assert world.service.statuses(2) == ["dequeued"]

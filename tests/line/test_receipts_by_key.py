@@ -90,9 +90,7 @@ def reported_one_by_one(world: VirtualWorld, at: float, *statuses: str) -> list[
     answers: list[str] = []
 
     async def run() -> None:
-        worker = world.supervisor()
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(worker.run)
+        async with world.at_work() as worker:
             await trio.sleep(at)
             (_, first), *_ = world.channels["sms"].attempts
             answers.extend([await report(worker, first, "sms", status) for status in statuses])

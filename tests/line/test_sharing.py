@@ -49,12 +49,9 @@ def journals() -> Iterator[list[SharedJournal]]:
 @asynccontextmanager
 async def working(world: VirtualWorld) -> AsyncIterator[VirtualSupervisor]:
     """A worker that runs, stopped in the end."""
-    supervisor = world.supervisor()
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(supervisor.run)
+    async with world.at_work() as supervisor:
         await supervisor.opened.wait()
         yield supervisor
-        supervisor.stop()
 
 
 Scene = Callable[[VirtualSupervisor], Awaitable[None]]

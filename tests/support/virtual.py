@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 import sqlite3
 from collections import defaultdict
-from collections.abc import Awaitable, Callable
-from contextlib import closing
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -224,6 +224,15 @@ class VirtualWorld:
     async def run_until_idle(self) -> None:
         """Run a worker until there is nothing more to do."""
         await self.supervisor().run(until_idle=True)
+
+    @asynccontextmanager
+    async def at_work(self) -> AsyncIterator[VirtualSupervisor]:
+        """A worker that runs within the block, and is stopped after it."""
+        async with anyio.create_task_group() as tasks:
+            supervisor = self.supervisor()
+            tasks.start_soon(supervisor.run)
+            yield supervisor
+            supervisor.stop()
 
     def openers(self) -> Openers:
         """What opens the service, the providers and the directory of this world."""

@@ -9,6 +9,7 @@ from http import HTTPStatus
 from hostile.host import Host, Trap
 from hostile.inputs import HURTFUL, MEBI, NO_CLOCK_KNOWS, a_gigabyte, answering, deep, deep_object
 from hostile.stage import Case, Stage
+from support.patience import PATIENCE
 
 UNAVAILABLE = {
     "queue": "queue.unavailable",
@@ -60,7 +61,7 @@ def tried_again(busy: Trap, stage: Stage) -> str:
     asked = stage.host.requests["provider"]
     stage.host.traps["provider"] = busy
     id_ = stage.message()
-    stage.host.wait_for(lambda: stage.host.requests["provider"] > asked)
+    stage.host.wait_for(lambda host: host.requests["provider"] > asked, PATIENCE)
     stage.host.traps.clear()
     assert stage.settled(id_) == "sent"
     return "tried again"

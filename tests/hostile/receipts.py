@@ -13,6 +13,7 @@ import httpx
 
 from hostile.inputs import deep
 from hostile.stage import Case, Stage, signature
+from support.patience import PATIENCE
 from support.plain_http import NO_TLS
 
 FLOOD = 500
@@ -48,7 +49,7 @@ def flood(stage: Stage, bodies: Iterator[tuple[bytes, str | None]], *statuses: i
         answers = [post(stage, client, body, signed).status_code for body, signed in bodies]
         assert set(answers) == set(statuses)
         assert post(stage, client, genuine).status_code == 200
-    stage.host.wait_for(lambda: "delivered" in stage.host.statuses(id_))
+    stage.host.wait_for(lambda host: "delivered" in host.statuses(id_), PATIENCE)
     told = " or ".join(map(str, statuses))
     return f"{told}, {len(answers):,} times"
 
@@ -106,7 +107,7 @@ def silent(stage: Stage) -> str:
             assert post(stage, client, genuine).status_code == 200
         open_files = stage.worker.open_files
         assert open_files < 300
-    stage.host.wait_for(lambda: "delivered" in stage.host.statuses(id_))
+    stage.host.wait_for(lambda host: "delivered" in host.statuses(id_), PATIENCE)
     return f"200 to the genuine one; {open_files} open files"
 
 

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from hostile.host import Host
 from hostile.mail import MailHost
 from hostile.worker import CONFIG, Worker
+from support.patience import PATIENCE
 
 SECRET = "a secret of the provider"
 
@@ -62,7 +63,7 @@ class Stage:
 
     def settled(self, id_: int) -> str:
         """Wait until a message has ended; its last status."""
-        self.host.wait_for(lambda: not {"sent", "error"}.isdisjoint(self.host.statuses(id_)))
+        self.host.wait_for(lambda host: not {"sent", "error"}.isdisjoint(host.statuses(id_)), PATIENCE)
         return self.host.statuses(id_)[-1]
 
     def payload(self, id_: int) -> dict[str, Any]:

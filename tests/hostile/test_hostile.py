@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import stat
-import subprocess
-import sys
 from collections.abc import Iterator
 from os import chown, geteuid
 from pathlib import Path
@@ -24,7 +22,7 @@ from hostile.mail import MailHost
 from hostile.slowness import SEEDS, WORKS, grown
 from hostile.stage import Case, Stage, measure, open_stage, write_world
 from hostile.worker import Worker
-from support.patience import PATIENCE
+from support.forked import run_deliveryd
 
 pytestmark = pytest.mark.slow
 
@@ -67,8 +65,7 @@ def test_after_all_that_the_worker_ends_well_and_its_account_is_balanced(
         for name in ("queue: JSON 1,000 deep", "settings: JSON 1,000 deep", "provider: a gigabyte in chunks"):
             measure(stage, CASES[name])
         assert stage.worker.stop() == 0
-    command = [sys.executable, "-m", "deliveryd", "audit", "--config", str(folder / "config.toml")]
-    assert subprocess.run(command, capture_output=True, timeout=PATIENCE, check=False).returncode == 0
+    assert run_deliveryd("audit", "--config", str(folder / "config.toml")).returncode == 0
 
 
 @pytest.mark.parametrize("work", WORKS)

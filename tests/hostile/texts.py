@@ -8,6 +8,7 @@ from functools import partial
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from hostile.stage import Case, Stage
+from support.patience import PATIENCE
 
 MEGA = 1_000_000
 MAIL_HEADERS = {
@@ -175,7 +176,7 @@ def many_settings(count: int, stage: Stage) -> str:
     """As many messages as settings ids, all at once: each is asked for once, over few connections."""
     asked = stage.host.requests["settings"]
     ids = [stage.message(settings=stage.settings(sms("{word}"))) for _ in range(count)]
-    stage.host.wait_for(lambda: ids[-1] in stage.host.sent_ids and stage.host.sent_ids.issuperset(ids), 120.0)
+    stage.host.wait_for(lambda host: all("sent" in host.statuses(id_) for id_ in reversed(ids)), PATIENCE)
     asked = stage.host.requests["settings"] - asked
     assert count <= asked < 1.1 * count
     return f"all sent; asked for settings {asked:,} times, over {stage.host.most_open} connections at most"

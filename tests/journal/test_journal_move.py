@@ -58,6 +58,7 @@ from journal.samples import (
     sample_message,
     sample_receipt,
 )
+from support.forked import run_deliveryd
 from support.postgres import new_database
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
@@ -736,8 +737,7 @@ async def test_what_an_older_move_left_half_done_is_not_finished_with_what_is_ol
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "deliveryd", "journal", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+    return run_deliveryd("journal", *arguments)
 
 
 async def test_the_command_says_what_it_did_and_what_to_do_next(

@@ -66,9 +66,7 @@ def test_a_channel_that_is_down_for_too_long_leaves_its_messages_to_the_next_one
     enqueue(fallback, 100)
 
     async def scene() -> None:
-        async with anyio.create_task_group() as tasks:
-            supervisor = fallback.supervisor()
-            tasks.start_soon(supervisor.run)
+        async with fallback.at_work():
             await anyio.sleep(890)
             assert not sent_by(fallback, "email")
             await anyio.sleep(100)
@@ -80,7 +78,6 @@ def test_a_channel_that_is_down_for_too_long_leaves_its_messages_to_the_next_one
             for some in (range(151, 152), range(152, 200)):
                 fallback.service.enqueue(*map(message, some))
                 await anyio.sleep(100)
-            supervisor.stop()
 
     live(scene)
     assert all_sent(fallback, 199)
@@ -95,13 +92,10 @@ def test_the_time_that_a_channel_is_down_goes_on_over_a_restart(fallback: Virtua
 
     async def scene() -> None:
         for seconds in (600, 400):
-            async with anyio.create_task_group() as tasks:
-                supervisor = fallback.supervisor()
-                tasks.start_soon(supervisor.run)
+            async with fallback.at_work():
                 await anyio.sleep(seconds)
                 if seconds == 600:
                     assert not sent_by(fallback, "email")
-                supervisor.stop()
 
     live(scene)
     assert len(ids_of(sent_by(fallback, "email"))) >= 40
@@ -119,13 +113,10 @@ def test_a_message_goes_on_when_only_providers_are_left_to_it_that_are_down_for_
 
     async def scene() -> None:
         for seconds in (600, 400) if restarts else (1000,):
-            async with anyio.create_task_group() as tasks:
-                supervisor = fallback.supervisor()
-                tasks.start_soon(supervisor.run)
+            async with fallback.at_work():
                 await anyio.sleep(seconds)
                 if seconds == 600:
                     assert not sent_by(fallback, "email")
-                supervisor.stop()
 
     live(scene)
     assert ids_of(sent_by(fallback, "email")) == {1, 2, 3}
@@ -140,18 +131,12 @@ def test_a_channel_that_works_after_a_restart_takes_its_messages(fallback: Virtu
     enqueue(fallback, 50)
 
     async def scene() -> None:
-        async with anyio.create_task_group() as tasks:
-            supervisor = fallback.supervisor()
-            tasks.start_soon(supervisor.run)
+        async with fallback.at_work():
             await anyio.sleep(1000)
-            supervisor.stop()
         fallback.add(EMAIL)
         await anyio.sleep(300)
-        async with anyio.create_task_group() as tasks:
-            supervisor = fallback.supervisor()
-            tasks.start_soon(supervisor.run)
+        async with fallback.at_work():
             await anyio.sleep(300)
-            supervisor.stop()
 
     live(scene)
     assert all_sent(fallback, 50)
@@ -175,13 +160,10 @@ def test_a_provider_that_was_disabled_meanwhile_is_not_down_since_then(world: Vi
     async def scene() -> None:
         for configured, seconds in ((alone, 600), (disabled, 1200), (alone, 300)):
             world.path.write_text(configured, encoding="utf-8")
-            async with anyio.create_task_group() as tasks:
-                supervisor = world.supervisor()
-                tasks.start_soon(supervisor.run)
+            async with world.at_work():
                 if seconds == 300:
                     world.service.enqueue(*(message(id_) for id_ in range(21, 41)))
                 await anyio.sleep(seconds)
-                supervisor.stop()
 
     live(scene)
     assert not sent_by(world, "email")
@@ -215,11 +197,8 @@ def go(provider: VirtualChannel, *, down: bool) -> None:
 
 async def work(world: VirtualWorld, scene: Callable[[], Awaitable[None]]) -> None:
     """Run a worker beside a scene."""
-    async with anyio.create_task_group() as tasks:
-        supervisor = world.supervisor()
-        tasks.start_soon(supervisor.run)
+    async with world.at_work():
         await scene()
-        supervisor.stop()
 
 
 @pytest.mark.slow
@@ -296,11 +275,8 @@ def test_a_clock_put_forward_before_a_restart_gives_up_no_channel(
 
     async def scene() -> None:
         for seconds in (600, 200, 300):
-            async with anyio.create_task_group() as tasks:
-                supervisor = fallback.supervisor()
-                tasks.start_soon(supervisor.run)
+            async with fallback.at_work():
                 await anyio.sleep(seconds)
                 assert bool(sent_by(fallback, "email")) is (seconds == 300)
-                supervisor.stop()
 
     live(scene)

@@ -284,14 +284,11 @@ def test_a_message_that_always_fails_holds_up_nobody_and_comes_to_its_end(
     came: dict[int, float] = {}
 
     async def run() -> None:
-        async with trio.open_nursery() as nursery:
-            supervisor = world.supervisor()
-            nursery.start_soon(supervisor.run)
+        async with world.at_work():
             for id_ in range(1, 31):
                 came[id_] = trio.current_time()
                 world.service.enqueue(message(id_))
                 await trio.sleep(5)
-            supervisor.stop()
 
     live(run)
     waited = [at - came[one.entry.id] for at, one in world.channels["sms"].attempts if one.entry.id > 1]

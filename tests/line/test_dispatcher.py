@@ -299,13 +299,10 @@ def test_after_a_rest_a_rate_allows_a_small_burst_and_no_more(world: VirtualWorl
     busy = Busy(world, seconds=0.01)
 
     async def run() -> None:
-        async with trio.open_nursery() as nursery:
-            supervisor = world.supervisor()
-            nursery.start_soon(supervisor.run)
+        async with world.at_work():
             await trio.sleep(60)
             world.service.enqueue(*(message(id_) for id_ in range(100, 300)))
             await trio.sleep(60)
-            supervisor.stop()
 
     live(run)
     late = [at for at in busy.began if at > 59]

@@ -56,15 +56,12 @@ def test_failures_are_told_once_a_minute_by_reason_and_channel(tmp_path: Path, l
     seen: list[list[tuple[str, str, int]]] = []
 
     async def run() -> None:
-        async with trio.open_nursery() as nursery:
-            supervisor = world.supervisor()
-            nursery.start_soon(supervisor.run)
+        async with world.at_work():
             for until in (59, 61, 179):
                 await trio.sleep_until(until)
                 seen.append(lines())
             world.service.enqueue({"id": 500, "settingsId": 2, "customerId": 1, "variables": {}})
             await trio.sleep_until(181 + 31)
-            supervisor.stop()
 
     live(run)
     told = [("sms", "provider answered 400", 7), ("none", "missing placeholders", 5), ("none", "expired", 3)]

@@ -166,13 +166,13 @@ json = { text = "{content.body}" }
 EXPIRY = format_instant(START + 60 * 1_000_000)
 
 
-def virtual(folder: Path, **settings: object) -> VirtualWorld:
-    """Two channels in virtual time, the first of which refuses."""
+def virtual(folder: Path, *before: dict[str, Any], **settings: object) -> VirtualWorld:
+    """Two channels in virtual time, the first of which refuses. `before`: messages before the first."""
     world = VirtualWorld(folder)
     world.add(EMAIL + '[channels]\norder = ["sms", "email"]\n')
     content = {"en": {"sms": {"text": "hello"}, "email": MAIL}}
     world.service.settings[1] = json.dumps({"content": content, **settings})
-    world.service.enqueue(message(1))
+    world.service.enqueue(*before, message(1))
     world.channels["sms"].verdict = lambda _dispatch: Refused("no such number")
     return world
 
@@ -192,10 +192,9 @@ def test_an_expiry_after_a_refusal_is_told_with_the_refusal(tmp_path: Path) -> N
 
 def test_an_expiry_in_the_queue_of_a_channel_is_told_with_the_refusal_before(tmp_path: Path) -> None:
     """The second channel makes an attempt every two minutes, and another message has taken it."""
-    world = virtual(tmp_path, delivery={"expiresAt": EXPIRY})
+    world = virtual(tmp_path, message(2, 2), delivery={"expiresAt": EXPIRY})
     world.path.write_text(world.path.read_text().replace(EMAIL, EMAIL + 'rate = "30/h"\n'))
     world.service.settings[2] = json.dumps({"content": {"en": {"email": MAIL}}})
-    world.service.queue.insert(0, json.dumps(message(2, 2)))
     live(world.run_until_idle)
     assert world.service.statuses(2) == ["dequeued", "sent"]
     [error] = [event for event in world.service.events if event["status"] == "error"]

@@ -73,11 +73,8 @@ def play(world: VirtualWorld, scene: Callable[[], Awaitable[None]]) -> None:
     """Run a worker beside a scene."""
 
     async def both() -> None:
-        async with anyio.create_task_group() as tasks:
-            supervisor = world.supervisor()
-            tasks.start_soon(supervisor.run)
+        async with world.at_work():
             await scene()
-            supervisor.stop()
 
     live(both)
 

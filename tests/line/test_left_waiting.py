@@ -55,9 +55,7 @@ def lived_through(world: VirtualWorld, journals: list[SharedJournal], left: Left
     """Another worker leaves a message an hour from being due; return how often it was sent after a minute."""
 
     async def run() -> None:
-        worker = world.supervisor()
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(worker.run)
+        async with world.at_work() as worker:
             await worker.opened.wait()
             world.service.enqueue(message(1))
             await anyio.sleep(5)
@@ -66,7 +64,6 @@ def lived_through(world: VirtualWorld, journals: list[SharedJournal], left: Left
             await anyio.sleep(65)
             world.service.enqueue(message(2))  # the provider answers
             await anyio.sleep(30)
-            worker.stop()
 
     live(run)
     return [dispatch.entry.id for _, dispatch in world.channels["sms"].attempts].count(LEFT)

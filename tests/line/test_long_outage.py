@@ -119,7 +119,7 @@ class Stage:
         await trio.sleep(SERVICE_SECONDS)
         now = trio.current_time()
         if DOWN_AT <= now < BUSY_AT and (now - DOWN_AT) // HOUR % 3 == 1:
-            self.service.requests.append((now, path))
+            self.service.asked.append((now, path))
             await trio.sleep_forever()
 
     def _trouble(self, request: httpx.Request) -> httpx.Response | None:
@@ -153,9 +153,7 @@ class Stage:
             )
 
     async def live_through(self) -> None:
-        worker = self.world.supervisor()
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(worker.run)
+        async with self.world.at_work() as worker:
             for _ in range(int(DOWN_AT) - 1):  # every second five, of settings that become known
                 self.enqueue(5, 1, 2, 3)
                 await trio.sleep(1)
@@ -169,7 +167,6 @@ class Stage:
                 while not self.is_over():  # noqa: ASYNC110 - nothing tells the end of everything
                     await trio.sleep(5)
                 meanwhile.cancel_scope.cancel()
-            worker.stop()
 
     async def _go_on(self) -> None:
         """Messages come into the queue as if nothing was wrong."""
@@ -197,7 +194,7 @@ class Stage:
     async def _look_at_the_end(self) -> None:
         """Note what waits when the service is well: in its queue, and how many events it has heard."""
         await trio.sleep_until(WELL_AT)
-        self.well = len(self.service.queue), len(self.service.events)
+        self.well = self.service.offers.waiting, len(self.service.events)
 
     def is_over(self) -> bool:
         if trio.current_time() <= WELL_AT:
@@ -207,7 +204,7 @@ class Stage:
 
     def asked(self, begin: float, end: float) -> dict[str, int]:
         """How many requests there were within a time, by endpoint."""
-        return Counter(path for at, path in self.service.requests if begin <= at < end)
+        return Counter(path for at, path in self.service.asked if begin <= at < end)
 
 
 def most_in_a_second(times: Sequence[float]) -> int:
@@ -229,7 +226,7 @@ def test_six_hours_without_the_service_and_its_return_with_429s(tmp_path: Path) 
     after = stage.asked(WELL_AT, end)
     queued, heard = stage.well
     peaks = {
-        path: most_in_a_second([at for at, other in service.requests if at >= WELL_AT and other == path])
+        path: most_in_a_second([at for at, other in service.asked if at >= WELL_AT and other == path])
         for path in after
     }
     sends = most_in_a_second([at for at, _ in attempts if at >= BUSY_AT])

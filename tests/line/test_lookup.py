@@ -347,7 +347,7 @@ def test_the_pause_between_questions_grows(virtual: VirtualWorld) -> None:
 @pytest.mark.slow
 def test_what_expires_while_the_lookup_is_down_says_so(virtual: VirtualWorld) -> None:
     """The questions end with the message."""
-    settings = json.loads(virtual.service.settings[1])
+    settings = json.loads(str(virtual.service.settings[1]))
     expires_at = format_instant(START + 600 * SECOND)
     virtual.service.settings[1] = json.dumps({**settings, "delivery": {"expiresAt": expires_at}})
     ask(virtual, *[AskLater("503")] * 60)

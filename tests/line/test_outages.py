@@ -58,14 +58,14 @@ def test_ten_minutes_without_any_endpoint_lose_nothing_and_cause_no_storm(
     world: VirtualWorld, trouble: Callable[[httpx.Request], httpx.Response]
 ) -> None:
     world.service.trouble = lambda request: (
-        trouble(request) if len(world.service.requests) > 1 and trio.current_time() < 600 else None
+        trouble(request) if len(world.service.asked) > 1 and trio.current_time() < 600 else None
     )
     world.service.enqueue(*(message(id_) for id_ in range(31, 200)))
     seconds = live(world.run_until_idle)
     assert seconds > 600
     assert all(world.service.statuses(id_) == ["dequeued", "sent"] for id_ in range(1, 200))
     assert len(world.channels["sms"].attempts) == 199
-    outage = [path for at, path in world.service.requests if at < 600]
+    outage = [path for at, path in world.service.asked if at < 600]
     assert 10 < len(outage) < 600
 
 
@@ -91,7 +91,7 @@ def test_an_outage_of_the_events_endpoint_stops_the_taking(world: VirtualWorld) 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(world.run_until_idle)
             await trio.sleep(899)
-            taken_at_the_end_of_the_outage.append(30 - len(world.service.queue))
+            taken_at_the_end_of_the_outage.append(30 - world.service.offers.waiting)
 
     live(run)
     assert taken_at_the_end_of_the_outage == [20]
@@ -108,7 +108,7 @@ def test_settings_that_cannot_be_had_hold_up_only_their_own_messages(world: Virt
     at = {dispatch.entry.id: when for when, dispatch in world.channels["sms"].attempts}
     assert all(at[id_] < 5 for id_ in range(1, 31))
     assert 1800 < at[100] < 1900
-    assert sum(path == "/settings/2" for _, path in world.service.requests) < 150
+    assert sum(path == "/settings/2" for _, path in world.service.asked) < 150
 
 
 @pytest.mark.parametrize(
@@ -122,20 +122,17 @@ def test_a_broken_template_asks_for_no_sends_and_for_few_requests(
         world.service.settings[2] = broken
 
     async def run() -> None:
-        async with trio.open_nursery() as nursery:
-            supervisor = world.supervisor()
-            nursery.start_soon(supervisor.run)
+        async with world.at_work():
             for id_ in range(100, 400):
                 world.service.enqueue(message(id_, 1 + id_ % 2))
                 await trio.sleep(1)
             await trio.sleep(5)
-            supervisor.stop()
 
     live(run)
     for id_ in range(100, 400):
         assert world.service.statuses(id_) == ["dequeued", "error" if id_ % 2 else "sent"]
     assert not {one.entry.id for _, one in world.channels["sms"].attempts} & set(range(101, 400, 2))
-    assert sum(path == "/settings/2" for _, path in world.service.requests) <= 305 / 30 + 1
+    assert sum(path == "/settings/2" for _, path in world.service.asked) <= 305 / 30 + 1
 
 
 def test_a_provider_down_for_minutes_is_retried_until_it_takes_the_messages(world: VirtualWorld) -> None:

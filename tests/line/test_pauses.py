@@ -25,7 +25,7 @@ BROKEN = json.dumps({"content": {"en": {"sms": {"text": "hi {nobody}"}}}})
 TABLES = """
 [queue]
 poll_interval = "100ms"
-max_poll_interval = "1s"
+max_poll_interval = "10s"
 max_in_flight = 20
 [events]
 flush_interval = "20ms"
@@ -277,7 +277,7 @@ def test_a_paused_intake_takes_nothing_and_all_else_goes_on(world: VirtualWorld)
     world.channels[EMAIL].seconds = 5.0
 
     def asked() -> int:
-        return sum(path == "/queue" for _, path in world.service.requests)
+        return sum(path == "/queue" for _, path in world.service.asked)
 
     async def scene(supervisor: VirtualSupervisor) -> None:
         world.service.enqueue(message(1, 2))
@@ -304,11 +304,11 @@ def test_a_paused_intake_stays_paused_over_a_restart_and_ends_an_idle_run(world:
         await pause(supervisor, ItemKind.INTAKE, "intake")
 
     running(world, first)
-    before = len(world.service.requests)
+    before = len(world.service.asked)
     world.service.enqueue(message(1, 2))
     supervisor = world.supervisor()
     live(lambda: supervisor.run(until_idle=True))
-    assert len(world.service.requests) == before
+    assert len(world.service.asked) == before
     assert supervisor.intake_is_paused
 
 

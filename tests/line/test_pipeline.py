@@ -170,12 +170,12 @@ def test_too_many_waiting_messages_stop_the_taking_until_they_have_gone(world: V
         async with trio.open_nursery() as nursery:
             nursery.start_soon(world.run_until_idle)
             await trio.sleep(150)
-            taken.append(60 - len(world.service.queue))
+            taken.append(60 - world.service.offers.waiting)
 
     live(run)
     assert 20 <= taken[0] <= 30
     assert all(world.service.statuses(id_) == ["dequeued", "sent"] for id_ in range(1, 61))
-    assert not world.service.queue
+    assert not world.service.offers.waiting
 
 
 @pytest.mark.slow
@@ -198,7 +198,7 @@ def test_places_that_are_waited_for_do_not_wait_for_the_flush_interval(world: Vi
     world.channels["sms"].seconds = 0.1
     assert live(world.run_until_idle) < 20 * 0.5 + 2 * 10
     assert all(world.service.statuses(id_) == ["dequeued", "sent"] for id_ in range(1, 201))
-    posts = sum(path == "/events" for _, path in world.service.requests)
+    posts = sum(path == "/events" for _, path in world.service.asked)
     assert posts <= 2 * 200 / 5 + 2
 
 
@@ -210,15 +210,12 @@ def test_ids_that_the_queue_gives_again_while_they_are_under_way_are_sent_once(w
     channel.verdict = lambda _dispatch: verdicts.pop(0)
 
     async def run() -> None:
-        async with trio.open_nursery() as nursery:
-            supervisor = world.supervisor()
-            nursery.start_soon(supervisor.run)
+        async with world.at_work():
             world.service.enqueue(message(1), message(1))
             for _ in range(40):
                 await trio.sleep(2)
                 world.service.enqueue(message(1))
             await trio.sleep(60)
-            supervisor.stop()
 
     live(run)
     assert sent(world) == {1: 2}
@@ -235,7 +232,7 @@ def test_ids_that_the_queue_gives_again_while_they_are_under_way_are_sent_once(w
 def test_an_empty_queue_is_idle_at_once(world: VirtualWorld) -> None:
     """One empty answer of the queue is enough."""
     assert live(world.run_until_idle) < 1
-    assert [path for _, path in world.service.requests] == ["/queue"]
+    assert [path for _, path in world.service.asked] == ["/queue"]
 
 
 def test_elements_that_are_no_messages_are_reported_before_the_end(world: VirtualWorld) -> None:
@@ -273,7 +270,7 @@ def slow_takes(world: VirtualWorld, seconds: float) -> None:
 
     async def handle(request: httpx.Request) -> httpx.Response:
         answer = work(request)
-        takes = sum(path == "/queue" for _, path in world.service.requests)
+        takes = sum(path == "/queue" for _, path in world.service.asked)
         if request.url.path == "/queue" and takes > 2:
             await trio.sleep(seconds)
         return answer
@@ -294,7 +291,7 @@ def test_what_a_last_take_brings_is_sent_before_the_end(world: VirtualWorld) -> 
             world.service.enqueue(message(2))
 
     live(run)
-    assert not world.service.queue
+    assert not world.service.offers.waiting
     assert world.service.statuses(2) == ["dequeued", "sent"]
 
 
@@ -303,13 +300,10 @@ def test_a_take_under_way_is_finished_when_the_worker_is_stopped(world: VirtualW
     slow_takes(world, 8.0)
 
     async def run() -> None:
-        async with trio.open_nursery() as nursery:
-            supervisor = world.supervisor()
-            nursery.start_soon(supervisor.run)
+        async with world.at_work():
             await trio.sleep(3)
             world.service.enqueue(message(2))
             await trio.sleep(4)
-            supervisor.stop()
 
     live(run)
     assert world.service.statuses(2) == ["dequeued"]

@@ -171,16 +171,13 @@ def test_while_one_answers_503_the_other_takes_all_within_seconds_and_the_shares
     world.channels[A].verdict, world.channels[B].verdict = answer, accept
 
     async def scene() -> None:
-        async with anyio.create_task_group() as tasks:
-            supervisor = world.supervisor()
-            tasks.start_soon(supervisor.run)
+        async with world.at_work():
             while (now := trio.current_time()) < end:
                 ids = [len(given) + number for number in (1, 2, 3)]
                 given.update(dict.fromkeys(ids, now))
                 world.service.enqueue(*(message(id_) for id_ in ids))
                 await anyio.sleep(1.0)
             await anyio.sleep(30.0)
-            supervisor.stop()
 
     live(scene)
     assert all_sent(world, len(given))
@@ -262,14 +259,11 @@ def test_a_provider_is_probed_while_another_one_that_is_down_has_all_messages(wo
     world.channels[B].verdict = lambda each: InDoubt("cut off") if each.entry.id == 1 else ACCEPTED
 
     async def scene() -> None:
-        async with anyio.create_task_group() as tasks:
-            supervisor = world.supervisor()
-            tasks.start_soon(supervisor.run)
+        async with world.at_work():
             enqueue(world, 1)
             await anyio.sleep(30.0)
             world.service.enqueue(*(message(id_) for id_ in range(2, 102)))
             await anyio.sleep(300.0)
-            supervisor.stop()
 
     live(scene)
     assert {id_: world.service.statuses(id_)[-1] for id_ in range(2, 102)} == dict.fromkeys(
@@ -286,9 +280,7 @@ def test_no_message_is_used_as_a_probe_while_no_connection_can_be_made(world: Vi
     provider.reachable = False
 
     async def scene() -> None:
-        async with anyio.create_task_group() as tasks:
-            supervisor = world.supervisor()
-            tasks.start_soon(supervisor.run)
+        async with world.at_work():
             await anyio.sleep(60.0)
             assert provider.connections > 3
             assert all(at < 30 for at, _ in provider.attempts)
@@ -297,7 +289,6 @@ def test_no_message_is_used_as_a_probe_while_no_connection_can_be_made(world: Vi
                 await anyio.sleep(300.0)
                 world.service.enqueue(*(message(id_) for id_ in range(first, first + 100)))
             await anyio.sleep(120.0)
-            supervisor.stop()
 
     live(scene)
     assert all_sent(world, 300)

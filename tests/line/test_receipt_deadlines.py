@@ -100,12 +100,9 @@ def keep_busy(world: VirtualWorld) -> None:
 @asynccontextmanager
 async def running(world: VirtualWorld) -> AsyncIterator[VirtualSupervisor]:
     """A worker that is stopped when the block ends."""
-    worker = world.supervisor()
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(worker.run)
+    async with world.at_work() as worker:
         await trio.sleep(1)
         yield worker
-        worker.stop()
 
 
 async def report(

@@ -90,14 +90,11 @@ def reported_one_by_one(world: VirtualWorld, at: float, *statuses: str) -> list[
     answers: list[str] = []
 
     async def run() -> None:
-        worker = world.supervisor()
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(worker.run)
+        async with world.at_work() as worker:
             await trio.sleep(at)
             (_, first), *_ = world.channels["sms"].attempts
             answers.extend([await report(worker, first, "sms", status) for status in statuses])
             await trio.sleep(60)
-            worker.stop()
 
     live(run)
     assert file_reader(world.folder / "journal.db").audit().is_balanced

@@ -352,9 +352,7 @@ def test_many_messages_of_a_refused_template_cost_little_while_they_wait(
     looked_at: list[int] = []
 
     async def run() -> None:
-        supervisor = world.supervisor()
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(supervisor.run)
+        async with world.at_work() as supervisor:
             await trio.sleep(20)
             dispatcher = supervisor.parts.stations.dispatchers["sms"]
             offer = dispatcher.offer
@@ -367,7 +365,6 @@ def test_many_messages_of_a_refused_template_cost_little_while_they_wait(
             await trio.sleep(40)
             dispatcher.offer = offer  # type: ignore[method-assign]
             await trio.sleep_until(90 + 60 + 60)
-            supervisor.stop()
 
     live(run)
     assert ends(world, range(1, 3001)) == {"error": 20, "sent": 2980}

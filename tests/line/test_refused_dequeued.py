@@ -79,16 +79,13 @@ def test_a_dequeued_that_is_refused_for_hours_costs_few_posts_few_lines_and_one_
     queue = Offering(world, 1, refusals=float("inf"))
 
     async def run() -> None:
-        worker = world.supervisor()
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(worker.run)
+        async with world.at_work() as worker:
             await trio.sleep(6 * HOUR)
             assert queue.refused[1] in range(11, 14)  # at once, after 1, 2, 4, 8, 16, 32 minutes, then hourly
             assert (await worker.parts.journal.counts()).events_refused == 1
             queue.refusals = 0
             await trio.sleep(1.1 * HOUR)
             assert world.service.statuses(1) == ["dequeued", "sent"]
-            worker.stop()
 
     live(run, hours=8)
     events = Counter(line["event"] for line in lines())

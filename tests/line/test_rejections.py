@@ -215,12 +215,9 @@ def test_a_rejected_message_at_providers_that_get_nothing_else_costs_few_request
         channel.verdict = lambda _: FORBIDDEN
 
     async def run() -> None:
-        supervisor = world.supervisor()
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(supervisor.run)
+        async with world.at_work():
             world.service.enqueue(message(1, 1))
             await trio.sleep(1200)
-            supervisor.stop()
 
     live(run)
     assert world.service.statuses(1) == ["dequeued"]

@@ -49,12 +49,9 @@ def journals() -> Iterator[list[SharedJournal]]:
 @asynccontextmanager
 async def working(world: VirtualWorld) -> AsyncIterator[VirtualSupervisor]:
     """A worker that runs, stopped in the end."""
-    supervisor = world.supervisor()
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(supervisor.run)
+    async with world.at_work() as supervisor:
         await supervisor.opened.wait()
         yield supervisor
-        supervisor.stop()
 
 
 Scene = Callable[[VirtualSupervisor], Awaitable[None]]
@@ -247,7 +244,7 @@ def test_the_shared_count_bounds_what_is_taken(world: VirtualWorld, journals: li
         await anyio.sleep(3)
         world.service.enqueue(message(1))
         await anyio.sleep(60)
-        assert world.service.queue
+        assert world.service.offers.waiting
         assert worker.health.ready() == (
             False, "too many messages wait in the journal (queue.max_waiting)"
         )  # fmt: skip
@@ -540,11 +537,11 @@ def test_a_worker_that_is_stopped_while_it_renews_takes_nothing(
         assert _takes(world) == asked
 
     play(world, scene)
-    assert len(world.service.queue) == 1
+    assert world.service.offers.waiting == 1
 
 
 def _takes(world: VirtualWorld) -> int:
-    return [path for _, path in world.service.requests].count("/queue")
+    return [path for _, path in world.service.asked].count("/queue")
 
 
 def test_a_worker_whose_journal_is_another_ones_now_ends_at_once(

@@ -206,7 +206,7 @@ def test_messages_go_on_as_soon_as_their_settings_have_come(world: VirtualWorld)
     world.service.enqueue(*(message(id_) for id_ in range(2500)))
     assert 200 < live(world.run_until_idle) < 330
     assert len(world.channels["sms"].attempts) == 2500
-    assert sum(path == "/settings/1" for _, path in world.service.requests) < 20
+    assert sum(path == "/settings/1" for _, path in world.service.asked) < 20
     assert all(world.service.statuses(id_) == ["dequeued", "sent"] for id_ in range(2500))
 
 

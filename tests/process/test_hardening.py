@@ -67,11 +67,7 @@ def test_the_keys_of_tls_are_logged_nowhere(world: World) -> None:
     """`SSLKEYLOGFILE` in the environment would have each connection's keys written to a file."""
     world.change(world.sandbox.base_url, world.sandbox.base_url.replace("http:", "https:"))
     key_log = world.folder / "keys.log"
-    checked = subprocess.run(
-        [sys.executable, "-m", "deliveryd", "check", "--config", str(world.config)],
-        env={**os.environ, "SSLKEYLOGFILE": str(key_log)},
-        capture_output=True, text=True, timeout=PATIENCE, check=False,
-    )  # fmt: skip
+    checked = world.command("check", "--config", str(world.config), SSLKEYLOGFILE=str(key_log))
     assert checked.returncode == 1, checked.stdout + checked.stderr
     assert "service.base_url" in checked.stdout
     assert not key_log.exists()

@@ -141,16 +141,13 @@ def test_what_was_emptied_has_left_the_log_of_a_running_worker_within_15_minutes
     left = []
 
     async def life() -> None:
-        supervisor = world.supervisor()
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(supervisor.run)
+        async with world.at_work():
             await anyio.sleep(30.0)  # virtual: the worker has begun, and emptied its log once
             world.service.enqueue(message(1, word=SENT))
             await anyio.sleep(MINUTE)
             left.append(SENT.encode() in on_disk(tmp_path))
             await anyio.sleep(14 * MINUTE)
             left.append(SENT.encode() in on_disk(tmp_path))
-            supervisor.stop()
 
     live(life)
     assert world.service.statuses(1) == ["dequeued", "sent"]

@@ -44,8 +44,8 @@ async def pause(worker: Worker, channel: str, verb: Action = Action.PAUSE) -> No
 
 async def turn(place: Place) -> None:
     """Let the workers look around for a while: they ask the queue in between."""
-    asked = len(place.service.requests)
-    await place.until(lambda: len(place.service.requests) >= asked + 15)
+    asked = len(place.service.asked)
+    await place.until(lambda: len(place.service.asked) >= asked + 15)
 
 
 def mailed(place: Place) -> list[int]:

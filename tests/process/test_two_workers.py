@@ -134,7 +134,7 @@ def change_at_the_next_take(place: Place, statement: str) -> None:
     """Change the database once the first worker has asked for a batch, before the service answers."""
 
     def trouble(request: httpx.Request) -> None:
-        if request.url.path == "/queue" and place.service.queue:
+        if request.url.path == "/queue" and place.service.offers.waiting:
             place.service.trouble = lambda _request: None
             with psycopg.connect(place.url, autocommit=True) as db:
                 db.execute(statement)
@@ -310,11 +310,11 @@ async def test_workers_that_die_and_come_under_load_lose_nothing_and_leak_no_pla
                 continue
             place.enqueue(*range(100 * number + 1, 100 * number + 101))
             attempts = len(place.attempts) + drawn.randrange(1, 120)
-            await place.until(lambda: len(place.attempts) >= attempts or not place.service.queue)  # noqa: B023
+            await place.until(lambda: len(place.attempts) >= attempts or not place.service.offers.waiting)  # noqa: B023
             if number < 9:
                 victim = workers.pop(drawn.randrange(2))
                 (victim.kill if drawn.random() < 0.7 else victim.running.stop)()
-        await place.until(lambda: not place.service.queue)
+        await place.until(lambda: not place.service.offers.waiting)
         await place.until(lambda: place.ended(*place.recorded()), seconds=60)
         memories = [worker.running.parts.memory for worker in workers]
         await place.until(lambda: all(each.is_idle for each in memories))

@@ -6,7 +6,6 @@ import getpass
 import json
 import socket
 import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -32,6 +31,7 @@ from journal.samples import (
     sample_message,
 )
 from support import terminal
+from support.forked import run_deliveryd
 from support.postgres import new_database
 from support.virtual import CONFIG
 
@@ -58,10 +58,7 @@ def configured(folder: Path, journal: str) -> Path:
 
 
 def run(config: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "deliveryd", *words, "--config", str(config)],
-        capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+    return run_deliveryd(*words, "--config", str(config))
 
 
 async def test_workers_are_listed_and_one_is_ended_by_its_name(url: str, tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ LOADED_LATER = (
     "deliveryd.channels.smtp.adapter",
     "deliveryd.commands.run.run",
     "deliveryd.http.server",
+    "deliveryd.journal.postgresql.opening",
     "deliveryd.receipts.endpoint",
     "deliveryd.worker.supervisor",
     "uvicorn.protocols.http.httptools_impl",

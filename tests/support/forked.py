@@ -1,4 +1,4 @@
-"""Workers as processes, forked from one that has loaded the program, so that a start costs no imports."""
+"""Workers and commands as processes, forked from one that has loaded the program: a start imports nothing."""
 
 from __future__ import annotations
 
@@ -12,6 +12,10 @@ import sys
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
+from tempfile import TemporaryFile
+from typing import IO
+
+from support.patience import PATIENCE
 
 TESTS = Path(__file__).resolve().parent.parent
 
@@ -56,21 +60,42 @@ class Forked(subprocess.Popen[bytes]):
 
 
 def start_deliveryd(
-    words: Sequence[str], *, output: int, environ: Mapping[str, str]
+    words: Sequence[str], *, output: int, environ: Mapping[str, str], errors: int | None = None
 ) -> subprocess.Popen[bytes]:
-    """Start `deliveryd` with these words, in a new interpreter if the environment is meant for that."""
+    """Start `deliveryd` with these words, in a new interpreter if the environment is meant for that.
+
+    `errors`: the descriptor of its standard error, if it isn't `output`.
+    """
+    errors = output if errors is None else errors
     other = {name for name in {*environ, *os.environ} if environ.get(name) != _environ().get(name)}
     if any(name.startswith(("PYTHON", "LC_", "LANG", "LD_", "TZ")) for name in other):
         program = [sys.executable, "-m", "deliveryd", *words]
-        return subprocess.Popen(program, env=environ, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
+        return subprocess.Popen(program, env=environ, stdin=subprocess.DEVNULL, stdout=output, stderr=errors)
     sys.audit("subprocess.Popen", sys.executable, words, None, environ)  # the quick tier starts none
     order = {"words": ["deliveryd", *words], "folder": str(Path.cwd()), "environ": dict(environ)}
     ours, theirs = socket.socketpair()
     with theirs, Path(os.devnull).open("rb") as nothing:
-        given = [nothing.fileno(), output, output, theirs.fileno()]
+        given = [nothing.fileno(), output, errors, theirs.fileno()]
         socket.send_fds(_server(), [json.dumps(order).encode()], given)
     with ours:
         return Forked(words, ours)
+
+
+def run_deliveryd(*words: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    """Run a command of `deliveryd` to its end, with more variables in its environment."""
+    with TemporaryFile() as output, TemporaryFile() as errors:
+        environment = {**os.environ, **environ}
+        process = start_deliveryd(words, output=output.fileno(), errors=errors.fileno(), environ=environment)
+        try:
+            status = process.wait(PATIENCE)
+        finally:
+            process.kill()
+        return subprocess.CompletedProcess(process.args, status, _written(output), _written(errors))
+
+
+def _written(stream: IO[bytes]) -> str:
+    stream.seek(0)
+    return stream.read().decode()
 
 
 @cache

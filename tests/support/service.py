@@ -1,41 +1,35 @@
-"""The queue and the events of the service in memory, for stand-ins that bring a wire of their own."""
+"""The service without the sandbox's server, for wires that a test brings itself."""
 
 from __future__ import annotations
 
-import json
-from collections import deque
-from typing import Any
+import math
+from collections.abc import Mapping
+
+from starlette.datastructures import QueryParams
+from starlette.responses import Response
+from starlette.routing import compile_path
+
+from deliveryd.sandbox.remote import ADDRESSES, RemoteService
+from deliveryd.sandbox.state import SandboxState
+from deliveryd.sandbox.wire import StandInRequest, problem
+
+_PATTERNS = {endpoint: (method, compile_path(path)[0]) for endpoint, (method, path) in ADDRESSES.items()}
 
 
-class ServiceMemory:
-    """What the service holds: elements to hand out once, as raw JSON, and the events it accepted."""
+class Service(SandboxState):
+    """The sandbox's memory and rules. It hands out each message once."""
 
     def __init__(self) -> None:
-        self.queue: deque[str] = deque()
-        self.events: list[dict[str, Any]] = []
+        super().__init__()
+        self.redeliver_after = math.inf
+        self._remote = RemoteService(self)
 
-    def enqueue(self, *elements: object) -> None:
-        """Put elements into the queue, texts as they are."""
-        self.queue += [element if isinstance(element, str) else json.dumps(element) for element in elements]
-
-    def take(self, count: int) -> str:
-        """Hand out the next elements, `count` at most, as a JSON array."""
-        return f"[{','.join(self.queue.popleft() for _ in range(min(count, len(self.queue))))}]"
-
-    def post(self, body: bytes) -> list[dict[str, Any]]:
-        """Accept a batch of events, and return it."""
-        events: list[dict[str, Any]] = json.loads(body.decode())  # strictly UTF-8
-        self.events += events
-        return events
-
-    def events_of(self, message_id: int, status: str | None = None) -> list[dict[str, Any]]:
-        """The events of a message, or those with one status."""
-        return [
-            event
-            for event in list(self.events)  # another thread may add to it
-            if event["messageId"] == message_id and status in (None, event["status"])
-        ]
-
-    def statuses(self, message_id: int) -> list[str]:
-        """The statuses that were reported of a message."""
-        return [event["status"] for event in self.events_of(message_id)]
+    def work(
+        self, method: str, path: str, query: str, body: bytes, headers: Mapping[str, str] | None = None
+    ) -> Response:
+        """Do what a request asks, by the rules of the interface. Header names are in lower case."""
+        for endpoint, (allowed, pattern) in _PATTERNS.items():
+            if method == allowed and (match := pattern.fullmatch(path)):
+                request = StandInRequest(method, match.groupdict(), QueryParams(query), headers or {}, body)
+                return self._remote.answer(endpoint, request)
+        return problem(404, "no such address")

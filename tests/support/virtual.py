@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 import sqlite3
 from collections import defaultdict
-from collections.abc import Awaitable, Callable
-from contextlib import closing
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -33,7 +33,7 @@ from deliveryd.worker.supervisor import Addresses, Supervisor
 from deliveryd.worker.wiring import Parts
 from support.endless import endless_loops_ended, jumping_clock
 from support.memory_wire import MemoryWire
-from support.service import ServiceMemory
+from support.service import Service
 
 START = 1_800_000_000_000_000
 """The instant at which virtual time begins."""
@@ -87,30 +87,24 @@ class VirtualClock:
         return START + int(anyio.current_time() * 1_000_000)
 
 
-class VirtualService(ServiceMemory):
-    """The service in memory, behind a transport of httpx. `trouble` is asked before each request."""
+class VirtualService(Service):
+    """The service behind a transport of httpx. `trouble` is asked before each request."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.settings: dict[int, str] = {}
-        self.requests: list[tuple[float, str]] = []
+        self.asked: list[tuple[float, str]] = []
+        """When which path was requested."""
         self.trouble: Handler = lambda _request: None
 
     def handle(self, request: httpx.Request) -> httpx.Response:
         """Answer a request."""
-        self.requests.append((anyio.current_time(), request.url.path))
-        answer = self.trouble(request)
-        return answer if answer is not None else self._work(request)
-
-    def _work(self, request: httpx.Request) -> httpx.Response:
         path = request.url.path
-        if path == "/queue":
-            return httpx.Response(200, text=self.take(int(request.url.params["take"])))
-        if path == "/events":
-            self.post(request.content)
-            return httpx.Response(204)
-        settings = self.settings.get(int(path.rpartition("/")[2]))
-        return httpx.Response(404) if settings is None else httpx.Response(200, text=settings)
+        self.asked.append((anyio.current_time(), path))
+        answer = self.trouble(request)
+        if answer is None:
+            done = self.work(request.method, path, request.url.query.decode(), request.content)
+            answer = httpx.Response(done.status_code, content=bytes(done.body))
+        return answer
 
 
 class VirtualChannel:
@@ -230,6 +224,15 @@ class VirtualWorld:
     async def run_until_idle(self) -> None:
         """Run a worker until there is nothing more to do."""
         await self.supervisor().run(until_idle=True)
+
+    @asynccontextmanager
+    async def at_work(self) -> AsyncIterator[VirtualSupervisor]:
+        """A worker that runs within the block, and is stopped after it."""
+        async with anyio.create_task_group() as tasks:
+            supervisor = self.supervisor()
+            tasks.start_soon(supervisor.run)
+            yield supervisor
+            supervisor.stop()
 
     def openers(self) -> Openers:
         """What opens the service, the providers and the directory of this world."""

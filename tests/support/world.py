@@ -18,7 +18,7 @@ import psycopg
 from deliveryd.sandbox.server import Sandbox
 from deliveryd.sandbox.state import SandboxState
 from support.configurations import FILES, SMS_GATEWAY
-from support.forked import start_deliveryd
+from support.forked import run_deliveryd, start_deliveryd
 from support.patience import PATIENCE
 from support.plain_http import NO_TLS
 from support.sandboxes import open_sandbox
@@ -139,14 +139,7 @@ class World:
 
     def command(self, *arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
         """Run another command of ours on the same configuration."""
-        return subprocess.run(
-            [sys.executable, "-m", "deliveryd", *arguments],
-            env={**os.environ, **environ},
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE,
-            check=False,
-        )
+        return run_deliveryd(*arguments, **environ)
 
     def log(self) -> str:
         """All that the workers wrote so far."""

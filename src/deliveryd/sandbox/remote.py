@@ -6,6 +6,7 @@ import hashlib
 import hmac
 import json
 import re
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 from urllib.parse import quote
@@ -13,8 +14,18 @@ from urllib.parse import quote
 from starlette.datastructures import QueryParams
 from starlette.responses import Response
 
+from deliveryd.sandbox.faults import StandInEndpoint
 from deliveryd.sandbox.state import CUSTOMER_GROUPS, Group, SandboxState
-from deliveryd.sandbox.wire import Call, Handler, UnreadableError, json_answer, json_response, problem
+from deliveryd.sandbox.wire import StandInRequest, UnreadableError, json_answer, json_response, problem
+
+ADDRESSES: Mapping[StandInEndpoint, tuple[str, str]] = {
+    "queue": ("GET", "/queue"),
+    "events": ("POST", "/events"),
+    "settings": ("GET", "/settings/{id}"),
+    "customers": ("GET", "/customers/{id}/all"),
+    "entities": ("GET", "/api/v4/{group}/{id}/{segment}/{language}"),
+}
+"""The method and the path of each endpoint, as Starlette writes them."""
 
 PAGED_GROUPS = frozenset({"merchants", "offers", "privileges", "rewards"})
 DEFAULT_TAKE = 10
@@ -30,34 +41,38 @@ _MICROSECONDS = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z", re.ASCII)
 
 
 class RemoteService:
-    """The endpoints of the interface over one state."""
+    """The endpoints of the interface over one state, whichever way a request came."""
 
     def __init__(self, state: SandboxState) -> None:
         self._state = state
+        self._handlers = {
+            "queue": self._queue,
+            "events": self._events,
+            "settings": self._settings,
+            "customers": self._customer,
+            "entities": self._entity,
+        }
 
-    def guarded(self, handler: Handler) -> Handler:
-        """`handler` for those who bring the bearer token, where the state has one; 401 for others."""
+    def answer(self, endpoint: StandInEndpoint, request: StandInRequest) -> Response:
+        """Answer a request; 401 without the bearer token, if the state has one. Entities are open to all."""
+        token = self._state.token
+        sent = request.headers.get("authorization", "")
+        is_open = token is None or endpoint == "entities"
+        if not is_open and not hmac.compare_digest(sent.encode(), f"Bearer {token}".encode()):
+            return problem(401, "a bearer token is required")
+        return self._handlers[endpoint](request)
 
-        async def guard(call: Call) -> Response:
-            token = self._state.token
-            sent = call.headers.get("authorization", "")
-            if token is not None and not hmac.compare_digest(sent.encode(), f"Bearer {token}".encode()):
-                return problem(401, "a bearer token is required")
-            return await handler(call)
-
-        return guard
-
-    async def queue(self, call: Call) -> Response:
+    def _queue(self, request: StandInRequest) -> Response:
         """GET /queue (interface 4.1). The array is joined from the elements' own texts."""
-        take = call.query.get("take", str(DEFAULT_TAKE))
+        take = request.query.get("take", str(DEFAULT_TAKE))
         if not (take.isascii() and take.isdecimal()):
             return problem(400, "take must be a whole number that is not negative")
         return json_response("[" + ",".join(self._state.take(int(take))) + "]")
 
-    async def events(self, call: Call) -> Response:
+    def _events(self, request: StandInRequest) -> Response:
         """POST /events (interface 4.2, 6): a batch is stored completely or not at all."""
         try:
-            events = json.loads(call.body)
+            events = json.loads(request.body.decode())
         except ValueError:
             return self._refuse("the body is not JSON", [])
         if not isinstance(events, list):
@@ -74,9 +89,9 @@ class RemoteService:
         self._state.record_events(events)
         return json_answer({"accepted": len(events)})
 
-    async def settings(self, call: Call) -> Response:
+    def _settings(self, request: StandInRequest) -> Response:
         """GET /settings/{id} (interface 4.3)."""
-        settings_id = _identifier(call.params["id"])
+        settings_id = _identifier(request.params["id"])
         if settings_id is None:
             return problem(400, "the settings id must be an integer of 64 bits")
         settings = self._state.read_settings(settings_id)
@@ -84,34 +99,34 @@ class RemoteService:
             return problem(404, "no settings with this id")
         return json_answer(settings) if isinstance(settings, dict) else json_response(settings)
 
-    async def customer(self, call: Call) -> Response:
+    def _customer(self, request: StandInRequest) -> Response:
         """GET /customers/{customer_id}/all (interface 4.4)."""
-        customer_id = _identifier(call.params["id"])
+        customer_id = _identifier(request.params["id"])
         groups = None if customer_id is None else self._state.customers.get(customer_id)
         if groups is None:
             return problem(404, "no customer with this id")
-        language = call.query.get("language", "*")
+        language = request.query.get("language", "*")
         value: dict[str, Any] = {}
         for group in CUSTOMER_GROUPS:
             try:
-                asked = _asked(call.query, group)
+                asked = _asked(request.query, group)
             except UnreadableError as error:
                 return problem(400, str(error))
             if asked is not None:
                 value[group] = self._page(group, groups.get(group, []), asked, language)
         return json_answer({"value": value})
 
-    async def entity(self, call: Call) -> Response:
+    def _entity(self, request: StandInRequest) -> Response:
         """GET a configuration address (interface 4.5), with an ETag for clients with a cache."""
-        entity_id = _identifier(call.params["id"])
-        texts = None if entity_id is None else self._state.entities.get((call.params["group"], entity_id))
-        language = call.params["language"]
+        entity_id = _identifier(request.params["id"])
+        texts = None if entity_id is None else self._state.entities.get((request.params["group"], entity_id))
+        language = request.params["language"]
         if texts is None or (language != "*" and language not in texts):
             return problem(404, "no configuration at this address")
         answer = json_answer({"value": texts[language] if language != "*" else next(iter(texts.values()))})
         tag = f'"{hashlib.sha256(bytes(answer.body)).hexdigest()[:16]}"'
         caching = {"etag": tag, "cache-control": CACHE_CONTROL}
-        if call.headers.get("if-none-match") == tag:
+        if request.headers.get("if-none-match") == tag:
             return Response(status_code=304, headers=caching)
         answer.headers.update(caching)
         return answer

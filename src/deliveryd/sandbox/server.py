@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Self
 
 from starlette.applications import Starlette
+from starlette.responses import Response
 from starlette.routing import Route
 from uvicorn import Config
 from uvicorn.server import ServerState
@@ -19,10 +20,10 @@ from deliveryd.sandbox.faults import StandInChannel, StandInEndpoint
 from deliveryd.sandbox.impersonation import Impersonation
 from deliveryd.sandbox.inbox import Inbox
 from deliveryd.sandbox.providers import JSON_ANSWERS, PLAIN_ANSWERS, Providers, ReceiptSender, own_gateway
-from deliveryd.sandbox.remote import RemoteService
+from deliveryd.sandbox.remote import ADDRESSES, RemoteService
 from deliveryd.sandbox.smtp import MailDrop, MailProtocol
 from deliveryd.sandbox.state import SandboxState
-from deliveryd.sandbox.wire import Endpoint, Handler, OpenProtocol
+from deliveryd.sandbox.wire import Call, Endpoint, Handler, OpenProtocol
 
 ENDPOINT_OF: Mapping[StandInChannel, StandInEndpoint] = {
     "sms": "provider.sms",
@@ -185,11 +186,10 @@ def _routes(
     } | {f"/{each.name}/{{path:path}}": each for each in impersonated}
     get, post, either = ["GET"], ["POST"], ["GET", "POST"]
     table: list[tuple[str, list[str], StandInEndpoint | None, Handler]] = [
-        ("/queue", get, "queue", remote.guarded(remote.queue)),
-        ("/events", post, "events", remote.guarded(remote.events)),
-        ("/settings/{id}", get, "settings", remote.guarded(remote.settings)),
-        ("/customers/{id}/all", get, "customers", remote.guarded(remote.customer)),
-        ("/api/v4/{group}/{id}/{segment}/{language}", get, "entities", remote.entity),
+        *(
+            (path, [method], endpoint, _handler(remote, endpoint))
+            for endpoint, (method, path) in ADDRESSES.items()
+        ),
         *(
             (path, either, ENDPOINT_OF[gateway.channel], providers.gateway(gateway))
             for path, gateway in gateways.items()
@@ -202,3 +202,10 @@ def _routes(
         Route(path, Endpoint(endpoint, handler, state, closing), methods=methods)
         for path, methods, endpoint, handler in table
     ]
+
+
+def _handler(remote: RemoteService, endpoint: StandInEndpoint) -> Handler:
+    async def answer(call: Call) -> Response:
+        return remote.answer(endpoint, call)
+
+    return answer

@@ -94,7 +94,7 @@ def element(value: dict[str, Any] | str) -> Element:
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     try:
         parsed = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         parsed = None
     fields = parsed if isinstance(parsed, dict) else {}
     return Element(text, _identifier(fields.get("id")), fields)
@@ -336,10 +336,11 @@ class SandboxState:
 
     # -- what tests and the inbox read
 
-    def events_of(self, message_id: int) -> list[ReportedEvent]:
-        """The events of one message in order of arrival."""
+    def events_of(self, message_id: int, status: str | None = None) -> list[ReportedEvent]:
+        """The events of one message in order of arrival, or those with one status."""
         with self.changed:
-            return list(self._events_of.get(message_id, ()))
+            events = self._events_of.get(message_id, ())
+            return [event for event in events if status in (None, event["status"])]
 
     def statuses(self, message_id: int) -> list[str]:
         """The statuses reported for one message in order of arrival."""

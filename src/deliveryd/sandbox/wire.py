@@ -108,14 +108,20 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
-    """One complete request. Header names are in lower case."""
+class StandInRequest:
+    """One complete request. `params` are the parts of its path; header names are in lower case."""
 
     method: str
     params: Mapping[str, str]
     query: QueryParams
     headers: Mapping[str, str]
     body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Call(StandInRequest):
+    """A request with the connection on which it came."""
+
     line: Line
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import socket
 import sqlite3
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -13,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from deliveryd.commands.common.conventions import CONFIGURATION, FAILED
-from support.patience import PATIENCE
+from support.forked import run_deliveryd
 from support.places import ROOT
 from support.ports import free_port
 from support.somebody import as_nobody
@@ -156,19 +154,7 @@ def test_what_waiting_mends_never_keeps_a_unit_down(unit: str) -> None:
 def test_a_sandbox_whose_port_is_in_use_names_the_option(world: World) -> None:
     for option, port in (("--port", world.sandbox.port), ("--smtp-port", world.sandbox.smtp_port)):
         ports = {"--port": "0", "--smtp-port": "0", option: str(port)}
-        ended = subprocess.run(
-            [
-                sys.executable,
-                "-m",
-                "deliveryd",
-                "sandbox",
-                *(word for pair in ports.items() for word in pair),
-            ],
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE,
-            check=False,
-        )
+        ended = run_deliveryd("sandbox", *(word for pair in ports.items() for word in pair))
         assert (ended.returncode, ended.stdout) == (FAILED, "")
         told = f"can't listen on 127.0.0.1 port {port}: Address already in use"
         mend = f"choose another with {option} (0: any free port) or --host"

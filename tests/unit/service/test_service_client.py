@@ -15,6 +15,7 @@ from trio.testing import MockClock
 
 from deliveryd.errors import JournalError, ServiceRefused, ServiceUnavailable, ServiceUnreadable
 from deliveryd.http.client import HttpClient, build_client
+from deliveryd.runtime import secret_file
 from deliveryd.service.auth import AuthOptions
 from deliveryd.service.caller import LONGEST_RETRY_PAUSE, TRIES
 from deliveryd.service.client import ServiceClient
@@ -514,6 +515,20 @@ async def test_a_secret_that_was_replaced_is_read_after_a_401(service: respx.Moc
             tasks.start_soon(client.take, number)
     assert {call.request.headers["authorization"] for call in service.calls} == {"Bearer old", "Bearer new"}
     assert len(service.calls) <= 11
+
+
+async def test_a_replaced_secret_is_used_before_the_old_one_is_refused(
+    service: respx.MockRouter, token: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both are valid for a while when one is rotated: whoever changes in time is never refused."""
+    monkeypatch.setattr(secret_file, "LOOK_EVERY", 0)
+    service.route().respond(200, content=b"[]")
+    client = client_of(service, AuthOptions(token_file=token))
+    await client.take(1)
+    write(token, "another\n")
+    await client.take(1)
+    shown = [call.request.headers["authorization"] for call in service.calls]
+    assert shown == ["Bearer old", "Bearer another"]
 
 
 async def test_a_secret_that_became_unusable_is_a_refusal(service: respx.MockRouter, token: Path) -> None:

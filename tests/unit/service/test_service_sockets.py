@@ -4,86 +4,28 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
-import respx
-from trio.testing import MockClock
 
 from deliveryd import __version__
 from deliveryd.errors import ServiceUnavailable, ServiceUnreadable
-from deliveryd.http.client import HttpClient, build_client
-from deliveryd.runtime import secret_file
+from deliveryd.http.client import build_client
 from deliveryd.service.auth import AuthOptions
 from deliveryd.service.client import ServiceClient
 from deliveryd.service.wire import LARGEST_SETTINGS
 from deliveryd.testing.gateway import Act, Disconnect, Reply, Stall, closed_port, open_gateway
-from support.memory_wire import MemoryWire
 
 pytestmark = pytest.mark.anyio
-
-
-BASE = "http://service.example/api"
-
-
-@pytest.fixture
-def anyio_backend() -> tuple[str, dict[str, Any]]:
-    """Virtual time: a pause between tries passes at once, and can be measured."""
-    return "trio", {"clock": MockClock(autojump_threshold=0)}
 
 
 real_sockets = pytest.mark.parametrize(
     "anyio_backend", [("asyncio", {"use_uvloop": True}), ("trio", {})], ids=["uvloop", "trio"]
 )
-
-
-@pytest.fixture
-def service() -> respx.MockRouter:
-    """The service in memory."""
-    return respx.MockRouter(assert_all_called=False)
-
-
-@pytest.fixture
-def client(service: respx.MockRouter) -> ServiceClient:
-    return client_of(service)
-
-
-def client_of(service: respx.MockRouter, auth: AuthOptions | None = None, base: str = BASE) -> ServiceClient:
-    wire = MemoryWire(service.async_handler)
-    return ServiceClient(HttpClient(wire, timeout=10.0), base, auth)
-
-
-# what is tried again
-
-
-Call = Callable[[ServiceClient], Any]
-
-
-REPEATED: dict[str, Call] = {
-    "report": lambda client: client.report(["{}"]),
-    "settings": lambda client: client.fetch_settings(1),
-    "customer": lambda client: client.customer_page(1),
-    "entity": lambda client: client.entity("http://service.example/x"),
-}
-
-
-CALLS = {"take": lambda client: client.take(1), **REPEATED}
-
-
-GOOD = {
-    "take": b"[]",
-    "report": b"",
-    "settings": b"{}",
-    "customer": b'{"value": {}}',
-    "entity": b'{"value": {}}',
-}
-
-
-# credentials
 
 
 @pytest.fixture
@@ -98,9 +40,6 @@ def write(path: Path, text: str) -> None:
     path.write_text(text)
 
 
-# over real sockets
-
-
 @asynccontextmanager
 async def connected(url: str, **options: Any) -> AsyncIterator[ServiceClient]:
     client = ServiceClient(build_client(timeout=5.0, **options), f"{url}/api")
@@ -113,7 +52,7 @@ async def connected(url: str, **options: Any) -> AsyncIterator[ServiceClient]:
 
 @real_sockets
 async def test_the_whole_cycle_over_a_socket() -> None:
-    """Take, report, settings and customer data, one after the other over one connection."""
+    """Take, report, settings and customer data in turn; `User-Agent` tells the service who asks."""
     async with open_gateway() as gateway, connected(gateway.url) as client:
         gateway.script += [
             Reply(200, b'[{"id": 1, "settingsId": 2, "customerId": 3, "variables": {}}]'),
@@ -135,6 +74,7 @@ async def test_the_whole_cycle_over_a_socket() -> None:
             ("GET", "/api/v4/offers/9/1/en"),
         ]
         assert json.loads(gateway.seen[1].body) == [{"messageId": 1}]
+        assert {seen.headers["user-agent"] for seen in gateway.seen} == {f"deliveryd/{__version__}"}
 
 
 @pytest.mark.slow
@@ -268,17 +208,6 @@ async def test_gzip_can_be_asked_for() -> None:
         assert gateway.seen[0].headers["accept-encoding"] == "gzip"
 
 
-@real_sockets
-async def test_every_request_says_who_makes_it() -> None:
-    """`User-Agent`, for the service's logs; nobody can put their credentials there instead."""
-    async with open_gateway() as gateway, connected(gateway.url) as client:
-        for name, call in CALLS.items():
-            gateway.script.append(Reply(200, GOOD[name]))
-            if name != "entity":
-                await call(client)
-        assert {seen.headers["user-agent"] for seen in gateway.seen} == {f"deliveryd/{__version__}"}
-
-
 @pytest.mark.slow
 @real_sockets
 async def test_a_large_answer_of_the_queue_is_read_whole() -> None:
@@ -320,17 +249,3 @@ async def test_a_refusal_whose_body_breaks_off_counts_by_its_status(token: Path)
             assert caught.value.after == 7.0
         shown = [seen.headers["authorization"] for seen in gateway.seen]
         assert shown == ["Bearer old", "Bearer new", "Bearer new"]
-
-
-async def test_a_replaced_secret_is_used_before_the_old_one_is_refused(
-    service: respx.MockRouter, token: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Both are valid for a while when one is rotated: whoever changes in time is never refused."""
-    monkeypatch.setattr(secret_file, "LOOK_EVERY", 0)
-    service.route().respond(200, content=b"[]")
-    client = client_of(service, AuthOptions(token_file=token))
-    await client.take(1)
-    write(token, "another\n")
-    await client.take(1)
-    shown = [call.request.headers["authorization"] for call in service.calls]
-    assert shown == ["Bearer old", "Bearer another"]

@@ -184,13 +184,13 @@ class Spent(NamedTuple):
 class Entry(NamedTuple):
     """A message as the journal holds it, with how far its delivery came.
 
-    `provider` is the one it is bound to (None: not chosen yet), `tries` how many of its attempts there count
-    for `retry.attempts`, and `spent` the providers that failed for good with their reasons.
-    `key` counts the providers that took it up: its stay at one is the tries with one number. `number` counts
-    the tries of this stay, `begun_at` is the instant of the first of them, and `via` the provider that
-    they were made at where the message isn't bound to one any more. `beginning` counts how often it began
-    under a new key, by an operator's order or since a provider rejected it for sure and keeps the key of what
-    it rejected; it belongs to its idempotency key (see `message_key`).
+    `provider` is the one it is bound to (None: not chosen yet), `counted_tries` how many of its attempts
+    there count for `retry.attempts`, and `spent` the providers that failed for good with their reasons.
+    `stay` is the number of its stay at a provider, `stay_tries` the number of tries of this stay, `begun_at`
+    the instant of the first of them, and `via` the provider that they were made at where the message isn't
+    bound to one any more. `generation` counts how often it began under a new key, by an operator's order or
+    since a provider rejected it for sure and keeps the key of what it rejected; it belongs to its idempotency
+    key (see `message_key`).
     `doubt`: the outcome of a try under this key is unknown. `content` is that of a try under this key that
     may have arrived, and `digest` that of the latest try; see `Journal`.
     `taken_at` is the instant at which it was recorded. `sent_by` is the provider that accepted it before, and
@@ -202,9 +202,9 @@ class Entry(NamedTuple):
     customer_id: int
     variables: Mapping[str, str]
     provider: str | None = None
-    tries: int = 0
-    key: int = 1
-    number: int = 0
+    counted_tries: int = 0
+    stay: int = 1
+    stay_tries: int = 0
     spent: tuple[Spent, ...] = ()
     doubt: bool = False
     content: Content | None = None
@@ -212,7 +212,7 @@ class Entry(NamedTuple):
     begun_at: int = 0
     via: str | None = None
     taken_at: int = 0
-    beginning: int = 1
+    generation: int = 1
     sent_by: str | None = None
 
     # Each of these is less than half of the cost of `_replace`, and every message takes them.
@@ -223,7 +223,7 @@ class Entry(NamedTuple):
             return self
         if self.via == provider:
             return self._replace(provider=provider, via=None)
-        key = self.key + 1 if self.number else self.key
+        key = self.stay + 1 if self.stay_tries else self.stay
         return _made(
             Entry, (*self[:4], provider, 0, key, 0, self.spent, False, None, None, 0, None, *self[14:])
         )
@@ -231,7 +231,7 @@ class Entry(NamedTuple):
     def begun(self, provider: str, digest: bytes | None, at: int) -> Entry:
         """The message with its next try at a provider; `digest` is that of its content."""
         if (
-            self.provider is None and self.via is None and not self.number
+            self.provider is None and self.via is None and not self.stay_tries
         ):  # the first one, as with most messages
             return _made(
                 Entry,
@@ -239,7 +239,7 @@ class Entry(NamedTuple):
                     *self[:4],
                     provider,
                     0,
-                    self.key,
+                    self.stay,
                     1,
                     self.spent,
                     False,
@@ -251,39 +251,41 @@ class Entry(NamedTuple):
                 ),
             )
         entry = self if self.provider == provider else self.bound(provider)
-        begun_at = entry.begun_at if entry.number else at
+        begun_at = entry.begun_at if entry.stay_tries else at
         return _made(
             Entry,
-            (*entry[:7], entry.number + 1, *entry[8:11], digest, begun_at, None, *entry[14:]),
+            (*entry[:7], entry.stay_tries + 1, *entry[8:11], digest, begun_at, None, *entry[14:]),
         )
 
     def tried(self) -> Entry:
         """The message after one more try that counts."""
-        return _made(Entry, (*self[:5], self.tries + 1, *self[6:]))
+        return _made(Entry, (*self[:5], self.counted_tries + 1, *self[6:]))
 
     def taken(self) -> Entry:
         """The message after one more try, which its provider accepted: nothing of it is left to repeat."""
-        return _made(Entry, (*self[:5], self.tries + 1, *self[6:9], False, None, None, *self[12:]))
+        return _made(Entry, (*self[:5], self.counted_tries + 1, *self[6:9], False, None, None, *self[12:]))
 
     def _unbound(self) -> Entry:
         """The message without a provider: its stay is over, and its content is rendered again."""
-        stay = self.key + 1 if self.number else self.key  # a stay without a try isn't counted
+        stay = self.stay + 1 if self.stay_tries else self.stay  # a stay without a try isn't counted
         return self._replace(
-            provider=None, tries=0, key=stay, number=0, doubt=False, content=None, digest=None, begun_at=0,
-            via=None,
+            provider=None, counted_tries=0, stay=stay, stay_tries=0, doubt=False, content=None, digest=None,
+            begun_at=0, via=None,
         )  # fmt: skip
 
     def under_a_new_key(self) -> Entry:
         """The message after a try that its provider rejected for sure, and whose key it keeps."""
-        return self._replace(beginning=self.beginning + 1)
+        return self._replace(generation=self.generation + 1)
 
     def anew(self) -> Entry:
         """The message as an operator has it begin again: with new keys at every provider."""
-        return self._unbound()._replace(beginning=self.beginning + 1)
+        return self._unbound()._replace(generation=self.generation + 1)
 
     def released(self) -> Entry:
         """The message that another provider may take; its stay goes on if none does (see `via`)."""
-        return self._replace(provider=None, tries=0, via=(self.provider or self.via) if self.number else None)
+        return self._replace(
+            provider=None, counted_tries=0, via=(self.provider or self.via) if self.stay_tries else None
+        )
 
     def left(self, reason: str) -> Entry:
         """The message after it left its provider, whoever has it leave, with all that belongs to its stay.
@@ -317,7 +319,7 @@ class Entry(NamedTuple):
     @property
     def was_tried(self) -> bool:
         """Whether there was an attempt, at any provider."""
-        return self.number > 0 or self.key > 1
+        return self.stay_tries > 0 or self.stay > 1
 
     @property
     def failed_since_sent(self) -> bool:
@@ -336,12 +338,12 @@ class Entry(NamedTuple):
         return "; ".join((*before, *reasons, *doubt))
 
 
-def message_key(namespace: str, message_id: int, provider: str, beginning: int) -> str:
+def message_key(namespace: str, message_id: int, provider: str, generation: int) -> str:
     """A message's idempotency key at a provider: the same whenever it comes back there (design 4, promise 2).
 
     At most 40 characters of `[A-Za-z0-9-]`.
     """
-    return f"{namespace}-{message_id}-{_key_tag(provider, beginning)}"
+    return f"{namespace}-{message_id}-{_key_tag(provider, generation)}"
 
 
 def key_prefix(namespace: str, message_id: int) -> str:
@@ -350,8 +352,8 @@ def key_prefix(namespace: str, message_id: int) -> str:
 
 
 @lru_cache(maxsize=1024)
-def _key_tag(provider: str, beginning: int) -> str:
-    digest = hashlib.blake2s(f"{provider} {beginning}".encode(), digest_size=5).digest()
+def _key_tag(provider: str, generation: int) -> str:
+    digest = hashlib.blake2s(f"{provider} {generation}".encode(), digest_size=5).digest()
     return base64.b32encode(digest)[:6].decode().lower()
 
 

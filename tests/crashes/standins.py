@@ -130,7 +130,7 @@ class WatchedState(SandboxState):
     def _intents(self, id_: int, key: str) -> int:
         """How many tries under this key the journal's file has, if it says that the latest is under way."""
         query = (
-            "SELECT m.number, meta.value, m.provider, m.beginning FROM message m"
+            "SELECT m.stay_tries, meta.value, m.provider, m.generation FROM message m"
             " JOIN meta ON meta.key = 'namespace' WHERE m.id = ? AND m.state = ?"
         )
         with contextlib.closing(sqlite3.connect(f"file:{self._journal}?mode=ro", uri=True)) as db:

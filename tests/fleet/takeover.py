@@ -29,7 +29,8 @@ SELECT m.id, m.state FROM main.message m JOIN main.log l ON l.number = m.log
 JOIN main.worker w ON w.id = l.holder WHERE w.name = %s AND m.ended_at IS NULL
 """
 _LEFT = """
-SELECT m.id, m.state, m.due_at, m.provider, m.tries, l::text, array(SELECT each::text FROM main.worker each)
+SELECT m.id, m.state, m.due_at, m.provider, m.counted_tries, l::text,
+    array(SELECT each::text FROM main.worker each)
 FROM main.message m LEFT JOIN main.log l ON l.number = m.log WHERE m.id = ANY(%s)
 """
 _ENDS = frozenset({"sent", "error"})

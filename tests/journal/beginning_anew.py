@@ -83,7 +83,7 @@ class BeginningAnewCases:
             assert await begin_again(journal) == Decided(("7",), {}, (Effect(waiting=1),))
             assert await waiting_events(journal) == []
             assert await state_counts(journal) == {State.WAITING: 1}
-            assert await due_entry(journal) == sample_entry(7, key=2, beginning=2)
+            assert await due_entry(journal) == sample_entry(7, stay=2, generation=2)
 
     async def test_a_message_that_began_anew_is_sent_and_has_an_error_behind_it(
         self, open_journal: OpenJournal
@@ -110,7 +110,7 @@ class BeginningAnewCases:
             )
             await accept_all(journal)
             await begin_again(journal)
-            assert await due_entry(journal) == sample_entry(7, key=1, beginning=2)
+            assert await due_entry(journal) == sample_entry(7, stay=1, generation=2)
 
     async def test_what_may_have_arrived_begins_anew_only_if_duplicates_are_accepted(
         self, open_journal: OpenJournal
@@ -119,7 +119,7 @@ class BeginningAnewCases:
             await tried(journal, State.FAILED)
             assert (await begin_again(journal)).skipped == {"7": _DOUBTFUL}
             assert (await begin_again(journal, verb=Action.BEGIN_ANEW_ANYWAY)).done == ("7",)
-            assert await due_entry(journal) == sample_entry(7, key=2, beginning=2)
+            assert await due_entry(journal) == sample_entry(7, stay=2, generation=2)
 
     async def test_a_late_receipt_of_the_earlier_beginning_is_told_once_and_ends_the_new_one(
         self, open_journal: OpenJournal
@@ -143,7 +143,7 @@ class BeginningAnewCases:
             if decided.skipped:
                 assert "keep_variables" in decided.skipped["7"]
                 return
-            assert await due_entry(journal) == sample_entry(7, key=2, beginning=2)
+            assert await due_entry(journal) == sample_entry(7, stay=2, generation=2)
             await receive_all(journal, [sample_receipt(at=NOW + 30)])
             assert await waiting_events(journal) == [(7, "delivered")]
 
@@ -191,7 +191,7 @@ class BeginningAnewCases:
         async with open_journal() as journal:
             assert await journal.take([sample_message(7), sample_message(8)], [], NOW) == {7: 3, 8: 1}
             recovered = await journal.recover(NOW, ["sms"])
-            assert [entry.beginning for entry in recovered.taken] == [3, 1]
+            assert [entry.generation for entry in recovered.taken] == [3, 1]
             assert await waiting_events(journal) == [(7, "dequeued"), (8, "dequeued")]
             account = await journal.account()
             assert (account.taken, account.forgotten, account.gap) == (3, 1, 0)
@@ -255,4 +255,4 @@ class BeginningAnewCases:
             rows = await journal.outbox(0, 9)
             assert [json.loads(row.body)["status"] for row in rows] == ["dequeued", "error"]
             await accept_all(journal)
-            assert (await due_entry(journal)).beginning == 2
+            assert (await due_entry(journal)).generation == 2

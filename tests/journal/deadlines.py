@@ -72,7 +72,7 @@ class DeadlineCases:
         async with open_journal() as journal:
             await journal.recover(NOW + 7, ["sms"])
             (entry,) = (await journal.due(NOW + 7, {"": 9})).entries
-            assert (entry.provider, entry.key, entry.spent, entry.sent_by) == (None, 2, (REASON,), "sms")
+            assert (entry.provider, entry.stay, entry.spent, entry.sent_by) == (None, 2, (REASON,), "sms")
             assert await outbox_bodies(journal) == []
 
     async def test_deadlines_pass_in_portions(self, open_journal: OpenJournal) -> None:

@@ -50,7 +50,7 @@ class OrderCases:
     ) -> None:
         async with open_journal() as journal:
             kept = Content(Rendered("sms", "en", {"text": "hi"}), {})
-            put_off = [attempt_on(id_)._replace(content=kept, tries=1) for id_ in (7, 8)]
+            put_off = [attempt_on(id_)._replace(content=kept, counted_tries=1) for id_ in (7, 8)]
             await make_ready(journal, 7, 8)
             await begin_attempts(journal, attempt_on(7), attempt_on(8))
             busy = Outcome("try_again", None, "503")

@@ -158,7 +158,7 @@ class ReadingCases:
             await tried(journal, State.FAILED)
             await fail_on(journal, 8, "sms", NOW + 5, "no such number")
             doubtful, refused = read_found(open_reader(), Selection())
-            assert (doubtful.id, doubtful.may_have_arrived, doubtful.beginning) == (7, True, 1)
+            assert (doubtful.id, doubtful.may_have_arrived, doubtful.generation) == (7, True, 1)
             assert (refused.reason, refused.may_have_arrived) == ("sms: no such number", False)
             assert (refused.providers, refused.settings_id, refused.customer_id) == (("sms",), 80, 800)
             assert (refused.taken_at, refused.ended_at) == (NOW, NOW + 5)

@@ -195,7 +195,7 @@ class ReceiptKeyCases:
                 "matched"
             ]
             (entry,) = (await journal.due(NOW + ONE_SECOND, {"": 9})).entries
-            assert entry == sample_entry(7, key=2, beginning=2)
+            assert entry == sample_entry(7, stay=2, generation=2)
             await journal.change([Transition(entry, State.READY, State.WAITING, NOW + 2, NOW + ONE_SECOND)])
             assert await receive_all(journal, [echoed_receipt(reference, "s2")]) == ["recalled"]
             assert await waiting_events(journal) == [(7, "sent"), (7, "delivered")]

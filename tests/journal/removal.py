@@ -70,7 +70,7 @@ class RemovalCases:
                 entry = await _at_sms(journal, tries, id_=len(tries))
                 left = transitions.left(entry, NOW).entry
                 assert tuple(each.provider for each in left.spent) == spent
-                assert (left.content, left.digest, left.number) == (None, None, 0)
+                assert (left.content, left.digest, left.stay_tries) == (None, None, 0)
 
     async def test_what_is_in_doubt_at_a_removed_provider_is_held(self, open_journal: OpenJournal) -> None:
         """And listed as held there."""

@@ -77,7 +77,7 @@ def key_of(journal: Journal, provider: str = "sms", beginning: int = 1) -> str:
 
 
 def attempt_on(id_: int, provider: str = "sms", number: int = 1, key: int = 1) -> Entry:
-    return sample_entry(id_, provider=provider, key=key, number=number, digest=b"12345678", begun_at=NOW)
+    return sample_entry(id_, provider=provider, stay=key, stay_tries=number, digest=b"12345678", begun_at=NOW)
 
 
 def accepted_step(entry: Entry, provider_id: str | None) -> Transition:
@@ -227,4 +227,4 @@ async def fail_and_begin_anew(
     await journal.change([Transition(begun, State.READY, State.SENDING, NOW + 20)])
     await journal.change([accepted_step(begun, None)._replace(confirmation=confirmation)])
     await accept_all(journal)
-    return begun.beginning
+    return begun.generation

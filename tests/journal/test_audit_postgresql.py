@@ -46,7 +46,7 @@ BREAKS = {
     "only a waiting message has a due time": "UPDATE message SET due_at = 5 WHERE id = 2",
     "a message that was handed to a provider names it": "UPDATE message SET provider = '' WHERE id = 2",
     "a message in doubt may have arrived": ("UPDATE message SET doubt = 0, content = NULL WHERE state = 5"),
-    "an attempt in doubt has the message's present key": "UPDATE message SET key = 2 WHERE state = 5",
+    "an attempt in doubt has the message's present stay": "UPDATE message SET stay = 2 WHERE state = 5",
     "content is stored only while it may be repeated": "UPDATE message SET content = '[]' WHERE id = 2",
     "dequeued is the first event": "DELETE FROM event WHERE message_id = 2 AND status = 'dequeued'",
     "a taken message has an unsettled dequeued event": (
@@ -56,13 +56,13 @@ BREAKS = {
         "UPDATE event SET seq = seq + 1000 WHERE message_id = 2"
     ),
     "a message set aside has a refused dequeued event": "UPDATE event SET refused = NULL, refused_at = NULL",
-    "a sent message has one sent event for each acceptance, and an error for each new beginning": (
+    "a sent message has one sent event for each acceptance, and an error for each new generation": (
         "DELETE FROM event WHERE message_id = 2 AND status = 'sent'"
     ),
     "a delivered message has one sent event for each acceptance and one delivered event": (
         "UPDATE message SET state = 7 WHERE id = 2"
     ),
-    "a failed message has one error event for each beginning": "UPDATE message SET state = 8 WHERE id = 2",
+    "a failed message has one error event for each generation": "UPDATE message SET state = 8 WHERE id = 2",
     "a message that hasn't ended has no final event": (
         "UPDATE message SET state = 3, ended_at = NULL WHERE id = 2"
     ),
@@ -80,8 +80,8 @@ BREAKS = {
         "UPDATE message SET sent_by = 'sms' WHERE id = 2"
     ),
     "only a sent message has a receipt deadline": "UPDATE message SET confirm_by = 5 WHERE state = 5",
-    "tries are numbered without a gap": "UPDATE message SET number = 7 WHERE id = 2",
-    "keys are numbered without a gap": "UPDATE message SET key = 7 WHERE id = 2",
+    "counted_tries are numbered without a gap": "UPDATE message SET stay_tries = 7 WHERE id = 2",
+    "keys are numbered without a gap": "UPDATE message SET stay = 7 WHERE id = 2",
     "a message being sent has one attempt without an outcome": (
         "UPDATE message SET state = 4, ended_at = NULL WHERE id = 2"
     ),
@@ -94,7 +94,7 @@ BREAKS = {
         "INSERT INTO receipt (message_id, reported_at, received_at, delivered, provider, provider_id, status)"
         " VALUES (999, 1, 1, 1, 'sms', 'p', 'ok')"
     ),
-    "no beginning is used again": "INSERT INTO beginning (id, count) VALUES (2, 1)",
+    "no generation is used again": "INSERT INTO generation (id, count) VALUES (2, 1)",
     "no message has a tombstone": "INSERT INTO tombstone (id, log) SELECT id, log FROM message WHERE id = 2",
     "a message is in a log that is there": "UPDATE message SET log = 77 WHERE id = 2",
     "an event is in the log of its message": "UPDATE message SET log = 77 WHERE id = 2",

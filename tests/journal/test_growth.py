@@ -53,7 +53,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def entry(id_: int) -> Entry:
-    return Entry(*message(id_), provider="sms", number=1)
+    return Entry(*message(id_), provider="sms", stay_tries=1)
 
 
 async def take(journal: Journal, ids: Sequence[int], text: str = "x") -> None:

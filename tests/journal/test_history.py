@@ -48,7 +48,7 @@ async def take(journal: SqliteJournal) -> None:
 
 
 async def send(journal: SqliteJournal) -> None:
-    entry = ENTRY._replace(provider="sms", number=1)
+    entry = ENTRY._replace(provider="sms", stay_tries=1)
     await journal.change([Transition(entry, State.READY, State.SENDING, NOW + 2)])
     sent = StatusEvent(5, "sent", NOW + 3)
     outcome = Outcome("accepted", "p-1")

@@ -734,7 +734,7 @@ async def test_an_id_that_was_forgotten_in_a_log_that_was_taken_over_begins_anew
         assert (await decide_on(other, Action.FORGET, ItemKind.MESSAGE, 7)).done
         assert await other.take([sample_message(7)], [], NOW) == {7: 2}
         await accept_all(other)
-        again = attempt_on(7)._replace(beginning=2)
+        again = attempt_on(7)._replace(generation=2)
         await begin_attempts(other, again)
         await other.change([accepted_step(again, "p2")])
         assert await waiting_events(other) == [(7, "sent")]

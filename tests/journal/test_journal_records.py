@@ -63,14 +63,14 @@ async def test_a_repeat_knows_when_the_first_try_under_its_key_began(path: Path)
     """However often it is tried, and under a new key there is another first try."""
     async with open_journal_file(path) as journal:
         await make_ready(journal, 1)
-        found, begun = entry(1)._replace(number=0, begun_at=0), []
+        found, begun = entry(1)._replace(stay_tries=0, begun_at=0), []
         for number in range(3):
             found = found.begun("sms", b"12345678", NOW + number)
             await journal.change([Transition(found, State.READY, State.SENDING, NOW + number)])
             waits = Transition(found, State.SENDING, State.WAITING, NOW, NOW, Outcome("try_again"))
             await journal.change([waits])
             (found,) = (await journal.due(NOW, {"sms": 1})).entries
-            begun.append((found.number, found.begun_at))
+            begun.append((found.stay_tries, found.begun_at))
         assert begun == [(1, NOW), (2, NOW), (3, NOW)]
         assert found.anew().begun("sms", b"12345678", NOW + 9).begun_at == NOW + 9
 

@@ -133,7 +133,7 @@ async def test_what_is_done_for_one_message_reads_no_others(
     one_each = {
         "event": "SELECT seq FROM event WHERE message_id = ? ORDER BY seq",
         "message": "SELECT state FROM message WHERE id = ?",
-        "unaccepted": "SELECT key FROM unaccepted WHERE message_id = ?",
+        "unaccepted": "SELECT stay FROM unaccepted WHERE message_id = ?",
         "receipt": "SELECT seq FROM receipt WHERE message_id = ?",
     }
     fill = (
@@ -146,8 +146,8 @@ async def test_what_is_done_for_one_message_reads_no_others(
             " SELECT (1::int8 << 40) + i, i, 'sent', '{}' FROM generate_series(1, %s) i"
         ),
         (
-            "INSERT INTO main.unaccepted (log, message_id, key, number, provider, beginning, started_at)"
-            " SELECT 1, i, 1, 1, 'sms', 1, 1 FROM generate_series(1, %s) i"
+            "INSERT INTO main.unaccepted (log, message_id, stay, stay_tries, provider, generation,"
+            " started_at) SELECT 1, i, 1, 1, 'sms', 1, 1 FROM generate_series(1, %s) i"
         ),
         (
             "INSERT INTO main.receipt"

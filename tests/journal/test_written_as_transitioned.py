@@ -26,14 +26,14 @@ PROGRESS = (
     "state",
     "due_at",
     "provider",
-    "tries",
-    "key",
-    "number",
+    "counted_tries",
+    "stay",
+    "stay_tries",
     "spent",
     "doubt",
     "content",
     "digest",
-    "beginning",
+    "generation",
 )
 """The columns that hold an entry, in the order of `rows.progress_of`; `sent_by` is written apart."""
 
@@ -45,7 +45,7 @@ TRIED = BEGUN.tried()
 BUSY = TRIED._replace(content=CONTENT)
 DOUBTFUL = BUSY._replace(doubt=True)
 SENT = TRIED._replace(digest=None)
-SPENT = NEW._replace(spent=(Spent("push", "busy"),), key=2)
+SPENT = NEW._replace(spent=(Spent("push", "busy"),), stay=2)
 FAILED = Outcome("try_again", None, "busy")
 REPORT = Receipt("sms", "p1", False, "failed", AT, AT)
 
@@ -76,7 +76,7 @@ INTENT = changed_by(
     (SPENT._replace(spent=()), transitions.intent(SPENT.begun("email", b"87654321", AT), AT, ())),
     (BUSY, transitions.intent(BUSY.left("removed").begun("email", b"87654321", AT), AT, ())),
     (BUSY, transitions.intent(BUSY.begun("sms", b"12345678", AT), AT, ())),
-    (NEW._replace(tries=1), transitions.intent(BEGUN, AT, ())),
+    (NEW._replace(counted_tries=1), transitions.intent(BEGUN, AT, ())),
 )
 """What an intent may change."""
 
@@ -117,9 +117,11 @@ def rules() -> Mapping[str, Rule]:
     )
     confirmed = transitions.accepted(DOUBTFUL, AT, "p1", (), Confirmation(1, 1, failed_next=True))
     return {
-        "statements.BEGIN_AT": Rule(frozenset({"beginning"})),
+        "statements.BEGIN_AT": Rule(frozenset({"generation"})),
         "statements.RECORD_INTENT": Rule(INTENT),
-        "statements.ON_ITS_WAY": Rule(frozenset({"state", "provider", "key", "number"}), ANY - {"due_at"}),
+        "statements.ON_ITS_WAY": Rule(
+            frozenset({"state", "provider", "stay", "stay_tries"}), ANY - {"due_at"}
+        ),
         "statements.TO_WAIT": Rule(to_wait, ANY | {"waits_for"}),
         "statements.TO_AN_END": Rule(ENDS, ANY | ENDS),
         "statements.SENT": Rule(TAKEN, EMPTIED),
@@ -139,9 +141,9 @@ def rules() -> Mapping[str, Rule]:
         "deadlines._RENEW": Rule(frozenset({"confirm_by"})),
         "deadlines._DROP": Rule(AWAITED, EMPTIED),
         "deadlines._GO_ON": Rule(WENT_ON - {"waits_for"}, ACCEPTED | AWAITED),
-        "deadlines._RESTORE": Rule(PROVED - {"tries"} - EMPTIED, PROVED | {"waits_for"}),
+        "deadlines._RESTORE": Rule(PROVED - {"counted_tries"} - EMPTIED, PROVED | {"waits_for"}),
         "receipt_match._NAME_ACCEPTED": Rule(frozenset({"provider_id"})),
-        "receipt_match._SETTLE": Rule(ENDS | {"key", "number"} | ACCEPTED, PROVED),
+        "receipt_match._SETTLE": Rule(ENDS | {"stay", "stay_tries"} | ACCEPTED, PROVED),
         "orders._LEAVE": Rule(frozenset({"sent_by"}) | ACCEPTED, AWAITED),
         "pauses._PARK": Rule(frozenset({"waits_for"})),
     }  # fmt: skip
@@ -206,5 +208,5 @@ def test_no_statement_about_messages_is_written_within_a_function() -> None:
 
 
 def test_leaving_changes_all_that_belongs_to_the_stay() -> None:
-    assert {"provider", "tries", "key", "number", "spent", "content", "digest"} <= LEFT
-    assert not {"key", "number", "spent", "content", "digest"} & RELEASED
+    assert {"provider", "counted_tries", "stay", "stay_tries", "spent", "content", "digest"} <= LEFT
+    assert not {"stay", "stay_tries", "spent", "content", "digest"} & RELEASED

@@ -103,7 +103,7 @@ class UpkeepCases:
         async with open_journal() as journal:
             await make_ready(journal, 1)
             await begin_attempts(journal, attempt_on(1, "pager"))
-            entry = attempt_on(1, "pager")._replace(tries=1)
+            entry = attempt_on(1, "pager")._replace(counted_tries=1)
             await journal.change(
                 [Transition(entry, State.SENDING, State.WAITING, NOW, NOW, Outcome("try_again"))]
             )
@@ -111,7 +111,7 @@ class UpkeepCases:
             assert (await journal.recover(NOW, ["sms"])).waiting == 1
             (found,) = (await journal.due(NOW, {"": 10})).entries
             assert found == entry.left("removed")
-            assert (found.bound("sms").key, found.bound("pager").key, found.spent) == (2, 2, ())
+            assert (found.bound("sms").stay, found.bound("pager").stay, found.spent) == (2, 2, ())
 
     async def test_a_message_in_doubt_of_a_channel_that_is_gone_is_held(
         self, open_journal: OpenJournal

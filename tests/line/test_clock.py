@@ -76,7 +76,7 @@ async def a_minute() -> None:
 
 
 def fails_at_first(dispatch: Dispatch) -> Verdict:
-    return TryAgain("not now") if dispatch.entry.tries == 0 else Accepted("p")
+    return TryAgain("not now") if dispatch.entry.counted_tries == 0 else Accepted("p")
 
 
 def times_of(world: VirtualWorld, id_: int) -> list[int]:
@@ -200,7 +200,7 @@ async def timestamps(journal: Journal) -> list[int]:
 
 
 def sent_at(id_: int, at: int) -> Sequence[Transition]:
-    entry = Entry(id_, 1, 1, {}, provider="sms", number=1)
+    entry = Entry(id_, 1, 1, {}, provider="sms", stay_tries=1)
     return [
         Transition(entry, State.READY, State.SENDING, at),
         Transition(entry.tried(), State.SENDING, State.SENT, at, events=(StatusEvent(id_, "sent", at),)),

@@ -117,7 +117,7 @@ class KeptWorld(VirtualWorld):
 
     def standing(self) -> list[tuple[object, ...]]:
         """How many messages are in each state, with how many counted tries."""
-        query = "SELECT state, tries, count(*) FROM message GROUP BY state, tries ORDER BY state, tries"
+        query = "SELECT state, counted_tries, count(*) FROM message GROUP BY 1, 2 ORDER BY 1, 2"
         return self.journal_rows(query)
 
     def order(self, verb: Action) -> Decided:

@@ -74,7 +74,7 @@ async def _leave(worker: VirtualSupervisor, journal: SharedJournal, left: Left) 
     taken = QueuedMessage(LEFT, 1, 1, {})
     await journal.take([taken], [], now)
     await journal.accept(await journal.outbox(0, 9), now)
-    entry = Entry(*taken, taken_at=now, beginning=1)
+    entry = Entry(*taken, taken_at=now, generation=1)
     await journal.change([left.step(entry if left.is_paused else entry._replace(provider="sms"), now)])
 
 

@@ -110,15 +110,15 @@ def test_a_provider_that_is_not_enabled_takes_nothing_but_its_doubts() -> None:
         {A: Sender(VirtualChannel(), Idle(), 80, is_enabled=False), B: Sender(VirtualChannel(), Idle(), 20)}
     )
     assert shares(of) == {B: 1.0}
-    assert of.provider_for(entry(1, provider=A, doubt=True, number=1), None) == A
+    assert of.provider_for(entry(1, provider=A, doubt=True, stay_tries=1), None) == A
 
 
 def test_what_is_in_doubt_stays_although_its_provider_is_down() -> None:
     of = Choice({A: Sender(VirtualChannel(), Down(), 80), B: Sender(VirtualChannel(), Idle(), 20)})
-    doubtful = entry(1, provider=A, doubt=True, number=1)
+    doubtful = entry(1, provider=A, doubt=True, stay_tries=1)
     assert of.provider_for(doubtful, None) == A
     assert not of.has_other_for(doubtful, A)
-    assert of.has_other_for(entry(1, provider=A, number=1), A)
+    assert of.has_other_for(entry(1, provider=A, stay_tries=1), A)
 
 
 def test_a_spent_provider_leaves_the_others_and_an_ended_channel_none() -> None:

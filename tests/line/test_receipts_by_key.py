@@ -170,7 +170,7 @@ def test_a_delivery_on_the_first_channel_keeps_a_message_from_the_second(world: 
     assert len(world.channels["email"].attempts) == 1
     assert told(world) == ["dequeued", "sent", ("delivered", "sms")]
     with closing(sqlite3.connect(world.folder / "journal.db")) as db:
-        assert db.execute("SELECT provider, key FROM message").fetchall() == [("sms", 1)]
+        assert db.execute("SELECT provider, stay FROM message").fetchall() == [("sms", 1)]
 
 
 def test_what_failed_and_is_delivered_after_all_is_told(world: VirtualWorld) -> None:

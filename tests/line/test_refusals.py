@@ -265,7 +265,7 @@ def test_a_refused_repeat_of_what_may_have_arrived_waits_like_the_others(world: 
         tried = keys.get(dispatch.entry.id)
         if tried is not None:
             tried.add(dispatch.key)
-            if not dispatch.entry.tries:
+            if not dispatch.entry.counted_tries:
                 return InDoubt("provider answered 500")
         return NOT_FOUND if trio.current_time() < QUARTER else Accepted(dispatch.key)
 

@@ -78,7 +78,7 @@ def test_all_tries_at_one_provider_have_one_key(world: VirtualWorld, failure: Ve
     assert len(channel.attempts) == 3
     assert len({dispatch.key for _, dispatch in channel.attempts}) == 1
     assert len({dispatch.entry.begun_at for _, dispatch in channel.attempts}) == 1
-    assert [dispatch.entry.number for _, dispatch in channel.attempts] == [1, 2, 3]
+    assert [dispatch.entry.stay_tries for _, dispatch in channel.attempts] == [1, 2, 3]
     assert world.service.statuses(1) == ["dequeued", "sent"]
 
 
@@ -91,9 +91,12 @@ def test_a_provider_that_keeps_the_key_of_what_it_rejected_is_given_a_new_one(wo
     live(world.run_until_idle)
     keys = [dispatch.key for _, dispatch in channel.attempts]
     assert len(set(keys)) == 3
-    assert [dispatch.entry.number for _, dispatch in channel.attempts] == [1, 2, 3]
-    assert rows(world, "SELECT number, beginning FROM unaccepted ORDER BY number") == [(1, 1), (2, 2)]
-    assert rows(world, "SELECT number, beginning FROM message") == [(3, 3)]
+    assert [dispatch.entry.stay_tries for _, dispatch in channel.attempts] == [1, 2, 3]
+    assert rows(world, "SELECT stay_tries, generation FROM unaccepted ORDER BY stay_tries") == [
+        (1, 1),
+        (2, 2),
+    ]
+    assert rows(world, "SELECT stay_tries, generation FROM message") == [(3, 3)]
     assert world.service.statuses(1) == ["dequeued", "sent"]
 
 
@@ -224,7 +227,7 @@ def test_after_a_crash_what_says_the_same_is_repeated_under_its_key(world: Virtu
     live(lambda: cut_off_during(world, 1))
     live(world.run_until_idle)
     ((_, repeat),) = world.channels["sms"].attempts
-    assert (repeat.entry.key, repeat.entry.number, repeat.entry.begun_at < START) == (1, 2, False)
+    assert (repeat.entry.stay, repeat.entry.stay_tries, repeat.entry.begun_at < START) == (1, 2, False)
     assert world.service.statuses(1) == ["dequeued", "sent"]
 
 
@@ -256,7 +259,7 @@ def test_an_operators_new_key_renders_a_message_anew(renaming: VirtualWorld) -> 
 
     live(begin_anew)
     assert [text for text, _ in said(renaming)] == ["Hello Ann1", "Hello Ann2"]
-    assert [dispatch.entry.key for _, dispatch in channel.attempts] == [1, 2]
+    assert [dispatch.entry.stay for _, dispatch in channel.attempts] == [1, 2]
     assert renaming.service.statuses(1) == ["dequeued", "sent"]
 
 
@@ -290,7 +293,7 @@ def test_a_provider_that_answers_503_for_ever_leaves_the_message_to_the_next_cha
     world.channels["sms"].verdict = lambda _dispatch: TryAgain("provider answered 503", may_have_arrived=True)
     live(world.run_until_idle)
     assert len(world.channels["email"].attempts) == 1
-    assert rows(world, "SELECT state, provider, key, content FROM message") == [
+    assert rows(world, "SELECT state, provider, stay, content FROM message") == [
         (State.SENT, "email", 2, None)
     ]
 

@@ -432,7 +432,7 @@ def test_an_attempt_that_the_lease_may_not_outlast_is_not_begun_and_uses_up_no_t
 
     play(world, scene)
     [(_, dispatch)] = world.channels["sms"].attempts
-    assert dispatch.entry.number > 10
+    assert dispatch.entry.stay_tries > 10
     assert world.service.statuses(1) == ["dequeued", "sent"]
 
 

@@ -44,7 +44,7 @@ def verdict(dispatch: Dispatch) -> Accepted | Refused | TryAgain:
     match dispatch.entry.id % 3:
         case 0:
             return Refused("no such number", "sms.example.com")
-        case 1 if dispatch.entry.number < 3:
+        case 1 if dispatch.entry.stay_tries < 3:
             return TryAgain("busy", after=2.0)
         case _:
             return Accepted(dispatch.key)

@@ -59,7 +59,7 @@ def refused_by_sms(world: VirtualWorld) -> None:
     """The channel sms fails once in passing and then for good; e-mail takes over."""
 
     def verdict(dispatch: Dispatch) -> Verdict:
-        return TryAgain("busy") if dispatch.entry.number == 1 else Refused("status 422")
+        return TryAgain("busy") if dispatch.entry.stay_tries == 1 else Refused("status 422")
 
     world.channels["sms"].verdict = verdict
 

@@ -115,11 +115,11 @@ def facts_of(journal: Path) -> Counter[tuple[str, str]]:
         (namespace,) = db.execute("SELECT value FROM meta WHERE key = 'namespace'").fetchone()
         facts: Counter[tuple[str, str]] = Counter()
         tries = (
-            "SELECT message_id, provider, beginning, max(number), sum(verdict IS 'accepted') FROM attempt"
-            " GROUP BY message_id, key"
+            "SELECT message_id, provider, generation, max(stay_tries), sum(verdict IS 'accepted')"
+            " FROM attempt GROUP BY message_id, stay"
         )
-        for id_, provider, beginning, number, accepted in db.execute(tries):
-            facts["intent", message_key(namespace, id_, provider, beginning)] = number
+        for id_, provider, generation, number, accepted in db.execute(tries):
+            facts["intent", message_key(namespace, id_, provider, generation)] = number
             facts["outcome", str(id_)] += accepted
         for (body,) in db.execute("SELECT body FROM event"):
             facts["event", _event_key(json.loads(body))] += 1

@@ -220,7 +220,7 @@ def test_a_restart_in_the_middle_of_the_waits_keeps_them(world: World) -> None:
     world.state.wait_for(lambda state: len(state.attempts) == 1, PATIENCE)
     worker.send_signal(signal.SIGTERM)
     assert worker.wait(PATIENCE) == 0
-    ((state, due_at, tries),) = world.rows("SELECT state, due_at, tries FROM message")
+    ((state, due_at, tries),) = world.rows("SELECT state, due_at, counted_tries FROM message")
     assert (state, tries) == (3, 1)
     assert due_at is not None
     world.run_until_idle()

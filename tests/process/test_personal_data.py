@@ -92,7 +92,7 @@ def test_variables_of_sent_messages_are_kept_where_the_configuration_says_so(wor
 async def test_a_receipt_that_proves_a_failed_message_to_be_sent_empties_it_too(tmp_path: Path) -> None:
     path = tmp_path / "journal.db"
     queued = QueuedMessage(7, 2, 3, {"word": SENT})
-    entry = Entry(*queued, provider="sms", number=1, taken_at=NOW)
+    entry = Entry(*queued, provider="sms", stay_tries=1, taken_at=NOW)
     async with open_journal_file(path) as journal:
         await journal.take([queued], [], NOW)
         await journal.accept(await journal.outbox(0, 10), NOW)
@@ -121,7 +121,7 @@ async def test_pages_of_large_variables_are_overwritten_when_they_are_given_up(t
         queued = QueuedMessage(7, 2, 3, {"word": SENT * 2000})
         await journal.take([queued], [], NOW)
         await journal.accept(await journal.outbox(0, 10), NOW)
-        entry = Entry(*queued, provider="sms", number=1, taken_at=NOW)
+        entry = Entry(*queued, provider="sms", stay_tries=1, taken_at=NOW)
         await journal.change([Transition(entry, State.READY, State.SENDING, NOW)])
         sent = StatusEvent(7, "sent", NOW)
         await journal.change([Transition(entry, State.SENDING, State.SENT, NOW, events=(sent,))])

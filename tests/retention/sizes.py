@@ -13,7 +13,7 @@ SELECT c.relname, pg_relation_size(c.oid), pg_indexes_size(c.oid), coalesce(s.n_
 FROM pg_class c LEFT JOIN pg_stat_all_tables s ON s.relid = c.oid
 WHERE c.relkind = 'r' AND c.relnamespace = 'main'::regnamespace
 """
-_FOR_EVER = frozenset({"tombstone", "beginning"})
+_FOR_EVER = frozenset({"tombstone", "generation"})
 
 
 class Sizes(NamedTuple):

@@ -22,7 +22,7 @@ def old_key_of_a_new_beginning(patch: Patch) -> None:
 
     def under_its_key(entry: Entry, at: int) -> Transition:
         step = ordered(entry, at)
-        return step._replace(entry=step.entry._replace(beginning=entry.beginning))
+        return step._replace(entry=step.entry._replace(generation=entry.generation))
 
     patch.setattr(transitions, "ordered_anew", under_its_key)
 

@@ -34,7 +34,7 @@ def one_key_for_all_providers(patch: Patch) -> None:
     patch.setattr(
         attempts,
         "message_key",
-        lambda namespace, id_, provider, beginning: key(namespace, id_, channel_of(provider), beginning),
+        lambda namespace, id_, provider, generation: key(namespace, id_, channel_of(provider), generation),
     )
 
 
@@ -42,7 +42,7 @@ def new_key_on_the_way_back(patch: Patch) -> None:
     """A message that comes back to a provider is a new one there."""
     left = Entry.left
     patch.setattr(
-        Entry, "left", lambda self, reason: left(self, reason)._replace(beginning=self.beginning + 1)
+        Entry, "left", lambda self, reason: left(self, reason)._replace(generation=self.generation + 1)
     )
 
 

@@ -94,7 +94,7 @@ def repeats_sent_again(patch: Patch) -> None:
             if (
                 message.id not in new
                 and db.execute(
-                    "UPDATE message SET state = ?, ended_at = NULL, key = 50, beginning = 50,"
+                    "UPDATE message SET state = ?, ended_at = NULL, stay = 50, generation = 50,"
                     " variables = coalesce(variables, '{}')"
                     " WHERE id = ? AND state = ?",
                     (State.TAKEN, message.id, State.SENT),
@@ -155,7 +155,9 @@ def _begun_anew(patch: Patch, when: Callable[[Entry], bool]) -> None:
 
     def anew(self: Entry, provider: str, digest: bytes, at: int) -> Entry:
         entry = (
-            self._replace(key=self.key + 1, number=0, beginning=self.beginning + 1) if when(self) else self
+            self._replace(stay=self.stay + 1, stay_tries=0, generation=self.generation + 1)
+            if when(self)
+            else self
         )
         return begun(entry, provider, digest, at)
 
@@ -169,7 +171,7 @@ def new_key_for_a_repeat(patch: Patch) -> None:
 
 def new_key_after_a_503(patch: Patch) -> None:
     """What wasn't in doubt, as the provider said, is tried again under another key."""
-    _begun_anew(patch, lambda entry: entry.number > 0 and not entry.doubt)
+    _begun_anew(patch, lambda entry: entry.stay_tries > 0 and not entry.doubt)
 
 
 def failed_provider_taken_for_one_that_refused(patch: Patch) -> None:

@@ -38,4 +38,8 @@ def tries_kept_by_what_leaves(patch: Patch) -> None:
     """Those made at one provider count at the next one."""
     for name in ("_unbound", "bound"):
         step = getattr(Entry, name)
-        patch.setattr(Entry, name, lambda self, *to, step=step: step(self, *to)._replace(tries=self.tries))
+        patch.setattr(
+            Entry,
+            name,
+            lambda self, *to, step=step: step(self, *to)._replace(counted_tries=self.counted_tries),
+        )

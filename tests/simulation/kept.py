@@ -37,11 +37,11 @@ class Intent(NamedTuple):
     """A message that is being sent: what makes its idempotency key."""
 
     namespace: str
-    beginning: int
+    generation: int
 
     def key(self, message_id: int, provider: str) -> str:
         """The idempotency key of the message there."""
-        return message_key(self.namespace, message_id, provider, self.beginning)
+        return message_key(self.namespace, message_id, provider, self.generation)
 
 
 class Audited(NamedTuple):

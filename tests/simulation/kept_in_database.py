@@ -37,7 +37,7 @@ LEASE = 8.0
 """Seconds after which a worker that renews nothing is given up: more than requests take, so not many."""
 
 _INTENT = """
-SELECT (SELECT value FROM meta WHERE key = 'namespace'), m.beginning
+SELECT (SELECT value FROM meta WHERE key = 'namespace'), m.generation
 FROM message m JOIN log l ON l.number = m.log JOIN worker w ON w.id = l.holder AND w.ended IS NULL
 WHERE m.id = %s AND m.state = 4 AND m.provider = %s
 """
@@ -175,7 +175,7 @@ class DatabaseJournal:
 
     def forgotten(self) -> frozenset[int]:
         """Those of which only is known how often they began."""
-        return frozenset(id_ for (id_,) in self._ask("SELECT id FROM beginning"))
+        return frozenset(id_ for (id_,) in self._ask("SELECT id FROM generation"))
 
     def malformed(self) -> frozenset[str]:
         """The elements of the queue that are no messages, as they came."""

@@ -27,7 +27,7 @@ JOURNAL = "journal.db"
 USUAL_PAGE = 4096
 
 _INTENT = """
-SELECT (SELECT value FROM meta WHERE key = 'namespace'), beginning FROM message
+SELECT (SELECT value FROM meta WHERE key = 'namespace'), generation FROM message
 WHERE id = ? AND state = 4 AND provider = ?
 """
 _PROVIDER_IDS = "SELECT provider_id FROM receipt WHERE seq IN (SELECT value FROM json_each(?))"
@@ -77,7 +77,7 @@ class FileJournal:
 
     def forgotten(self) -> frozenset[int]:
         """Those of which only is known how often they began."""
-        return frozenset(int(str(id_)) for (id_,) in self._ask("SELECT id FROM beginning"))
+        return frozenset(int(str(id_)) for (id_,) in self._ask("SELECT id FROM generation"))
 
     def malformed(self) -> frozenset[str]:
         """The elements of the queue that are no messages, as they came."""

@@ -26,7 +26,7 @@ NOW = 1_700_000_000_000_000
 
 
 def entry(id_: int, **progress: Any) -> Entry:
-    return Entry(*message(id_))._replace(provider="sms", number=1, begun_at=NOW, **progress)
+    return Entry(*message(id_))._replace(provider="sms", stay_tries=1, begun_at=NOW, **progress)
 
 
 async def make_ready(journal: Journal, *ids: int) -> None:

@@ -103,7 +103,7 @@ class Case(NamedTuple):
     configured: tuple[str, ...] = ("en", "uk")
 
 
-DOUBT = MESSAGE._replace(provider="sms", doubt=True, number=1, tries=1)
+DOUBT = MESSAGE._replace(provider="sms", doubt=True, stay_tries=1, counted_tries=1)
 
 
 def route(case: Case, *, expires_at: int | None = None, now: int = 0) -> Route:

@@ -18,7 +18,9 @@ from deliveryd.states import BEGINNINGS, Cause, Edge, State, edge
 
 SOURCE = Path(deliveryd.__file__).parent
 AT, LATER = 1_800_000_000_000_000, 1_800_000_001_000_000
-ENTRY = Entry(1, 2, 3, {}, provider="sms", tries=3, number=3, spent=(Spent("email", "no address"),))
+ENTRY = Entry(
+    1, 2, 3, {}, provider="sms", counted_tries=3, stay_tries=3, spent=(Spent("email", "no address"),)
+)
 UNCONFIRMED = transitions.unconfirmed(ENTRY, AT, 600.0).entry
 DOUBTFUL = ENTRY._replace(doubt=True)
 BUSY = Outcome("try_again", None, "busy")
@@ -218,7 +220,7 @@ def test_an_end_by_an_operator_names_who_failed_before() -> None:
 def test_an_unconfirmed_message_goes_on_under_a_new_key_and_its_channel_is_spent() -> None:
     step = MADE[State.SENT, Cause.UNCONFIRMED]
     assert isinstance(step, Transition)
-    assert (step.entry.provider, step.entry.key, step.entry.sent_by) == (None, ENTRY.key + 1, "sms")
+    assert (step.entry.provider, step.entry.stay, step.entry.sent_by) == (None, ENTRY.stay + 1, "sms")
     assert step.entry.spent == (*ENTRY.spent, Spent("sms", "not confirmed within 10m", ends_channel=True))
     assert (step.due_at, step.events) == (AT, ())
 

@@ -122,7 +122,7 @@ class Attempts:
         entry, expires_at, may_begin = message.entry, message.expires_at, self._may_begin
         if expires_at is not None and is_expired(expires_at, now := self._clock.now()):
             return self._verdicts.expired(message, now)
-        key = message_key(self._namespace, entry.id, self._name, entry.beginning)
+        key = message_key(self._namespace, entry.id, self._name, entry.generation)
         dispatch = Dispatch(
             key, entry, message.customer, message.rendered, expires_at, self._clock,
             may_begin=may_begin, size=message.size,
@@ -165,7 +165,7 @@ class Attempts:
     async def settle_by_asking(self, message: Delivery, dispatch: Dispatch) -> Transition | None:
         """Ask whether the provider has a message in doubt; return the step, or None: repeat it."""
         entry = message.entry
-        provider_id = await self._journal.id_in_doubt(entry.id, entry.key)
+        provider_id = await self._journal.id_in_doubt(entry.id, entry.stay)
         try:
             found = await self.channel.look_up(dispatch._replace(provider_id=provider_id))
         except Exception as error:  # as in an attempt

@@ -93,8 +93,8 @@ class DoubtPolicy:
         self, entry: Entry, before: State, now: int, doubt: Outcome, at_least: float | None
     ) -> Transition:
         outcome = doubt if before is State.SENDING else None  # a held try has its outcome
-        if entry.tries >= self._policy.retry.attempts:
-            details = f"{self._provider}: {doubt.reason} (tried {entry.tries} times)"
+        if entry.counted_tries >= self._policy.retry.attempts:
+            details = f"{self._provider}: {doubt.reason} (tried {entry.counted_tries} times)"
             return transitions.exhausted(entry, before, now, details, outcome)
-        pause = self._policy.retry.pause(max(entry.number, 1), at_least)
+        pause = self._policy.retry.pause(max(entry.stay_tries, 1), at_least)
         return transitions.repeated(entry, before, now, now + int(pause * SECOND), outcome)

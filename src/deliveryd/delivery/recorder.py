@@ -168,7 +168,7 @@ class Recorder:
         for message in messages:
             firsts.setdefault(message.id, message)
         entries = [
-            Entry(*message, taken_at=at, beginning=new[message.id])
+            Entry(*message, taken_at=at, generation=new[message.id])
             for message in firsts.values()
             if message.id in new
         ]

@@ -193,7 +193,7 @@ class TailFeed:
         event, reason, number = "waiting", None, None
         provider = self._tried_at.pop(entry.id, None) or entry.provider
         if step.after is State.SENDING:
-            event, number = "attempt", entry.number
+            event, number = "attempt", entry.stay_tries
             if provider is not None and len(self._tried_at) < MOST_HELD:
                 self._tried_at[entry.id] = provider
         elif step.after is State.FAILED:

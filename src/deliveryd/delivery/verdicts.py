@@ -91,7 +91,7 @@ class VerdictHandler:
         log(
             Event.ATTEMPT_RETRY,
             channel=self._channel, provider=self._name, message_id=entry.id, reason=reason,
-            tries=entry.tries, delay=UNSENT_PAUSE,
+            tries=entry.counted_tries, delay=UNSENT_PAUSE,
         )  # fmt: skip
         return transitions.unsent(entry, now, now + int(UNSENT_PAUSE * SECOND), reason)
 
@@ -143,11 +143,11 @@ class VerdictHandler:
     ) -> Transition:
         """The set-up is at fault, and the message waits; unless the provider accepts the others."""
         self._refusals.unanswered(entry.settings_id)
-        has_uncounted = entry.number > entry.tries + 1
+        has_uncounted = entry.stay_tries > entry.counted_tries + 1
         if self._refusals.rejects_alone(entry.id, has_uncounted=has_uncounted):
             self._provider.breaker.withdraw()
             # The first rejection wasn't counted, since nothing showed yet whose fault it is.
-            entry = entry.tried() if entry.tries else entry.tried().tried()
+            entry = entry.tried() if entry.counted_tries else entry.tried().tried()
             return self._after_failure(entry, customer, verdict, now)
         if self._provider.is_down or not self._refusals.is_accepting:
             self._provider.failed(verdict)
@@ -207,18 +207,18 @@ class VerdictHandler:
         A pause that the provider asked for ends when it works again, unless it is about this message alone.
         """
         outcome = Outcome(VERDICT_WORDS[type(verdict)], None, verdict.reason, verdict.words)
-        if entry.tries >= self._policy.retry.attempts:
-            return self._give_up(entry, outcome, f"{verdict.reason} (tried {entry.tries} times)", now)
+        if entry.counted_tries >= self._policy.retry.attempts:
+            return self._give_up(entry, outcome, f"{verdict.reason} (tried {entry.counted_tries} times)", now)
         if self._provider.is_down and self._choice.can_move(entry, customer, self._name):
             return transitions.moved_on(entry, now, outcome)
         asked, is_alone = (
             (verdict.after, verdict.only_this) if isinstance(verdict, TryAgain) else (None, True)
         )
-        pause = self._policy.retry.pause(entry.tries, asked)
+        pause = self._policy.retry.pause(entry.counted_tries, asked)
         log(
             Event.ATTEMPT_RETRY,
             channel=self._channel, provider=self._name, message_id=entry.id, reason=verdict.reason,
-            tries=entry.tries, delay=pause,
+            tries=entry.counted_tries, delay=pause,
         )  # fmt: skip
         ends_early = self._provider.is_down or (asked and not is_alone)
         waits_for = waits.recovery(self._name) if ends_early else None
@@ -243,7 +243,7 @@ class VerdictHandler:
         if leaves and self._choice.can_move(entry, customer, self._name):
             return transitions.moved_on(entry, now, outcome)
         breaker = self._policy.breaker
-        pause = backoff(breaker.pause, breaker.max_pause, entry.number, asked=after)
+        pause = backoff(breaker.pause, breaker.max_pause, entry.stay_tries, asked=after)
         due_at = now + int(pause * SECOND)
         return transitions.retry_later(entry, now, due_at, outcome, waits.recovery(self._name))
 

@@ -146,7 +146,7 @@ class Journal(GroupCommit[Db]):
     ) -> Mapping[int, int]:
         """Record a batch: each new message in TAKEN with its `dequeued` event.
 
-        Returns the ids that are new, each with its beginning: 1, or more for one that was forgotten.
+        Returns the ids that are new, each with its generation: 1, or more for one that was forgotten.
         `lost` is how many batches may be lost, besides what is given of them. A malformed element with an id
         is a message too, which has failed: its `dequeued` is followed by an `error`.
 

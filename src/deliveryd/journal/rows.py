@@ -13,12 +13,12 @@ import orjson
 from deliveryd.model import Content, Entry, Rendered, Spent, Transition
 from deliveryd.runtime.json_numbers import dumps_exact, loads_variables
 
-_FIRST = "FROM unaccepted u WHERE u.message_id = message.id AND u.key = message.key AND u.number = 1"
+_FIRST = "FROM unaccepted u WHERE u.message_id = message.id AND u.stay = message.stay AND u.stay_tries = 1"
 ENTRY = f"""
-id, settings_id, customer_id, variables, provider, tries, key, number, spent, doubt, content, digest,
-iif(number > 1, (SELECT u.started_at {_FIRST}), iif(number > 0, started_at, 0)),
-iif(provider = '' AND number > 0, (SELECT u.provider {_FIRST}), NULL),
-taken_at, beginning, sent_by
+id, settings_id, customer_id, variables, provider, counted_tries, stay, stay_tries, spent, doubt, content,
+digest, iif(stay_tries > 1, (SELECT u.started_at {_FIRST}), iif(stay_tries > 0, started_at, 0)),
+iif(provider = '' AND stay_tries > 0, (SELECT u.provider {_FIRST}), NULL),
+taken_at, generation, sent_by
 """
 """The columns of an entry, in the order of `EntryRow`. The first of several tries under a key has a row."""
 
@@ -39,9 +39,9 @@ class EntryRow(NamedTuple):
     customer_id: int
     variables: str
     provider: str
-    tries: int
-    key: int
-    number: int
+    counted_tries: int
+    stay: int
+    stay_tries: int
     spent: str
     doubt: int
     content: str | None
@@ -49,7 +49,7 @@ class EntryRow(NamedTuple):
     begun_at: int
     via: str | None
     taken_at: int
-    beginning: int
+    generation: int
     sent_by: str | None
 
 
@@ -62,9 +62,9 @@ def entry_of(row: Sequence[Any]) -> Entry:
         columns.customer_id,
         loads_variables(columns.variables),
         columns.provider or None,
-        columns.tries,
-        columns.key,
-        columns.number,
+        columns.counted_tries,
+        columns.stay,
+        columns.stay_tries,
         spent_of(columns.spent),
         bool(columns.doubt),
         None if columns.content is None else _content_of(columns.content),
@@ -72,7 +72,7 @@ def entry_of(row: Sequence[Any]) -> Entry:
         columns.begun_at,
         columns.via,
         columns.taken_at,
-        columns.beginning,
+        columns.generation,
         columns.sent_by,
     )
 
@@ -94,14 +94,14 @@ def progress_of(transition: Transition) -> tuple[object, ...]:
         int(transition.after),
         transition.due_at,
         entry.provider or "",
-        entry.tries,
-        entry.key,
-        entry.number,
+        entry.counted_tries,
+        entry.stay,
+        entry.stay_tries,
         spent_text(entry),
         entry.doubt,
         None if entry.content is None else _content_text(entry.content),
         entry.digest,
-        entry.beginning,
+        entry.generation,
     )
 
 

@@ -54,7 +54,7 @@ class FoundMessage(NamedTuple):
     providers: tuple[str, ...]
     taken_at: int
     ended_at: int | None
-    beginning: int
+    generation: int
     reason: str | None
     may_have_arrived: bool
 
@@ -74,7 +74,7 @@ class Page(NamedTuple):
 
 def _found_of_row(row: Sequence[Any]) -> FoundMessage:
     """Build what is found from the columns of its row, the body of its latest `error` event last."""
-    id_, state, settings_id, customer_id, provider, spent, taken_at, ended_at, beginning, doubt, body = row
+    id_, state, settings_id, customer_id, provider, spent, taken_at, ended_at, generation, doubt, body = row
     failed = [each.provider for each in spent_of(spent)]
     providers = tuple(dict.fromkeys(name for name in (*failed, provider) if name))
     reason = None if body is None else _details(body)
@@ -86,7 +86,7 @@ def _found_of_row(row: Sequence[Any]) -> FoundMessage:
         providers,
         taken_at,
         ended_at,
-        beginning,
+        generation,
         reason,
         bool(doubt),
     )
@@ -110,7 +110,7 @@ MOST_FOUND = 500
 """Messages of one page: each takes a look at its events."""
 
 _COLUMNS = f"""
-id, state, settings_id, customer_id, provider, spent, taken_at, ended_at, beginning, {MAY_HAVE_ARRIVED},
+id, state, settings_id, customer_id, provider, spent, taken_at, ended_at, generation, {MAY_HAVE_ARRIVED},
 iif(state = {State.FAILED:d}, (SELECT body FROM event WHERE message_id = message.id AND status = 'error'
     ORDER BY seq DESC LIMIT 1), NULL)
 """  # noqa: S608  # constants

@@ -28,21 +28,28 @@ class TraceIds(NamedTuple):
     sample: float
 
     def trace(self, message_id: int) -> bytes:
-        """The 16 bytes of a message's trace, over all of its beginnings."""
+        """The 16 bytes of a message's trace, over all of its generations."""
         return _digest(16, self.namespace, message_id)
 
     def is_sampled(self, trace: bytes) -> bool:
         """Whether the trace is exported: all of it or nothing."""
         return int.from_bytes(trace[8:]) < self.sample * _WHOLE
 
-    def message(self, message_id: int, beginning: int = 1) -> bytes:
-        """The 8 bytes of the span of a message, the root of its trace; each beginning has its own."""
-        return _digest(8, self.namespace, message_id, "message", beginning)
+    def message(self, message_id: int, generation: int = 1) -> bytes:
+        """The 8 bytes of the span of a message, the root of its trace; each generation has its own."""
+        return _digest(8, self.namespace, message_id, "message", generation)
 
     def attempt(self, entry: Entry) -> bytes:
         """The span of the attempt that an entry describes after its intent."""
         return _digest(
-            8, self.namespace, entry.id, "attempt", entry.beginning, entry.provider, entry.key, entry.number
+            8,
+            self.namespace,
+            entry.id,
+            "attempt",
+            entry.generation,
+            entry.provider,
+            entry.stay,
+            entry.stay_tries,
         )
 
     def part(self, parent: bytes, *names: object) -> bytes:
@@ -62,7 +69,7 @@ MOST_SPANS = 20_000
 """Spans that wait to be exported; beyond it the oldest are lost."""
 
 _MOST_KEPT = 20_000
-"""Attempts under way, and messages in doubt, whose beginnings are kept."""
+"""Attempts under way, and messages in doubt, whose generations are kept."""
 
 _TIMESTAMP = len('{"timestamp":"')
 
@@ -185,7 +192,7 @@ class Tracer:
 
     def _begin(self, step: Transition) -> None:
         entry = step.entry
-        begun = _Begun(self.ids.attempt(entry), step.at, entry.provider or NO_PROVIDER, entry.number)
+        begun = _Begun(self.ids.attempt(entry), step.at, entry.provider or NO_PROVIDER, entry.stay_tries)
         _keep(self._begun, entry.id, begun)
 
     def _end_attempt(self, trace: bytes, step: Transition) -> None:
@@ -197,7 +204,7 @@ class Tracer:
         attributes["deliveryd.try"] = begun.number
         attributes["deliveryd.verdict"] = outcome.verdict
         error = None if outcome.verdict == "accepted" else outcome.reason or outcome.verdict
-        parent = self.ids.message(entry.id, entry.beginning)
+        parent = self.ids.message(entry.id, entry.generation)
         name = f"attempt {begun.provider}"
         self.spans.add(
             TraceSpan(
@@ -208,7 +215,7 @@ class Tracer:
     def _end_message(self, trace: bytes, entry: Entry, at: int, end: _End) -> None:
         attributes = _attributes(entry, end.provider)
         attributes["deliveryd.state"] = end.state.name.lower()
-        span = self.ids.message(entry.id, entry.beginning)
+        span = self.ids.message(entry.id, entry.generation)
         if entry.sent_by is None:
             found = TraceSpan(
                 trace, span, b"", "message", SpanKind.CONSUMER, entry.taken_at, at, attributes, end.error

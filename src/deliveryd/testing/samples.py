@@ -32,7 +32,7 @@ def dispatch(
     clock: Clock | None = None,
 ) -> Dispatch:
     """One attempt to send message 42."""
-    entry = Entry(id=42, settings_id=5, customer_id=7, variables={}, number=1, begun_at=BEGUN_AT)
+    entry = Entry(id=42, settings_id=5, customer_id=7, variables={}, stay_tries=1, begun_at=BEGUN_AT)
     rendered = Rendered(block, "en", fields)
     return Dispatch(
         key, entry, customer, rendered, expires_at, clock or WallClock(),

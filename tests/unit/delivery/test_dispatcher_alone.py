@@ -219,7 +219,7 @@ def test_what_is_late_when_its_turn_comes_gets_no_intent(tmp_path: Path) -> None
         await trio.sleep(1)
         assert [dispatch.entry.id for _, dispatch in bench.channel.attempts] == [1]
         (late,) = [change for change in bench.recorded if change.entry.id == 2]
-        assert (late.before, late.after, late.entry.number) == (State.READY, State.FAILED, 0)
+        assert (late.before, late.after, late.entry.stay_tries) == (State.READY, State.FAILED, 0)
 
     on_the_bench(tmp_path, scene)
 
@@ -312,7 +312,7 @@ def test_what_may_have_arrived_and_can_go_nowhere_else_waits_for_its_provider(tm
     async def scene(bench: Bench) -> None:
         bench.provider.breaker.open()
         content = Content(Rendered("sms", "en", {}), {})
-        tried = Entry(1, 1, 1, {}, number=1, content=content, via="sms")
+        tried = Entry(1, 1, 1, {}, stay_tries=1, content=content, via="sms")
         step = bench.dispatcher.offer(delivery(tried, "sms", Customer(1, {})))
         assert step is not None
         assert step.waits_for == waits.alone("sms")

@@ -12,7 +12,7 @@ RESENDING = DispatchPolicy(
 )
 HOLDING = RESENDING._replace(resend_in_doubt=False)
 UNREADABLE = "an answer that can't be read"
-REPEATED = Entry(7, 1, 1, {}, provider="sms", tries=2, number=2, doubt=True)
+REPEATED = Entry(7, 1, 1, {}, provider="sms", counted_tries=2, stay_tries=2, doubt=True)
 
 
 def test_an_unreadable_repeat_stays_held_when_repeats_are_allowed_later() -> None:

@@ -286,10 +286,12 @@ def test_expiry_counts_before_everything_else() -> None:
 def test_tries_and_keys_are_those_of_one_provider(provider: str | None, tries: int, expected: int) -> None:
     """At the provider that it is bound to, a message keeps its tries and key; at another one both are new."""
     case = CASES["the customer's language"]
-    found = route(case._replace(entry=MESSAGE._replace(provider=provider, tries=tries, key=3, number=4)))
+    found = route(
+        case._replace(entry=MESSAGE._replace(provider=provider, counted_tries=tries, stay=3, stay_tries=4))
+    )
     assert isinstance(found, Delivery)
-    assert (found.bound.provider, found.bound.tries) == ("sms", expected)
-    assert (found.bound.key, found.bound.number) == ((3, 4) if provider == "sms" else (4, 0))
+    assert (found.bound.provider, found.bound.counted_tries) == ("sms", expected)
+    assert (found.bound.stay, found.bound.stay_tries) == ((3, 4) if provider == "sms" else (4, 0))
 
 
 def test_the_order_names_only_what_is_configured() -> None:
@@ -374,7 +376,7 @@ def test_what_its_provider_did_not_take_goes_to_the_other_one_though_the_first_c
         ),
     }
     said = Content(Rendered("sms", "en", {"text": "before"}), {})
-    entry = MESSAGE._replace(content=said, via="sms/a", number=1)
+    entry = MESSAGE._replace(content=said, via="sms/a", stay_tries=1)
     settings = compile_settings(Settings(2, None, {"en": content(inApp="now", sms="now")}))
     found = routed(Router(routes, ORDER, ["en"], NOBODY, Pauses()), entry, settings, None)
     assert isinstance(found, Delivery)
@@ -390,7 +392,7 @@ def test_what_may_have_arrived_goes_past_a_channel_that_is_given_up(is_reached: 
     sms.give_up({"sms/a", "sms/b"})
     routes = {"sms": ChannelRoute("sms", sms), "email": ROUTES["email"]}
     said = Content(Rendered("sms", "en", {"text": "before"}), {})
-    entry = MESSAGE._replace(content=said, via="sms/b", number=1)
+    entry = MESSAGE._replace(content=said, via="sms/b", stay_tries=1)
     settings = compile_settings(Settings(2, None, {"en": content(sms="now", email="now")}))
     router = Router(routes, ("sms", "email"), ["en"], NOBODY, Pauses())
     found = routed(router, entry, settings, customer(email="a@b.example"))
@@ -407,12 +409,12 @@ def test_what_is_in_doubt_needs_no_customer_though_its_channel_is_given_up() -> 
     )
     settings = compile_settings(Settings(2, None, {"en": content(sms="hi", email="hi")}))
     assert needs_customer(router, MESSAGE, settings)
-    assert not needs_customer(router, MESSAGE._replace(provider="sms", number=1, doubt=True), settings)
+    assert not needs_customer(router, MESSAGE._replace(provider="sms", stay_tries=1, doubt=True), settings)
 
 
 def test_what_is_in_doubt_is_repeated_whatever_its_length() -> None:
     """A limit that was set afterwards doesn't keep a doubt from being settled at its provider."""
-    doubtful = MESSAGE._replace(provider="sms", number=1, doubt=True)
+    doubtful = MESSAGE._replace(provider="sms", stay_tries=1, doubt=True)
     found = route_sms(SmsRules(1, transliterate=False), SMS_FIRST, doubtful)
     assert isinstance(found, Delivery)
     assert found.provider == "sms"
@@ -452,6 +454,6 @@ def test_who_stopped_a_channel_takes_the_next_one() -> None:
     ]
     assert [each.provider for each in found if isinstance(each, Delivery)] == ["email", "sms"]
     assert details(found[2]) == "the recipient is suppressed on sms; email: no address of the customer"
-    doubt = MESSAGE._replace(provider="sms", number=1, doubt=True)
+    doubt = MESSAGE._replace(provider="sms", stay_tries=1, doubt=True)
     repeated = routed(router, doubt, settings, ann)
     assert isinstance(repeated, Delivery), "only the provider can settle what may have arrived"

@@ -165,10 +165,10 @@ def test_a_sample_takes_whole_traces() -> None:
 
 def test_each_attempt_and_each_beginning_has_a_span_of_its_own() -> None:
     """By provider, stay, try and beginning; messages of another journal are others."""
-    entry = Entry(7, 1, 1, {}, "sms", number=1)
+    entry = Entry(7, 1, 1, {}, "sms", stay_tries=1)
     entries = [
-        entry, entry._replace(number=2), entry._replace(key=2), entry._replace(provider="sms/b"),
-        entry._replace(beginning=2), entry._replace(id=8),
+        entry, entry._replace(stay_tries=2), entry._replace(stay=2), entry._replace(provider="sms/b"),
+        entry._replace(generation=2), entry._replace(id=8),
     ]  # fmt: skip
     ids = TraceIds("ab12", 1.0)
     assert len({ids.attempt(each) for each in entries}) == len(entries)
@@ -180,7 +180,7 @@ def test_a_message_that_an_operator_settles_has_a_span_whatever_else_its_order_b
     """On a shared journal an order also has the effects of messages that were handed out again meanwhile."""
     queue = SpanQueue()
     tracer = Tracer(queue, 1.0)
-    entry = Entry(7, 1, 1, {}, "sms", number=1)
+    entry = Entry(7, 1, 1, {}, "sms", stay_tries=1)
     tracer.stepped([Transition(entry, State.SENDING, State.IN_DOUBT, 2)])
     order = Order(Action.SETTLE_SENT, ItemKind.MESSAGE, ("7",))
     tracer.decided(order, Decided(("7",), {}, (Effect(events=1), Effect(ended=(State.SENT,)))), 3)

@@ -174,7 +174,7 @@ def found_data(found: FoundMessage) -> Mapping[str, object]:
         "customer": found.customer_id,
         "taken_at": format_instant(found.taken_at),
         "ended_at": None if found.ended_at is None else format_instant(found.ended_at),
-        "beginning": found.beginning,
+        "beginning": found.generation,
         "reason": found.reason,
         "may_have_arrived": found.may_have_arrived,
     }

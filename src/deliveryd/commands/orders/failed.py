@@ -282,7 +282,7 @@ def _show_lines(found: FoundMessage, obstacle: str | None) -> Iterator[str]:
         "customer": found.customer_id,
         "channels": ", ".join(channels_of(found)) or "none was tried",
         "taken": moment(found.taken_at),
-        "begun": "once" if found.beginning == 1 else f"{found.beginning} times",
+        "begun": "once" if found.generation == 1 else f"{found.generation} times",
         "retry": "possible" if obstacle is None else f"refused: {obstacle}",
     }
     for name, value in rows.items():

@@ -154,7 +154,7 @@ class OpenedCase:
         if unknown:
             raise DeliverydError(f"given.message: there is no {', '.join(sorted(unknown))}")
         entry = Entry(
-            message["id"], message["settingsId"], message["customerId"], given.variables, number=1,
+            message["id"], message["settingsId"], message["customerId"], given.variables, stay_tries=1,
             begun_at=self.now,
         )  # fmt: skip
         return Dispatch(

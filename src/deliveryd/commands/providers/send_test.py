@@ -108,7 +108,7 @@ async def _sent(channel: Channel, provider: ProviderConfig, dispatch: Dispatch) 
 
 def _dispatch(channel: Channel, block: str, to: str, text: str) -> Dispatch:
     fields = dict.fromkeys((*channel.customer_fields, *_ADDRESSES), to) | _OTHERS
-    entry = Entry(0, 0, 0, {}, number=1, begun_at=WallClock().now())
+    entry = Entry(0, 0, 0, {}, stay_tries=1, begun_at=WallClock().now())
     key = f"test-{secrets.token_hex(8)}"
     rendered = Rendered(block, "en", _content(block, text))
     return Dispatch(key, entry, Customer(0, fields), rendered, None, WallClock())

@@ -363,7 +363,7 @@ def _filled(
         rendered = rules.apply(rendered)
         flaw = rules.flaw(rendered)
     entry = message.entry._replace(begun_at=now)
-    key = message_key("preview", entry.id, preview.provider, entry.beginning)
+    key = message_key("preview", entry.id, preview.provider, entry.generation)
     dispatch = Dispatch(key, entry, message.customer, rendered, message.settings.expires_at, WallClock())
     text = rendered.fields["text"] if block.block == "sms" else None
     return preview._replace(

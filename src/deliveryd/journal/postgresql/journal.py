@@ -175,7 +175,7 @@ class PostgresqlJournal(LeasedCommits):
     async def take(
         self, messages: Sequence[QueuedMessage], malformed: Sequence[Malformed], at: int, lost: int = 0
     ) -> Mapping[int, int]:
-        """Record a batch of the queue; return the ids that are new, with their beginnings.
+        """Record a batch of the queue; return the ids that are new, with their generations.
 
         The queue hands it out once: if another worker took over meanwhile, it is recorded under a lease of
         its own, which is given back at once.

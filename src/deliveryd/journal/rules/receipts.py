@@ -139,7 +139,7 @@ def _fits(text: str) -> bool:
 
 def was_tried(transition: Transition) -> bool:
     """Whether a message was tried before this step."""
-    return transition.entry.key > 1 or transition.entry.number > (transition.after is State.SENDING)
+    return transition.entry.stay > 1 or transition.entry.stay_tries > (transition.after is State.SENDING)
 
 
 def word_of(effect: Effect) -> str:

@@ -63,10 +63,10 @@ CHECKS: Mapping[str, str] = {
         f" OR ({_is(State.TAKEN, State.SENT, State.DELIVERED, State.SET_ASIDE)} AND m.doubt = 1)"
     ),
     "an attempt in doubt has the message's present key": _messages(
-        f"m.doubt = 1 AND NOT EXISTS ({_UNACCEPTED} AND a.key = m.key AND a.verdict = 'in_doubt')"
+        f"m.doubt = 1 AND NOT EXISTS ({_UNACCEPTED} AND a.stay = m.stay AND a.verdict = 'in_doubt')"
     ),
     "content is stored only while it may be repeated": _messages(
-        f"m.content IS NOT NULL AND ({_IS_ENDED} OR m.number = 0)"
+        f"m.content IS NOT NULL AND ({_IS_ENDED} OR m.stay_tries = 0)"
     ),
     "dequeued is the first event": _messages(f"coalesce({_FIRST_STATUS}, '') <> 'dequeued'"),
     "a taken message has an unsettled dequeued event": _messages(
@@ -78,7 +78,7 @@ CHECKS: Mapping[str, str] = {
     "a message set aside has a refused dequeued event": _messages(
         f"{_is(State.SET_ASIDE)} AND {_events('dequeued', _REFUSED_OR_AGAIN)} = 0"
     ),
-    "a sent message has one sent event for each acceptance, and an error for each new beginning": _messages(
+    "a sent message has one sent event for each acceptance, and an error for each new generation": _messages(
         f"{_is(State.SENT)}"
         f" AND ({_events('sent')} <> 1 + {_LEFT} OR {_events('delivered')} > 0"
         f" OR {_events('error')} <> {_ANEW})"
@@ -88,7 +88,7 @@ CHECKS: Mapping[str, str] = {
         f" AND ({_events('sent')} <> 1 + {_LEFT} OR {_events('delivered')} <> 1"
         f" OR {_events('error')} > 1 + {_ANEW})"
     ),
-    "a failed message has one error event for each beginning": _messages(
+    "a failed message has one error event for each generation": _messages(
         f"{_is(State.FAILED)} AND ({_events('error')} <> 1 + {_ANEW} OR {_events('delivered')} > 0)"
     ),
     "a message that hasn't ended has no final event": _messages(
@@ -103,7 +103,7 @@ CHECKS: Mapping[str, str] = {
     ),
     "a sent or delivered message has an accepted attempt": _messages(
         f"{_is(State.SENT, State.DELIVERED)}"
-        " AND (m.accepted_at IS NULL OR m.started_at IS NULL OR m.number = 0)"
+        " AND (m.accepted_at IS NULL OR m.started_at IS NULL OR m.stay_tries = 0)"
     ),
     "a message that wasn't sent has no accepted attempt": _messages(
         f"NOT {_is(State.SENT, State.DELIVERED, State.FAILED)} AND m.accepted_at IS NOT NULL"
@@ -116,19 +116,20 @@ CHECKS: Mapping[str, str] = {
         f"NOT {_is(State.SENT)} AND (m.confirm_by IS NOT NULL OR m.failed_next IS NOT NULL)"
     ),
     "tries are numbered without a gap": _messages(
-        f"m.number <> iif({_IN_ITS_ROW}, 1, 0) + (SELECT count(*) FROM unaccepted a WHERE a.message_id = m.id"  # noqa: S608
-        f" AND a.key = m.key AND (a.number < m.number OR NOT {_IN_ITS_ROW}))"
-        f" OR EXISTS ({_UNACCEPTED} GROUP BY a.key HAVING count(*) <> max(a.number))"
+        f"m.stay_tries <> iif({_IN_ITS_ROW}, 1, 0) + (SELECT count(*) FROM unaccepted a"  # noqa: S608
+        " WHERE a.message_id = m.id AND a.stay = m.stay"
+        f" AND (a.stay_tries < m.stay_tries OR NOT {_IN_ITS_ROW}))"
+        f" OR EXISTS ({_UNACCEPTED} GROUP BY a.stay HAVING count(*) <> max(a.stay_tries))"
     ),
     "keys are numbered without a gap": _messages(
-        f"EXISTS ({_UNACCEPTED} AND a.key > 1 AND NOT EXISTS"  # noqa: S608  # constants
-        " (SELECT 1 FROM unaccepted b WHERE b.message_id = m.id AND b.key = a.key - 1)"
-        " AND a.key - 1 <> m.key)"
-        f" OR (m.key > 1 AND NOT EXISTS ({_UNACCEPTED} AND a.key = m.key - 1))"
+        f"EXISTS ({_UNACCEPTED} AND a.stay > 1 AND NOT EXISTS"  # noqa: S608  # constants
+        " (SELECT 1 FROM unaccepted b WHERE b.message_id = m.id AND b.stay = a.stay - 1)"
+        " AND a.stay - 1 <> m.stay)"
+        f" OR (m.stay > 1 AND NOT EXISTS ({_UNACCEPTED} AND a.stay = m.stay - 1))"
     ),
     "a message being sent has one attempt without an outcome": _messages(
-        f"{_is(State.SENDING)} AND (m.started_at IS NULL OR m.number = 0 OR m.accepted_at IS NOT NULL"
-        f" OR EXISTS ({_UNACCEPTED} AND a.key = m.key AND a.number = m.number))"
+        f"{_is(State.SENDING)} AND (m.started_at IS NULL OR m.stay_tries = 0 OR m.accepted_at IS NOT NULL"
+        f" OR EXISTS ({_UNACCEPTED} AND a.stay = m.stay AND a.stay_tries = m.stay_tries))"
     ),
     "no other message has an attempt without an outcome": (
         "SELECT a.message_id FROM unaccepted a WHERE a.verdict IS NULL"
@@ -153,9 +154,9 @@ CHECKS: Mapping[str, str] = {
         "SELECT r.message_id FROM receipt r WHERE r.message_id IS NOT NULL"
         " AND NOT EXISTS (SELECT 1 FROM message WHERE id = r.message_id)"
     ),
-    "no beginning is used again": (
-        "SELECT m.id FROM message m JOIN beginning b ON b.id = m.id"
-        " WHERE m.settings_id IS NOT NULL AND m.beginning <= b.count"
+    "no generation is used again": (
+        "SELECT m.id FROM message m JOIN generation b ON b.id = m.id"
+        " WHERE m.settings_id IS NOT NULL AND m.generation <= b.count"
     ),
     "no message has a tombstone": "SELECT id FROM message WHERE id IN (SELECT id FROM tombstone)",
 }

@@ -20,11 +20,11 @@ from deliveryd.model import INT64, UnreadReport, message_key
 from deliveryd.states import State
 
 _IN_DOUBT = f"""
-SELECT m.id, (SELECT value FROM meta WHERE key = 'namespace'), m.beginning,
-    m.provider, m.number, a.ended_at AS since, a.reason, (SELECT max(provider_id) FROM unaccepted
-        WHERE message_id = m.id AND key = m.key AND verdict = 'in_doubt')
-FROM message m JOIN unaccepted a ON a.message_id = m.id AND a.key = m.key AND a.number = (
-    SELECT max(number) FROM unaccepted WHERE message_id = m.id AND key = m.key AND verdict = 'in_doubt')
+SELECT m.id, (SELECT value FROM meta WHERE key = 'namespace'), m.generation,
+    m.provider, m.stay_tries, a.ended_at AS since, a.reason, (SELECT max(provider_id) FROM unaccepted
+        WHERE message_id = m.id AND stay = m.stay AND verdict = 'in_doubt')
+FROM message m JOIN unaccepted a ON a.message_id = m.id AND a.stay = m.stay AND a.stay_tries = (
+    SELECT max(stay_tries) FROM unaccepted WHERE message_id = m.id AND stay = m.stay AND verdict = 'in_doubt')
 WHERE m.ended_at IS NULL AND m.due_at IS NULL AND m.state = {State.IN_DOUBT:d}
 """  # noqa: S608  # a constant
 
@@ -149,8 +149,8 @@ def read_in_doubt(db: Db, channel: str | None, until: int | None) -> list[InDoub
         (channel, until),
     )
     return [
-        InDoubtMessage(id_, message_key(namespace, id_, provider, beginning), provider, *others)
-        for id_, namespace, beginning, provider, *others in rows
+        InDoubtMessage(id_, message_key(namespace, id_, provider, generation), provider, *others)
+        for id_, namespace, generation, provider, *others in rows
     ]
 
 

@@ -56,30 +56,32 @@ WHERE id IN (SELECT id FROM message WHERE confirms_at = ? LIMIT ?) RETURNING id
 
 _SENT_ROW = f"id = ? AND state = {transitions.UNCONFIRMED.before:d}"
 _KEEP_ACCEPTED = f"""
-INSERT INTO unaccepted SELECT id, key, number, provider, beginning, started_at, accepted_at, 'accepted',
+INSERT INTO unaccepted SELECT id, stay, stay_tries, provider, generation, started_at, accepted_at, 'accepted',
     provider_id, reason, NULL FROM message WHERE {_SENT_ROW}
 """  # noqa: S608  # constants
 _GO_ON = f"""
-UPDATE message SET state = {transitions.UNCONFIRMED.after:d}, due_at = ?, provider = '', key = ?, number = 0,
-    tries = 0, spent = ?, sent_by = ?, ended_at = NULL, started_at = NULL, accepted_at = NULL,
-    provider_id = NULL, reason = NULL, confirm_by = NULL, confirm_within = NULL, failed_next = NULL
+UPDATE message SET state = {transitions.UNCONFIRMED.after:d}, due_at = ?, provider = '', stay = ?,
+    stay_tries = 0, counted_tries = 0, spent = ?, sent_by = ?, ended_at = NULL, started_at = NULL,
+    accepted_at = NULL, provider_id = NULL, reason = NULL, confirm_by = NULL, confirm_within = NULL,
+    failed_next = NULL
 WHERE {_SENT_ROW}
 """  # noqa: S608  # constants
 _ACCEPTED_KEY = (
-    "SELECT max(key) FROM unaccepted WHERE message_id = ? AND provider = ? AND verdict = 'accepted'"
+    "SELECT max(stay) FROM unaccepted WHERE message_id = ? AND provider = ? AND verdict = 'accepted'"
 )
-_IS_ACCEPTED = "SELECT 1 FROM unaccepted WHERE message_id = ? AND key = ? AND verdict = 'accepted'"
+_IS_ACCEPTED = "SELECT 1 FROM unaccepted WHERE message_id = ? AND stay = ? AND verdict = 'accepted'"
 _RESTORE = """
 UPDATE message SET state = {after:d}, due_at = NULL, waits_for = NULL, ended_at = ?3, reason = ?4,
-    (provider, key, beginning, number, tries, started_at, accepted_at, provider_id) = (
-        SELECT provider, key, beginning, number, number, started_at, ended_at, provider_id FROM unaccepted
-        WHERE message_id = ?1 AND key = ?2 AND verdict = 'accepted'),
+    (provider, stay, generation, stay_tries, counted_tries, started_at, accepted_at, provider_id) = (
+        SELECT provider, stay, generation, stay_tries, stay_tries, started_at, ended_at, provider_id
+        FROM unaccepted WHERE message_id = ?1 AND stay = ?2 AND verdict = 'accepted'),
     doubt = 0, content = NULL, digest = NULL, sent_by = NULL{emptied}
 WHERE id = ?1
 """
-_DROP_ACCEPTED = "DELETE FROM unaccepted WHERE message_id = ? AND key = ? AND verdict = 'accepted'"
+_DROP_ACCEPTED = "DELETE FROM unaccepted WHERE message_id = ? AND stay = ? AND verdict = 'accepted'"
 ACCEPTED_BEFORE = """
-SELECT message_id, key FROM unaccepted WHERE provider_id = ? AND provider = ? ORDER BY started_at DESC LIMIT 1
+SELECT message_id, stay FROM unaccepted WHERE provider_id = ? AND provider = ?
+ORDER BY started_at DESC LIMIT 1
 """
 """Finds the message and the key that a provider accepted under an id, of messages that went on since."""
 
@@ -198,7 +200,7 @@ def go_on(db: Db, step: Transition) -> None:
     """Take the step of a sent message that goes on. Raises IllegalTransition if it isn't sent."""
     entry = step.entry
     db.execute(_KEEP_ACCEPTED, (entry.id,))
-    progress = (step.due_at, entry.key, to_json([tuple(each) for each in entry.spent]), entry.sent_by)
+    progress = (step.due_at, entry.stay, to_json([tuple(each) for each in entry.spent]), entry.sent_by)
     if db.execute(_GO_ON, (*progress, entry.id)).rowcount != 1:
         raise IllegalTransition(f"message {entry.id} isn't sent")
 

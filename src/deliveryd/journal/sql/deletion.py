@@ -94,22 +94,22 @@ MAY_HAVE_ARRIVED = (
 """SQL for whether a failed message may have arrived: an outcome is unknown, or an acceptance unconfirmed."""
 
 LATEST = (
-    "max(message.beginning, coalesce((SELECT max(u.beginning) FROM unaccepted u"
+    "max(message.generation, coalesce((SELECT max(u.generation) FROM unaccepted u"
     " WHERE u.message_id = message.id), 1))"
 )
 """SQL for how often a message began: a receipt may have brought it back to the key of an earlier time."""
 
 _KEEP_BEGINNING = f"""
-INSERT INTO beginning (id, count, doubt) SELECT id, count, doubt FROM (
+INSERT INTO generation (id, count, doubt) SELECT id, count, doubt FROM (
     SELECT id, {LATEST} AS count, iif({MAY_HAVE_ARRIVED}, 1, 0) AS doubt FROM message WHERE id = ?) AS kept
 WHERE count > 1 OR doubt = 1
-ON CONFLICT (id) DO UPDATE SET count = max(beginning.count, excluded.count), doubt = excluded.doubt
+ON CONFLICT (id) DO UPDATE SET count = max(generation.count, excluded.count), doubt = excluded.doubt
 """  # noqa: S608  # constants
 _KEEP_FORGOTTEN = """
-INSERT INTO beginning (id, count) VALUES (?, 1) ON CONFLICT (id) DO UPDATE SET doubt = 0
+INSERT INTO generation (id, count) VALUES (?, 1) ON CONFLICT (id) DO UPDATE SET doubt = 0
 """
-_HIGHEST_BEGUN = "SELECT max(id) FROM beginning"
-_BEGINNINGS = f"SELECT id, count FROM beginning WHERE id IN {IDS}"  # noqa: S608  # a constant
+_HIGHEST_BEGUN = "SELECT max(id) FROM generation"
+_GENERATIONS = f"SELECT id, count FROM generation WHERE id IN {IDS}"  # noqa: S608  # a constant
 
 
 def _keep_beginnings(db: Db, ids: Sequence[tuple[int]]) -> None:
@@ -119,16 +119,16 @@ def _keep_beginnings(db: Db, ids: Sequence[tuple[int]]) -> None:
 
 def was_in_doubt(db: Db, id_: int) -> bool:
     """Whether a message may have arrived whose row is deleted, though it failed."""
-    row = db.execute("SELECT doubt FROM beginning WHERE id = ?", (id_,)).fetchone()
+    row = db.execute("SELECT doubt FROM generation WHERE id = ?", (id_,)).fetchone()
     return row is not None and bool(row[0])
 
 
 def beginnings_of(db: Db, ids: Collection[int]) -> Mapping[int, int]:
-    """Return with which beginning new messages start, of those that began before."""
+    """Return with which generation new messages start, of those that began before."""
     (highest,) = db.execute(_HIGHEST_BEGUN).fetchone()
     if highest is None or not ids or highest < min(ids):
         return {}
-    return {id_: count + 1 for id_, count in db.execute(_BEGINNINGS, (to_json(list(ids)),))}
+    return {id_: count + 1 for id_, count in db.execute(_GENERATIONS, (to_json(list(ids)),))}
 
 
 SWEEP_ROUNDS = 10

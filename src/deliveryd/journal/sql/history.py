@@ -163,16 +163,17 @@ def life_of(db: Db, message_id: int, worker: str | None = None) -> Life:
 
     (namespace,) = db.execute("SELECT value FROM meta WHERE key = 'namespace'").fetchone()
     messages = rows(
-        "SELECT settings_id, customer_id, variables, state, taken_at, due_at, provider, tries, NULL, spent,"
-        " doubt, ended_at, waits_for,"
+        "SELECT settings_id, customer_id, variables, state, taken_at, due_at, provider, counted_tries, NULL,"
+        " spent, doubt, ended_at, waits_for,"
         " (confirm_by - (SELECT listened FROM log)) / CAST(1e6 AS DOUBLE PRECISION)"
         " FROM message WHERE id = ?"
     )
     attempts = [
-        AttemptRecord(message_key(namespace, message_id, each[2], beginning), *each)
-        for beginning, *each in rows(
-            "SELECT beginning, key, number, provider, started_at, ended_at, verdict, provider_id, reason,"
-            " words FROM attempt WHERE message_id = ? ORDER BY key, number, ended_at IS NULL, ended_at"
+        AttemptRecord(message_key(namespace, message_id, each[2], generation), *each)
+        for generation, *each in rows(
+            "SELECT generation, stay, stay_tries, provider, started_at, ended_at, verdict, provider_id,"
+            " reason, words FROM attempt WHERE message_id = ?"
+            " ORDER BY stay, stay_tries, ended_at IS NULL, ended_at"
         )
     ]
     events = rows(_EVENTS)

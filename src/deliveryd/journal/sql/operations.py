@@ -48,7 +48,7 @@ SELECT id FROM {{0}}message WHERE id IN {IDS} UNION SELECT id FROM {{0}}tombston
 
 
 class TakenBatch(NamedTuple):
-    """A batch that was recorded: the ids that are new, each with its beginning, and those of other logs."""
+    """A batch that was recorded: the ids that are new, each with its generation, and those of other logs."""
 
     new: Mapping[int, int]
     of_others: Collection[int] = ()
@@ -266,10 +266,10 @@ def _move(db: Db, steps: Sequence[Transition], sent_statement: str) -> list[Tran
             if before is State.READY:
                 restored.append(transition)
                 continue
-            progress = (entry.tries, transition.at, *_accepted(transition))
+            progress = (entry.counted_tries, transition.at, *_accepted(transition))
             if transition.confirmation is None:
                 sent.append((*progress, entry.id, came_from))
-                if entry.key > 1 or entry.number > 1 or before is not State.SENDING:
+                if entry.stay > 1 or entry.stay_tries > 1 or before is not State.SENDING:
                     sent_at_last.append(entry.id)
             else:
                 to_confirm.append((*progress, *transition.confirmation, entry.id, came_from))
@@ -306,7 +306,7 @@ def _move(db: Db, steps: Sequence[Transition], sent_statement: str) -> list[Tran
 
 def _try_of(entry: Entry) -> tuple[str, int, int, int, bytes | None]:
     """What an intent writes of its try."""
-    return entry.provider or "", entry.tries, entry.key, entry.number, entry.digest
+    return entry.provider or "", entry.counted_tries, entry.stay, entry.stay_tries, entry.digest
 
 
 def _accepted(transition: Transition) -> tuple[int | None, str | None, str | None]:
@@ -332,7 +332,7 @@ def _conclude(db: Db, steps: Sequence[Transition]) -> None:
             if transition.stop is not None:
                 stops.append(transition.stop)
         elif after is State.IN_DOUBT and outcome is not None:
-            held.append((to_text(outcome.reason), entry.id, entry.key, entry.number))
+            held.append((to_text(outcome.reason), entry.id, entry.stay, entry.stay_tries))
     for statement, rows in ((statements.UNACCEPTED, ended), (statements.HOLD, held)):
         if rows:
             db.executemany(statement, rows)

@@ -33,9 +33,9 @@ RECORD = (
 """Records that an order was carried out for a key."""
 
 _LEAVE_ACCEPTED = """
-INSERT INTO unaccepted SELECT id, key, number, provider, beginning, started_at, accepted_at, 'accepted',
+INSERT INTO unaccepted SELECT id, stay, stay_tries, provider, generation, started_at, accepted_at, 'accepted',
     provider_id, reason, NULL FROM message WHERE id = ? AND accepted_at IS NOT NULL
-ON CONFLICT (message_id, key, number) DO UPDATE SET verdict = 'accepted', ended_at = excluded.ended_at,
+ON CONFLICT (message_id, stay, stay_tries) DO UPDATE SET verdict = 'accepted', ended_at = excluded.ended_at,
     provider_id = excluded.provider_id,
     reason = coalesce(unaccepted.reason || '; ' || excluded.reason, unaccepted.reason, excluded.reason)
 """
@@ -176,7 +176,7 @@ def _begin_anew(case: _Case) -> _Done:
     (count, *row) = case.db.execute(query, (case.number,)).fetchone()
     case.db.execute(_LEAVE_ACCEPTED, (case.number,))
     case.db.execute(_LEAVE, (case.number,))
-    return _move(case, transitions.ordered_anew(entry_of(row)._replace(beginning=count), case.at))
+    return _move(case, transitions.ordered_anew(entry_of(row)._replace(generation=count), case.at))
 
 
 def _forget_message(case: _Case) -> _Done:

@@ -16,7 +16,7 @@ from deliveryd.journal.sql.db import Db
 from deliveryd.states import State
 
 SENT_ROWS = f"""
-SELECT message.id, message.provider_id, message.beginning, message.state = {State.SENT:d}
+SELECT message.id, message.provider_id, message.generation, message.state = {State.SENT:d}
     AND message.accepted_at IS NOT NULL AND message.confirm_by IS NULL AND message.failed_next IS NULL
     AND message.spent = '[]'
 """
@@ -41,7 +41,7 @@ SELECT n FROM era
 WHERE EXISTS (SELECT 1 FROM message WHERE {_ERA} = n AND provider_id = ? AND provider = ?) LIMIT 1
 """  # noqa: S608  # constants
 _IN_ERA = f"""
-SELECT id, key FROM message WHERE {_ERA} = ? AND provider_id = ? AND provider = ?
+SELECT id, stay FROM message WHERE {_ERA} = ? AND provider_id = ? AND provider = ?
 ORDER BY started_at DESC LIMIT 1
 """  # noqa: S608  # constants
 _ALL_IN_ERA = f"""
@@ -49,7 +49,7 @@ _ALL_IN_ERA = f"""
 WHERE {_ERA} = ?1 AND message.provider_id = wanted.value AND message.provider = ?2
 """  # constants
 _LATEST = (
-    "SELECT id, key FROM message WHERE provider_id = ? AND provider = ? ORDER BY started_at DESC LIMIT 1"
+    "SELECT id, stay FROM message WHERE provider_id = ? AND provider = ? ORDER BY started_at DESC LIMIT 1"
 )
 _ALL = f"""
 {SENT_ROWS} FROM json_each(?2) AS wanted CROSS JOIN message

@@ -125,10 +125,10 @@ class BulkMatching:
         rows = db.execute(_BY_MESSAGES, (provider, json.dumps(list(ids)))) if ids else ()
         return {
             ids[id_]: id_
-            for id_, provider_id, beginning, is_sent in rows
+            for id_, provider_id, generation, is_sent in rows
             if is_sent
             and provider_id == ids[id_].provider_id
-            and ids[id_].reference == message_key(self._namespace, id_, provider, beginning)
+            and ids[id_].reference == message_key(self._namespace, id_, provider, generation)
         }
 
     def _apply(self, db: Db, found: Mapping[Receipt, int]) -> dict[Receipt, MatchedReceipt]:

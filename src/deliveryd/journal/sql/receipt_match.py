@@ -59,13 +59,15 @@ _BY_PROVIDER = f"{_KEPT} AND provider_id = ? AND provider = ?"
 _BY_MESSAGE = f"{_KEPT} AND reference = ?"
 _BY_KEY = f"{_KEPT} AND reference >= ? AND reference < ?"
 _EARLIER_IDS = "SELECT provider_id, provider FROM unaccepted WHERE message_id = ? AND provider_id IS NOT NULL"
-_NAME_TRIES = "UPDATE unaccepted SET provider_id = ? WHERE message_id = ? AND key = ? AND provider_id IS NULL"
+_NAME_TRIES = (
+    "UPDATE unaccepted SET provider_id = ? WHERE message_id = ? AND stay = ? AND provider_id IS NULL"
+)
 _NAME_ACCEPTED = """
 UPDATE message SET provider_id = ?1
-WHERE id = ?2 AND key = ?3 AND provider = ?4 AND provider_id IS NULL AND accepted_at IS NOT NULL
-    AND NOT EXISTS (SELECT 1 FROM unaccepted WHERE message_id = ?2 AND key = ?3 AND provider_id = ?1)
+WHERE id = ?2 AND stay = ?3 AND provider = ?4 AND provider_id IS NULL AND accepted_at IS NOT NULL
+    AND NOT EXISTS (SELECT 1 FROM unaccepted WHERE message_id = ?2 AND stay = ?3 AND provider_id = ?1)
 """
-_BEGAN = "SELECT min(started_at) FROM attempt WHERE message_id = ? AND key = ?"
+_BEGAN = "SELECT min(started_at) FROM attempt WHERE message_id = ? AND stay = ?"
 _MATCHED_SAME = f"""
 SELECT 1 FROM receipt WHERE message_id = ? AND provider_id = ? AND provider = ? AND delivered = ?
     AND (provider_id <> '' OR (coalesce(reference, '') = coalesce(?, '') AND received_at >= ({_BEGAN})))
@@ -77,19 +79,19 @@ _FAILURES = f"SELECT {_COLUMNS} FROM receipt WHERE message_id = ? AND delivered 
 _SAME = f"{_UNMATCHED} AND provider_id = ? AND provider = ? AND delivered = ?"
 
 _SETTLE = """
-UPDATE message SET state = ?1, due_at = NULL, provider = ?2, key = ?3, doubt = 0,
+UPDATE message SET state = ?1, due_at = NULL, provider = ?2, stay = ?3, doubt = 0,
     content = NULL, digest = NULL,
-    (number, started_at, beginning) = (SELECT number, started_at, beginning FROM unaccepted
-        WHERE message_id = ?4 AND key = ?3 ORDER BY number DESC LIMIT 1),
+    (stay_tries, started_at, generation) = (SELECT stay_tries, started_at, generation FROM unaccepted
+        WHERE message_id = ?4 AND stay = ?3 ORDER BY stay_tries DESC LIMIT 1),
     ended_at = ?5, accepted_at = ?5, provider_id = ?6, reason = ?7{emptied}
 WHERE id = ?4
 """
 
 _MATCHED = (
-    f"SELECT id, state, key, accepted_at, provider_id, failed_next, spent, {IS_PAUSED},"  # noqa: S608  # a constant
+    f"SELECT id, state, stay, accepted_at, provider_id, failed_next, spent, {IS_PAUSED},"  # noqa: S608  # a constant
     " NOT EXISTS (SELECT 1 FROM unaccepted AS u WHERE u.message_id = message.id"
     " AND u.provider = message.provider"
-    " AND (u.key, u.number) <> (message.key, message.number))"
+    " AND (u.stay, u.stay_tries) <> (message.stay, message.stay_tries))"
     " FROM message WHERE id = ?"
 )
 
@@ -134,7 +136,7 @@ class Matching:
         if tried is None:
             return MatchedReceipt("noted")
         row = db.execute(
-            "SELECT state FROM message WHERE id = ? AND key = ? AND NOT EXISTS"
+            "SELECT state FROM message WHERE id = ? AND stay = ? AND NOT EXISTS"
             " (SELECT 1 FROM event WHERE message_id = message.id AND status = ?)",
             (*tried, status),
         ).fetchone()
@@ -220,7 +222,7 @@ class Matching:
         }
         if outcome is not None and outcome.provider_id is not None:
             found.update(db.execute(_BY_PROVIDER, (to_name(outcome.provider_id), entry.provider)))
-        if entry.number or entry.key > 1:  # earlier tries are known by ids that their answers had
+        if entry.stay_tries or entry.stay > 1:  # earlier tries are known by ids that their answers had
             for named in db.execute(_EARLIER_IDS, (entry.id,)).fetchall():
                 found.update(db.execute(_BY_PROVIDER, named))
         return [(seq, Receipt(*values)) for seq, *values in sorted(found, key=lambda row: int(row[0]))]
@@ -267,22 +269,22 @@ class Matching:
             return self._of_key(db, reference, named.message_id, provider)
         return _first(
             db,
-            "SELECT message_id, key FROM attempt"
-            " WHERE message_id = ? AND provider = ? ORDER BY key DESC LIMIT 1",
+            "SELECT message_id, stay FROM attempt"
+            " WHERE message_id = ? AND provider = ? ORDER BY stay DESC LIMIT 1",
             (named.message_id, provider),
         )
 
     def _of_key(self, db: Db, key: str, message_id: int, provider: str) -> Tried | None:
         """The latest stay of a message at a provider under an idempotency key."""
         rows = db.execute(
-            "SELECT key, beginning FROM attempt WHERE message_id = ? AND provider = ? ORDER BY key DESC",
+            "SELECT stay, generation FROM attempt WHERE message_id = ? AND provider = ? ORDER BY stay DESC",
             (message_id, provider),
         )
         return next(
             (
                 Tried(message_id, stay)
-                for stay, beginning in rows
-                if message_key(self._namespace, message_id, provider, beginning) == key
+                for stay, generation in rows
+                if message_key(self._namespace, message_id, provider, generation) == key
             ),
             None,
         )

@@ -20,7 +20,7 @@ from deliveryd.states import State
 
 _MOVING = "ended_at IS NULL AND due_at IS NULL"
 _OPEN = f"SELECT {ENTRY} FROM message WHERE {_MOVING} AND state = ? ORDER BY id"  # noqa: S608  # constants
-_TRIED = f"SELECT {ENTRY} FROM message WHERE {_MOVING} AND state = ? AND (number > 0 OR key > 1)"  # noqa: S608
+_TRIED = f"SELECT {ENTRY} FROM message WHERE {_MOVING} AND state = ? AND (stay_tries > 0 OR stay > 1)"  # noqa: S608
 _HELD = f"""
 SELECT {ENTRY} FROM message WHERE ended_at IS NULL AND due_at IS NULL AND state = {State.IN_DOUBT:d}
     AND provider IN (SELECT value FROM json_each(?)) AND id > ? ORDER BY id LIMIT ?
@@ -98,9 +98,9 @@ def held(db: Db, providers: Collection[str], after: int, limit: int) -> list[Dou
 def latest_doubt(db: Db, entry: Entry) -> str | None:
     """Return the reason of the latest try in doubt under a message's key."""
     row = db.execute(
-        "SELECT reason FROM unaccepted WHERE message_id = ? AND key = ? AND verdict = 'in_doubt'"
-        " ORDER BY number DESC LIMIT 1",
-        (entry.id, entry.key),
+        "SELECT reason FROM unaccepted WHERE message_id = ? AND stay = ? AND verdict = 'in_doubt'"
+        " ORDER BY stay_tries DESC LIMIT 1",
+        (entry.id, entry.stay),
     ).fetchone()
     return None if row is None else row[0]
 
@@ -108,8 +108,8 @@ def latest_doubt(db: Db, entry: Entry) -> str | None:
 def id_in_doubt(db: Db, message_id: int, key: int) -> str | None:
     """Return the provider's id of a message as the latest try in doubt under a key had it."""
     row = db.execute(
-        "SELECT provider_id FROM unaccepted WHERE message_id = ? AND key = ? AND verdict = 'in_doubt'"
-        " AND provider_id IS NOT NULL ORDER BY number DESC LIMIT 1",
+        "SELECT provider_id FROM unaccepted WHERE message_id = ? AND stay = ? AND verdict = 'in_doubt'"
+        " AND provider_id IS NOT NULL ORDER BY stay_tries DESC LIMIT 1",
         (message_id, key),
     ).fetchone()
     return None if row is None else row[0]

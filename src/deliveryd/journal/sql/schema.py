@@ -16,10 +16,10 @@ CREATE TABLE message (
     waits_for TEXT,                       -- only in WAITING: what wakes it before due_at (see waits.py)
     ended_at INTEGER,                     -- only in an end state; of a delivered one: when it was sent
     provider TEXT NOT NULL DEFAULT '',    -- the provider it is bound to; '': none yet
-    key INTEGER NOT NULL DEFAULT 1,       -- number of its stay at a provider
-    beginning INTEGER NOT NULL DEFAULT 1, -- how often it began; part of its idempotency keys
-    number INTEGER NOT NULL DEFAULT 0,    -- tries of this stay
-    tries INTEGER NOT NULL DEFAULT 0,     -- tries at this provider that count towards retry.attempts
+    stay INTEGER NOT NULL DEFAULT 1,      -- number of its stay at a provider
+    generation INTEGER NOT NULL DEFAULT 1, -- how often it began; part of its idempotency keys
+    stay_tries INTEGER NOT NULL DEFAULT 0, -- tries of this stay
+    counted_tries INTEGER NOT NULL DEFAULT 0, -- tries at this provider that count towards retry.attempts
     doubt INTEGER NOT NULL DEFAULT 0,     -- 1: a try under this key has an unknown outcome
     started_at INTEGER,                   -- of the try in progress, or of the one that was accepted
     accepted_at INTEGER, provider_id TEXT, reason TEXT,  -- of the one that was accepted
@@ -46,22 +46,22 @@ CREATE INDEX message_provider ON message ((started_at / 14400000000), provider_i
 CREATE INDEX message_to_confirm ON message (confirms_at, confirm_by) WHERE confirms_at IS NOT NULL;
 
 CREATE TABLE unaccepted (                 -- tries that failed, are in doubt, or weren't confirmed in time
-    message_id INTEGER NOT NULL, key INTEGER NOT NULL, number INTEGER NOT NULL,
-    provider TEXT NOT NULL, beginning INTEGER NOT NULL,
+    message_id INTEGER NOT NULL, stay INTEGER NOT NULL, stay_tries INTEGER NOT NULL,
+    provider TEXT NOT NULL, generation INTEGER NOT NULL,
     started_at INTEGER NOT NULL, ended_at INTEGER,
     verdict TEXT, provider_id TEXT, reason TEXT,
     words TEXT,                           -- what the provider said, in its own words
-    PRIMARY KEY (message_id, key, number)
+    PRIMARY KEY (message_id, stay, stay_tries)
 ) WITHOUT ROWID;
 CREATE INDEX unaccepted_provider ON unaccepted (provider_id, provider) WHERE provider_id IS NOT NULL;
 
 -- All tries. One that is in progress or was accepted is part of its message's row, to save a row of its own;
 -- one that was in doubt and turned out to be accepted is listed twice.
 CREATE VIEW attempt AS
-    SELECT message_id, key, number, provider, beginning, started_at, ended_at, verdict, provider_id, reason,
-        words
+    SELECT message_id, stay, stay_tries, provider, generation, started_at, ended_at, verdict, provider_id,
+        reason, words
     FROM unaccepted
-    UNION ALL SELECT id, key, number, provider, beginning, started_at, accepted_at,
+    UNION ALL SELECT id, stay, stay_tries, provider, generation, started_at, accepted_at,
         iif(accepted_at IS NULL, NULL, 'accepted'), provider_id, reason, NULL
     FROM message WHERE state = {State.SENDING:d} OR accepted_at IS NOT NULL;
 
@@ -160,7 +160,7 @@ CREATE TABLE tombstone (                  -- pruned and erased messages
     at INTEGER, status TEXT, rest TEXT    -- the latest event; rest: its other fields as JSON, if any
 );
 
-CREATE TABLE beginning (                  -- of deleted messages (see deletion.py); never deleted
+CREATE TABLE generation (                 -- of deleted messages (see deletion.py); never deleted
     id INTEGER PRIMARY KEY,
     count INTEGER NOT NULL,               -- how often it began
     doubt INTEGER NOT NULL DEFAULT 0      -- 1: it failed, and may have arrived

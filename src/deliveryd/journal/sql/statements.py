@@ -20,7 +20,7 @@ TAKE = BulkInsert(
 )
 """Of two workers that take one id at the same time, one has the message."""
 
-BEGIN_AT = "UPDATE message SET beginning = ? WHERE id = ?"
+BEGIN_AT = "UPDATE message SET generation = ? WHERE id = ?"
 TAKE_MALFORMED = f"""
 INSERT INTO message (id, state, taken_at, ended_at) VALUES (?, {of.MALFORMED:d}, ?, ?)
 ON CONFLICT (id) DO NOTHING
@@ -33,41 +33,42 @@ ON CONFLICT (digest) DO UPDATE SET times = malformed.times + 1, last_at = exclud
 # Steps of the line; each names the state that it begins in, so that a step from another state changes no row.
 
 _PROGRESS = """
-UPDATE message SET state = ?, due_at = ?, provider = ?, tries = ?, key = ?, number = ?, spent = ?,
-    doubt = ?, content = ?, digest = ?, beginning = ?
+UPDATE message SET state = ?, due_at = ?, provider = ?, counted_tries = ?, stay = ?, stay_tries = ?,
+    spent = ?, doubt = ?, content = ?, digest = ?, generation = ?
 """
 RECORD_INTENT = f"""
-UPDATE message SET state = {of.INTENT.after:d}, provider = ?1, tries = ?2, key = ?3, number = ?4,
-    digest = ?5, started_at = ?6, spent = ?7, content = iif(key = ?3, content, NULL)
+UPDATE message SET state = {of.INTENT.after:d}, provider = ?1, counted_tries = ?2, stay = ?3, stay_tries = ?4,
+    digest = ?5, started_at = ?6, spent = ?7, content = iif(stay = ?3, content, NULL)
 WHERE id = ?8 AND state = ?9
 """
 # It leaves `due_at` alone, which decides what is in an index.
 ON_ITS_WAY = """
-UPDATE message SET state = ?1, provider = ?3, tries = ?4, key = ?5, number = ?6, spent = ?7, doubt = ?8,
-    content = ?9, digest = ?10, beginning = ?11
+UPDATE message SET state = ?1, provider = ?3, counted_tries = ?4, stay = ?5, stay_tries = ?6, spent = ?7,
+    doubt = ?8, content = ?9, digest = ?10, generation = ?11
 WHERE id = ?12 AND state = ?13
 """
 TO_WAIT = f"{_PROGRESS}, waits_for = ? WHERE id = ? AND state = ?"
 TO_AN_END = f"{_PROGRESS}, ended_at = ? WHERE id = ? AND state = ?"
 SENT = f"""
-UPDATE message SET state = {of.ACCEPTED.after:d}, tries = ?, doubt = 0, content = NULL, digest = NULL,
+UPDATE message SET state = {of.ACCEPTED.after:d}, counted_tries = ?, doubt = 0, content = NULL, digest = NULL,
     ended_at = ?, accepted_at = ?, provider_id = ?, reason = ?{{emptied}}
 WHERE id = ? AND state = ?
 """
 SENT_TO_CONFIRM = f"""
-UPDATE message SET state = {of.ACCEPTED.after:d}, tries = ?, doubt = 0, content = NULL, digest = NULL,
+UPDATE message SET state = {of.ACCEPTED.after:d}, counted_tries = ?, doubt = 0, content = NULL, digest = NULL,
     ended_at = ?, accepted_at = ?, provider_id = ?, reason = ?,
     confirm_by = ?, confirm_within = ?, failed_next = ?
 WHERE id = ? AND state = ?
 """
 # Before the message moves on: its row still has the try.
 UNACCEPTED = f"""
-INSERT INTO unaccepted SELECT id, key, number, provider, beginning, started_at, ?, ?, ?, ?, ? FROM message
+INSERT INTO unaccepted SELECT id, stay, stay_tries, provider, generation, started_at,
+    ?, ?, ?, ?, ? FROM message
 WHERE id = ? AND state = {of.ACCEPTED.before:d}
 """
 HOLD = """
 UPDATE unaccepted SET verdict = 'in_doubt', reason = coalesce(reason || '; ', '') || ?1
-WHERE message_id = ?2 AND key = ?3 AND number = ?4 AND instr(coalesce(reason, ''), ?1) = 0
+WHERE message_id = ?2 AND stay = ?3 AND stay_tries = ?4 AND instr(coalesce(reason, ''), ?1) = 0
 """
 
 # What waits. The states stand in the text: an index is partial by them.

@@ -101,7 +101,7 @@ NEVER_PASSED: Mapping[str, str] = {
     ),
     **dict.fromkeys(
         (
-            "Pauses.is_in_force",
+            *(f"Pauses.{step}" for step in ("holding", "is_in_force", "of_message")),
             *(f"{owner}.{step}" for owner in ("COMMIT", "SqliteJournal") for step in ("end_pauses", "park")),
             "Dispatcher.route_paused",
         ),

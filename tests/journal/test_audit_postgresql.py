@@ -80,8 +80,8 @@ BREAKS = {
         "UPDATE message SET sent_by = 'sms' WHERE id = 2"
     ),
     "only a sent message has a receipt deadline": "UPDATE message SET confirm_by = 5 WHERE state = 5",
-    "counted_tries are numbered without a gap": "UPDATE message SET stay_tries = 7 WHERE id = 2",
-    "keys are numbered without a gap": "UPDATE message SET stay = 7 WHERE id = 2",
+    "tries are numbered without a gap": "UPDATE message SET stay_tries = 7 WHERE id = 2",
+    "stays are numbered without a gap": "UPDATE message SET stay = 7 WHERE id = 2",
     "a message being sent has one attempt without an outcome": (
         "UPDATE message SET state = 4, ended_at = NULL WHERE id = 2"
     ),

@@ -62,7 +62,7 @@ CHECKS: Mapping[str, str] = {
         f"({_is(State.IN_DOUBT)} AND m.doubt = 0 AND m.content IS NULL)"
         f" OR ({_is(State.TAKEN, State.SENT, State.DELIVERED, State.SET_ASIDE)} AND m.doubt = 1)"
     ),
-    "an attempt in doubt has the message's present key": _messages(
+    "an attempt in doubt has the message's present stay": _messages(
         f"m.doubt = 1 AND NOT EXISTS ({_UNACCEPTED} AND a.stay = m.stay AND a.verdict = 'in_doubt')"
     ),
     "content is stored only while it may be repeated": _messages(
@@ -121,7 +121,7 @@ CHECKS: Mapping[str, str] = {
         f" AND (a.stay_tries < m.stay_tries OR NOT {_IN_ITS_ROW}))"
         f" OR EXISTS ({_UNACCEPTED} GROUP BY a.stay HAVING count(*) <> max(a.stay_tries))"
     ),
-    "keys are numbered without a gap": _messages(
+    "stays are numbered without a gap": _messages(
         f"EXISTS ({_UNACCEPTED} AND a.stay > 1 AND NOT EXISTS"  # noqa: S608  # constants
         " (SELECT 1 FROM unaccepted b WHERE b.message_id = m.id AND b.stay = a.stay - 1)"
         " AND a.stay - 1 <> m.stay)"

@@ -42,4 +42,4 @@ def beginnings_lost_with_the_message(patch: Patch) -> None:
     def none(_db: Db, _ids: Collection[int]) -> Mapping[int, int]:
         return {}
 
-    patch.setattr(operations, "beginnings_of", none)
+    patch.setattr(operations, "generations_of", none)

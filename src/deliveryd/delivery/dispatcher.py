@@ -67,7 +67,7 @@ class Dispatcher:
         self._is_recording = False
         self._wakeup = AutoResetEvent()
         self._stopping = False
-        self._changes = terms.choice.changes  # when the queue was message again last
+        self._changes = terms.choice.changes  # when the queue was routed again last
         self._finished = AutoResetEvent()
 
     def _equip(self, terms: DispatchTerms, use: Uses, under_way: int) -> None:

@@ -99,7 +99,7 @@ LATEST = (
 )
 """SQL for how often a message began: a receipt may have brought it back to the key of an earlier time."""
 
-_KEEP_BEGINNING = f"""
+_KEEP_GENERATION = f"""
 INSERT INTO generation (id, count, doubt) SELECT id, count, doubt FROM (
     SELECT id, {LATEST} AS count, iif({MAY_HAVE_ARRIVED}, 1, 0) AS doubt FROM message WHERE id = ?) AS kept
 WHERE count > 1 OR doubt = 1
@@ -112,9 +112,9 @@ _HIGHEST_BEGUN = "SELECT max(id) FROM generation"
 _GENERATIONS = f"SELECT id, count FROM generation WHERE id IN {IDS}"  # noqa: S608  # a constant
 
 
-def _keep_beginnings(db: Db, ids: Sequence[tuple[int]]) -> None:
+def _keep_generations(db: Db, ids: Sequence[tuple[int]]) -> None:
     """Keep how often messages began that are about to be deleted."""
-    db.executemany(_KEEP_BEGINNING, ids)
+    db.executemany(_KEEP_GENERATION, ids)
 
 
 def was_in_doubt(db: Db, id_: int) -> bool:
@@ -123,7 +123,7 @@ def was_in_doubt(db: Db, id_: int) -> bool:
     return row is not None and bool(row[0])
 
 
-def beginnings_of(db: Db, ids: Collection[int]) -> Mapping[int, int]:
+def generations_of(db: Db, ids: Collection[int]) -> Mapping[int, int]:
     """Return with which generation new messages start, of those that began before."""
     (highest,) = db.execute(_HIGHEST_BEGUN).fetchone()
     if highest is None or not ids or highest < min(ids):
@@ -224,7 +224,7 @@ def delete_others(db: Db, before: int, limit: int) -> int:
 def _delete(db: Db, ids: Sequence[tuple[int]]) -> None:
     """Delete messages and everything that belongs to them, but for their tombstones."""
     _add_tombstones(db, ids)
-    _keep_beginnings(db, ids)
+    _keep_generations(db, ids)
     for statement in _DELETE_MESSAGE:
         db.executemany(statement, ids)
     count_more(db, pruned=len(ids))
@@ -245,7 +245,7 @@ def forget_message(db: Db, id_: int) -> None:
 
     How often it began outlives that, so that its keys are new ones.
     """
-    _keep_beginnings(db, [(id_,)])
+    _keep_generations(db, [(id_,)])
     db.execute(_KEEP_DECISIONS, (id_,))
     for statement in (*_DELETE_MESSAGE, _DELETE_MALFORMED):
         db.execute(statement, (id_,))

@@ -27,7 +27,7 @@ from deliveryd.journal.rows import (
 from deliveryd.journal.sql import statements
 from deliveryd.journal.sql.account import count_more
 from deliveryd.journal.sql.db import Db
-from deliveryd.journal.sql.deletion import beginnings_of
+from deliveryd.journal.sql.deletion import generations_of
 from deliveryd.journal.sql.outbox import Outbox, note_posted, note_settled, settle_events
 from deliveryd.journal.sql.receipt_match import Matching
 from deliveryd.journal.sql.repeats import report_again
@@ -89,7 +89,7 @@ class Operations:
         count_more(db, taken=len(new) + failed)
         mine = _of_this_log(db, known) if known else known
         report_again(db, self._outbox, mine, at)
-        again = beginnings_of(db, new)
+        again = generations_of(db, new)
         if again:
             db.executemany(statements.BEGIN_AT, [(count, id_) for id_, count in again.items()])
         return TakenBatch({**dict.fromkeys(new, 1), **again}, known - mine)

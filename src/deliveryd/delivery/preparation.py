@@ -64,10 +64,11 @@ class Preparer:
         self._steps: list[Transition] = []  # of those that wait in the journal for an answer
 
     def adopt(self, router: Router) -> None:
-        """Route by another router from now on; what wasn't routed yet begins its walk again."""
+        """Route by another router from now on; what has no route and no recorded step begins again."""
         self._router = router
         messages, self._messages = self._messages, []
-        self._ready.add([message.entry for message in messages])
+        steps, self._steps = self._steps, []
+        self._ready.add([*(message.entry for message in messages), *(step.entry for step in steps)])
 
     async def run(self) -> None:
         """Request settings, and let messages go on that wait for a turn to ask the directory."""

@@ -577,7 +577,7 @@ async def test_an_answer_isnt_deleted_with_what_is_old_before_it_is_read(
     source: JournalDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Old messages are deleted in portions, one right after the other."""
-    monkeypatch.setattr(shared_journal, "ASKED_EVERY", 1.0)
+    monkeypatch.setattr(shared_journal, "ASKED_EVERY", 5.0)
     async with two_workers(source) as (one, other):
         await bring_in_doubt(one, 7)
         decided: list[Decided] = []

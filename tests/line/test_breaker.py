@@ -52,7 +52,7 @@ async def next_probe(breaker: Breaker) -> float:
 
 COUNTED = """
 SELECT (SELECT count(*) FROM message WHERE state = 4), (SELECT count(*) FROM message WHERE state IN (2, 3)),
-    (SELECT count(*) FROM attempt), (SELECT max(tries) FROM message)
+    (SELECT count(*) FROM attempt), (SELECT max(counted_tries) FROM message)
 """
 """Messages that are being sent, and that wait; attempts; the tries that the unluckiest message used up."""
 

@@ -385,12 +385,12 @@ def lookup_differences(case: LookupCase, found: Found, asked: SentRequest | None
 
 def report_differences(case: ReceiptCase, reports: Sequence[Report], now: int) -> Iterator[str]:
     """Yield how reports that arrived at `now` differ."""
-    delivered_reports = [{**report_data(each), "recipient": each.recipient} for each in reports]
+    received = [{**report_data(each), "recipient": each.recipient} for each in reports]
     if len(reports) != len(case.reports):
         count = len(case.reports)
-        yield f"expected {count} report{'' if count == 1 else 's'}, got {delivered_reports}"
+        yield f"expected {count} report{'' if count == 1 else 's'}, got {received}"
         return
-    for number, (expected, got) in enumerate(zip(case.reports, delivered_reports, strict=True), 1):
+    for number, (expected, got) in enumerate(zip(case.reports, received, strict=True), 1):
         yield from (f"report {number}: {each}" for each in _differences(_expected(expected, now), got))
 
 

@@ -29,9 +29,6 @@ from deliveryd.http.wire import (
 from deliveryd.network.connection import connect, not_connected, verified_by
 from deliveryd.network.resolver import Resolver
 
-LAST_LOOKS = 10_000
-"""Most turns of the event loop after a deadline in which data in the socket is still read."""
-
 Origin = tuple[str, str, int, ssl.SSLContext | None]
 """Scheme, host and port, and what TLS verifies: a renewed context has connections of its own."""
 
@@ -103,12 +100,12 @@ class AsyncioWire:
 
     def _give_up_late(self) -> None:
         """End the requests past their deadline. Data in the socket is read first: the process may have been
-        suspended since it arrived.
+        suspended since it arrived. A peer that never pauses gets as much time again.
         """
         self._deadline = None
         now = self._loop.time()
         late = [connection for connection in self._busy if connection.ends <= now]
-        is_unread = [connection for connection in late if not connection.give_up_if_quiet()]
+        is_unread = [connection for connection in late if not connection.give_up_if_quiet(now)]
         coming = [connection.ends for connection in self._busy if connection.ends > now]
         if is_unread or coming:
             self._set_deadline(now if is_unread else min(coming))
@@ -195,7 +192,7 @@ class _Connection(asyncio.Protocol):
         self.ends = self.deadline = 0.0
         self.idle_since = 0.0
         self.reusable = False
-        self._looks = 0
+        self._read_until = 0.0  # when even data in the socket is no longer read; 0: the deadline is to come
         self.closed = asyncio.Event()
 
     @property
@@ -222,6 +219,7 @@ class _Connection(asyncio.Protocol):
         if check is not None:
             check()
         self.reusable = False
+        self._read_until = 0.0
         self._answer.begin(max_body)
         self._waiter = self._loop.create_future()
         transport.write(message)
@@ -230,12 +228,12 @@ class _Connection(asyncio.Protocol):
         finally:
             self._waiter = None  # release the response, since the connection outlives it
 
-    def give_up_if_quiet(self) -> bool:
+    def give_up_if_quiet(self, now: float) -> bool:
         """End the request past its deadline, unless data of a response can still be read."""
         if self._waiter is None or self._waiter.done():
             return True
-        self._looks += 1
-        if not self.quiet and self._looks < LAST_LOOKS:
+        self._read_until = self._read_until or now + self.deadline
+        if not self.quiet and now < self._read_until:
             return False
         self._answer.fail(f"no whole answer within {self.deadline:g} s")
         self._hand_over()

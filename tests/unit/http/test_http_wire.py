@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gzip
+import socket
+import threading
 import zlib
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
@@ -10,12 +12,14 @@ from typing import Any
 
 import anyio
 import anyio.lowlevel
+import anyio.to_thread
 import pytest
 
 from deliveryd.errors import AnswerUnreadable, BrokenOff, NotSent, OutcomeUnknown, TooLate
 from deliveryd.http import asyncio_wire
 from deliveryd.http.lenient_answer import LARGEST_HEAD, LenientAnswer
 from deliveryd.http.responses import is_page
+from deliveryd.http.target import target_of
 from deliveryd.http.wire import Wire
 from support.wires import (
     FAST,
@@ -333,6 +337,29 @@ async def test_the_head_of_an_answer_counts_though_its_body_is_late(wire: Wire) 
             await ask(wire, server.target(), deadline=0.3)
         await server.hung_up.wait()
     assert (caught.value.status, caught.value.body) == (407, b"half")
+
+
+@pytest.mark.slow
+async def test_a_peer_that_never_pauses_is_given_up_as_well(wire: Wire) -> None:
+    """16 MiB in chunks of a byte take seconds to read: there is always more in the socket."""
+    chunks = b"1\r\na\r\n" * (1 << 20)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            peer, _ = server.accept()
+            with peer, suppress(OSError):
+                peer.recv(1000)
+                peer.sendall(chunked().removesuffix(b"0\r\n\r\n"))
+                for _ in range(16):
+                    peer.sendall(chunks)
+                peer.sendall(b"0\r\n\r\n")
+
+        sending = threading.Thread(target=serve)
+        sending.start()
+        target = target_of(f"http://127.0.0.1:{server.getsockname()[1]}/")
+        with pytest.raises(OutcomeUnknown, match=r"no whole answer within 0\.3 s"):
+            await ask(wire, target, deadline=0.3, max_body=1 << 30)
+        await anyio.to_thread.run_sync(sending.join)
 
 
 async def test_without_a_whole_head_there_is_no_status(wire: Wire) -> None:

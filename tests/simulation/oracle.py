@@ -24,7 +24,7 @@ from simulation.rules_of_pausing import broken_pauses
 from simulation.rules_of_rejecting import broken_waits
 from simulation.run import History
 from simulation.service import id_of
-from simulation.wire import BROKEN_OFF
+from simulation.wire import BROKEN_OFF, IN_ONE_INSTANT
 from simulation.world import RETENTION
 
 RULES = (
@@ -42,9 +42,6 @@ UNANSWERED = BROKEN_OFF | {
     Trouble.SILENCE_AFTER,
 }
 """Troubles after which nobody can know whether a batch was in the part of the answer that never came."""
-
-IN_ONE_INSTANT = 0.001
-"""Seconds between an answer that a hang held back and the time-out that it meets: either may be first."""
 
 TAKE_UNDER_WAY = 12.0
 """Seconds that a request for messages may go on trying after it was begun."""

@@ -198,6 +198,33 @@ def test_thirty_templates_that_nobody_takes_stop_no_channel_that_takes_others(
     assert (lane.is_down, lane.refusals.refuses_all, lane.refusals.waiting) == (False, False, set(bad))
 
 
+def test_rare_messages_that_are_accepted_are_enough_to_keep_a_channel_open(
+    world: VirtualWorld, lines: LogLines
+) -> None:
+    """One is accepted every 40 s; three templates that are refused between two of them wait each alone."""
+    bad = range(1, 4)
+    for settings_id in range(1, 5):
+        world.service.settings[settings_id] = SMS
+    refusing(world, lambda dispatch: dispatch.entry.settings_id in bad)
+    supervisor = world.supervisor()
+
+    async def run() -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(supervisor.run)
+            for number in range(10):
+                hand_in(world, [(10_000 + number, 4)])
+                await trio.sleep(40.0)
+                if number == 5:
+                    hand_in(world, [(id_, 1 + id_ % 3) for id_ in range(1, 301)])
+            supervisor.stop()
+
+    live(run)
+    assert ends(world, range(10_000, 10_010)) == {"sent": 10}
+    assert [line["event"] for line in lines() if line["level"] == "error"] == []
+    provider = supervisor.parts.stations.dispatchers["sms"].terms.provider
+    assert (provider.refusals.refuses_all, provider.refusals.waiting) == (False, set(bad))
+
+
 def test_when_one_message_is_accepted_the_channel_goes_on_and_a_template_still_refused_waits(
     world: VirtualWorld,
 ) -> None:

@@ -24,7 +24,12 @@ MOST_IN_A_ROW = 20
 """Refusals of one settings id without an acceptance after which it waits."""
 
 JUST_NOW = 10.0
-"""Seconds for which an acceptance shows that the provider takes messages."""
+"""Seconds for which an acceptance shows that the provider takes messages, at least; twice as long as the
+provider usually goes without one if that is more, since messages may come rarely.
+"""
+
+FADING = 0.9
+"""Part of the longest time without an acceptance that counts after the next one, unless that took longer."""
 
 WIDESPREAD = 3
 """Settings ids that wait at a time, from which on the provider's configuration is at fault."""
@@ -72,6 +77,8 @@ class Refusals:
         self._counted: OrderedDict[int, _Counted] = OrderedDict()  # by their latest refusal
         self._accepted: dict[int, float] = {}  # a few ids by their latest acceptance: see `_are_widespread`
         self._acceptances = 0
+        self._latest = anyio.current_time()
+        self._usual_gap = 0.0
         self._rejected: OrderedDict[int, int] = OrderedDict()  # by message: acceptances before its rejection
         self._forgotten = 0  # acceptances before the latest rejection that was forgotten
         self._now = anyio.current_time()
@@ -101,6 +108,9 @@ class Refusals:
             accepted[settings_id] = self._now
             if len(accepted) > WIDESPREAD:
                 del accepted[next(iter(accepted))]
+            if self._now > self._latest:
+                self._usual_gap = max(min(self._now - self._latest, ACTIVE), self._usual_gap * FADING)
+                self._latest = self._now
         if self._counted:
             self._begin_anew(settings_id)
         if self.refuses_all:
@@ -112,7 +122,7 @@ class Refusals:
     @property
     def is_accepting(self) -> bool:
         """Whether it accepts messages now, of any settings id that doesn't wait."""
-        since = anyio.current_time() - JUST_NOW
+        since = anyio.current_time() - max(JUST_NOW, min(2 * self._usual_gap, ACTIVE))
         return any(at > since and id_ not in self.waiting for id_, at in self._accepted.items())
 
     def rejects_alone(self, message_id: int, *, has_uncounted: bool) -> bool:

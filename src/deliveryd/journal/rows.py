@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from deliveryd.model import Content, Entry, Rendered, Spent, Transition
-from deliveryd.runtime.json_numbers import dumps_exact, loads_variables
+from deliveryd.runtime.json_numbers import VariablesText, dumps_exact, loads_variables
 
 _FIRST = "FROM unaccepted u WHERE u.message_id = message.id AND u.stay = message.stay AND u.stay_tries = 1"
 ENTRY = f"""
@@ -139,6 +139,8 @@ def to_json(value: object) -> str:
 
 def variables_json(variables: Mapping[str, str]) -> str:
     """A message's variables as JSON; numbers are numbers."""
+    if isinstance(variables, VariablesText):
+        return variables.text
     try:
         return dumps_exact(variables).decode()
     except orjson.JSONEncodeError:  # an unpaired surrogate, as above

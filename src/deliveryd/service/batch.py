@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from deliveryd.errors import ServiceError, ServiceUnreadable
 from deliveryd.model import Malformed, QueuedMessage
-from deliveryd.runtime.json_numbers import NumberText
+from deliveryd.runtime.json_numbers import NumberText, VariablesText
 from deliveryd.runtime.threads import Aside
 from deliveryd.service import exact_json
 from deliveryd.service.array_text import BYTE_ORDER_MARK, NoArray, member, skip_blanks, spans, without_texts
@@ -44,10 +44,10 @@ MANY_MARKS = 500_000
 """Commas and opening brackets, in texts too, with which an answer isn't parsed like that."""
 
 FEW_VARIABLES = 100
-"""Variables that each message may have, whatever the others of its answer have."""
+"""Variables of each message that are held as values, whatever the others of its answer have."""
 
 MOST_VARIABLES = 500_000
-"""Most further variables of the messages of an answer, so that they can't exhaust memory."""
+"""Most further variables of an answer that are held as values; those of later messages are kept as text."""
 
 LARGEST_ELEMENT = 1 << 20
 """Largest message in bytes of JSON."""
@@ -166,10 +166,7 @@ def _elements(body: bytes, asked: int) -> Iterator[QueuedMessage | Malformed]:
         if isinstance(element, QueuedMessage):  # all other values have been freed
             further = max(len(element.variables) - FEW_VARIABLES, 0)
             if further > left:
-                reason = (
-                    f"more variables than an answer may have: {FEW_VARIABLES} and {MOST_VARIABLES} further"
-                )
-                element = Malformed(_text(body[begin : min(end, begin + KEPT_OF_LARGE)]), reason, element.id)
+                element = element._replace(variables=VariablesText(element.variables))
             else:
                 left -= further
         yield element

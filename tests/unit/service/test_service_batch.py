@@ -9,11 +9,10 @@ from decimal import Decimal
 import pytest
 
 from deliveryd.errors import ServiceUnavailable, ServiceUnreadable
+from deliveryd.journal.rows import variables_json
 from deliveryd.model import QueuedMessage
-from deliveryd.runtime.json_numbers import NumberText
+from deliveryd.runtime.json_numbers import NumberText, VariablesText
 from deliveryd.service.batch import (
-    FEW_VARIABLES,
-    KEPT_OF_LARGE,
     LARGEST_ELEMENT,
     MANY_MARKS,
     MOST_ELEMENTS,
@@ -259,19 +258,19 @@ def test_commas_and_brackets_in_texts_are_no_values() -> None:
 
 
 @pytest.mark.slow
-def test_messages_with_too_many_variables_are_set_apart_one_by_one() -> None:
-    """The memory of what is read stays bounded, and nothing is lost: the answer's others are messages."""
-    many = json.dumps({f"v{number}": number for number in range(MOST_VARIABLES // 10)})
-    few = json.dumps({f"v{number}": number for number in range(FEW_VARIABLES)})
-    texts = [*[many] * 15, few, few]
-    batch = read_queue(queue(*(element(text, id=str(id_)) for id_, text in enumerate(texts))), 15)
-    assert [message.id for message in batch.messages] == [*range(10), 15, 16]
-    assert [bad.id for bad in batch.malformed] == [10, 11, 12, 13, 14]
-    assert {bad.reason for bad in batch.malformed} == {
-        "more variables than an answer may have: 100 and 500000 further"
-    }
-    assert max(len(bad.raw) for bad in batch.malformed) == KEPT_OF_LARGE
-    assert batch.fault is None
+def test_messages_with_very_many_variables_are_whole_and_take_no_more_memory_than_their_text() -> None:
+    """Each is within its own bounds, so none is lost; those beyond an answer's bound are kept as text."""
+    values = {f"v{number}": NumberText(number) for number in range(MOST_VARIABLES // 10)}
+    many = json.dumps({name: int(text) for name, text in values.items()})
+    texts = [many] * 15 + [json.dumps({"a": 1})]
+    batch = read_queue(queue(*(element(text, id=str(id_)) for id_, text in enumerate(texts))), 16)
+    assert [message.id for message in batch.messages] == [*range(16)]
+    assert (batch.malformed, batch.fault) == ([], None)
+    for message in batch.messages[:15]:
+        assert message.variables == values
+        assert variables_json(message.variables) == variables_json(values)
+    kept = [isinstance(message.variables, VariablesText) for message in batch.messages]
+    assert kept == [False] * 10 + [True] * 5 + [False]
 
 
 @pytest.mark.parametrize(

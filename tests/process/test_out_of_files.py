@@ -174,13 +174,16 @@ def no_thread() -> Iterator[None]:
 @pytest.mark.anyio
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 @pytest.mark.parametrize("adapter", ["http", "smtp"])
-@pytest.mark.parametrize("lack", [none_free, no_thread])
+@pytest.mark.parametrize(
+    ("lack", "host"), [(none_free, "127.0.0.1"), (none_free, "localhost"), (no_thread, "localhost")]
+)
 async def test_a_probe_without_a_free_file_or_thread_is_no_failed_one(
-    adapter: str, lack: Callable[[], AbstractContextManager[None]], tmp_path: Path
+    adapter: str, lack: Callable[[], AbstractContextManager[None]], host: str
 ) -> None:
-    """A listening provider couldn't be reached for a reason of this process."""
+    """A listening provider couldn't be reached for a reason of this process; its name exists all the same."""
+    host.encode("idna")  # loads the codec of names, whose absence would be noticed
     with socket.create_server(("127.0.0.1", 0)) as server:
-        channel = provider_channel(adapter, "127.0.0.1" if lack is none_free else "localhost", server)
+        channel = provider_channel(adapter, host, server)
         with lack(), pytest.raises(OutOfFiles):
             await channel.probe()
         await channel.aclose()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import os
 import socket
 import threading
 import time
@@ -52,6 +53,9 @@ def ask_system(host: str) -> Sequence[Address]:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except ValueError:  # can't be encoded, or contains NUL
         raise socket.gaierror(socket.EAI_NONAME, "not a valid host name") from None
+    except socket.gaierror:
+        os.close(os.open(os.devnull, os.O_RDONLY))  # without a free file no name is found: that is raised
+        raise
     addresses = [_address(family, at) for family, _, _, _, at in found]
     if not addresses:
         raise socket.gaierror(socket.EAI_NONAME, "the name has no address")

@@ -62,7 +62,7 @@ COUNT_INTERVAL = 10.0
 STATUS_INTERVAL = 10.0
 PRUNE_INTERVAL = 60.0
 TELL_INTERVAL = 60.0
-CATCH_UP_INTERVAL = 10.0
+CATCH_UP_INTERVAL = 1.0
 """Seconds between tries to write lines of the log that wait for a reader, while no new ones are logged."""
 
 OVERDUE_INTERVAL = 300.0

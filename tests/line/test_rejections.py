@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from deliveryd.channels.base import Accepted, Dispatch, Misconfigured, Verdict
+from deliveryd.channels.base import Accepted, Dispatch, Misconfigured, TryAgain, Verdict
 from deliveryd.delivery import refusals
 from support.logs import LogLines, log_lines
 from support.messages import message
@@ -133,6 +133,41 @@ def test_a_campaign_that_is_rejected_holds_up_no_message_that_comes_now_and_then
     assert not late(world, stages)
     assert ends(world, bad) == {"error": 500}
     assert lines() == []
+
+
+@pytest.mark.parametrize(
+    ("verdict", "keys"),
+    [
+        (FORBIDDEN, 'rate = "20/s"\n'),
+        (TryAgain("provider answered 429", after=3600.0), 'rate = "20/s"\n'),
+        (TryAgain("provider answered 429", after=3600.0), "concurrency = 4\n"),
+    ],
+    ids=["403", "429 with a rate", "429 with few places"],
+)
+def test_many_recipients_that_are_rejected_one_after_the_other_close_nothing_for_long(
+    tmp_path: Path, verdict: Verdict, keys: str
+) -> None:
+    """Twelve in a row, beside one accepted message a second: none of those waits for more than 20 s."""
+    world = VirtualWorld(tmp_path)
+    world.add(keys + '[queue]\npoll_interval = "100ms"\nmax_poll_interval = "200ms"\n')
+    for settings_id in (1, 2):
+        world.service.settings[settings_id] = SMS
+    bad = range(1, 13)
+    rejecting(world.channels["sms"], bad, verdict)
+    good = range(1000, 1120)
+
+    async def run() -> None:
+        async with world.at_work():
+            for at, id_ in enumerate(good):
+                await trio.sleep_until(at)
+                world.service.enqueue(message(id_, 1))
+                if at == 5:
+                    world.service.enqueue(*(message(id_, 2) for id_ in bad))
+            await trio.sleep(30.0)
+
+    live(run)
+    sent = {one.entry.id: at for at, one in world.channels["sms"].attempts}
+    assert not {id_ for id_ in good if sent.get(id_, float("inf")) > id_ - 1000 + 20.0}
 
 
 def test_with_a_second_provider_one_401_leaves_the_first_one_up(tmp_path: Path, lines: LogLines) -> None:

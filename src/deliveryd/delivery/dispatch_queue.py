@@ -22,6 +22,7 @@ class DispatchQueue:
         self.new: deque[Delivery] = deque()
         self._clock = clock
         self._repeated_last = False
+        self._probed_newest = False
         self._check_expiry_at = float("inf")  # the event loop's time
 
     def __len__(self) -> int:
@@ -63,16 +64,28 @@ class DispatchQueue:
         self._repeated_last = False
         return self.new.popleft()
 
+    def take_probe(self) -> Sequence[Delivery]:
+        """Take the message that shows whether the provider works: the newest one and the first in turns.
+
+        Many in a row may be rejected for their own sake, and stand at either end.
+        """
+        self._probed_newest = not self._probed_newest and len(self.new) > 1
+        return [self.new.pop()] if self._probed_newest else self.take(1)
+
     def take_settings(self, settings_id: int) -> Sequence[Delivery]:
         """Take all messages of a settings id."""
         return self.take_if(lambda message: message.entry.settings_id == settings_id)
 
     def take_surplus(self) -> Sequence[Delivery]:
-        """Take all messages but the first `KEPT`, the newest first."""
-        surplus = []
+        """Take all messages but `KEPT`: of these, half are the first ones, and half the newest."""
+        surplus: list[Delivery] = []
         for queue in (self.new, self.repeats):
-            while queue and len(self) > KEPT:
-                surplus.append(queue.pop())
+            if (excess := min(len(self) - KEPT, len(queue))) > 0:
+                waiting, kept = list(queue), len(queue) - excess
+                first = kept - kept // 2
+                surplus += waiting[first : first + excess]
+                queue.clear()
+                queue.extend(waiting[:first] + waiting[first + excess :])
         return surplus
 
     def take_expired(self) -> Sequence[Delivery]:

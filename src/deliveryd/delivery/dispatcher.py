@@ -176,7 +176,7 @@ class Dispatcher:
             return self.admission.needs_probe
         return bool(self._queue)
 
-    def _next_batch(self) -> list[Delivery]:
+    def _next_batch(self) -> Sequence[Delivery]:
         if self._breaker.is_open and not self._provider.is_reached:
             return []
         count = self._breaker.allowed(
@@ -187,6 +187,8 @@ class Dispatcher:
             self._pace.spend(count)
         if count and self._breaker.is_open:
             self._provider.probe()
+            if not self._refusals.refuses_all:  # otherwise the settings ids take turns
+                return self._queue.take_probe()
         return self._queue.take(count)
 
     async def _end_expired(self) -> None:

@@ -184,10 +184,14 @@ class Provider:
         return message.deferred(now, self.refusals.seconds_to_wait(settings_id), None)
 
     def failed(self, verdict: TryAgain | InDoubt | Misconfigured | Refused) -> None:
-        """Count a failure of the provider; it is misconfigured once its breaker is open."""
+        """Count a failure of the provider; it is misconfigured once its breaker is open.
+
+        A pause that it asks for is the message's alone while others are accepted.
+        """
         was_open = self.breaker.is_open
         self._has_failed = True
-        pause = self.breaker.failed(verdict.after if isinstance(verdict, TryAgain) else None)
+        is_asked = isinstance(verdict, TryAgain) and not self.refusals.is_accepting
+        pause = self.breaker.failed(verdict.after if is_asked else None)
         if isinstance(verdict, Misconfigured) and (self.breaker.is_open or not self.breaker.opens):
             self._note_misconfigured(verdict)
         if pause is not None:

@@ -441,14 +441,19 @@ def load_part(path: Path, tables: Collection[str], environ: Mapping[str, str] = 
 def examine_to_run(path: Path, environ: Mapping[str, str] = os.environ) -> Examined:
     """Examine a configuration for a worker: only root and the worker's user may be able to change its files.
 
-    The worker's user is this process's, or for root the owner of the journal (see `work_as_owner`).
+    The worker's user is this process's, or for root the owner of the journal (see `place_of_worker`).
     """
     examined = examine(path, environ)
     user = os.geteuid()
-    if user == 0 and examined.config is not None and not examined.config.journal.is_shared:
-        user = owner_of(examined.config.journal.named)
+    if user == 0 and examined.config is not None:
+        user = owner_of(place_of_worker(examined.config))
     problems = [problem for each in examined.opened for problem in tampering(each.path, each.status, user)]
     return examined._replace(problems=[*examined.problems, *dict.fromkeys(problems)])
+
+
+def place_of_worker(config: Config) -> Path:
+    """Return what belongs to the worker's user: the journal's file, or with a database only the socket."""
+    return config.control.socket if config.journal.is_shared else config.journal.named
 
 
 def examine(path: Path, environ: Mapping[str, str] = os.environ) -> Examined:
@@ -468,15 +473,17 @@ def examine(path: Path, environ: Mapping[str, str] = os.environ) -> Examined:
 
 
 def _believed(config: Config | None) -> Iterator[Opened]:
-    """Yield the files that define who is trusted and what customers have: certificates, a SQLite database."""
+    """Yield the files that define who is trusted and what customers have.
+
+    They are secrets, certificates, and a SQLite database.
+    """
     if config is None:
         return
     tables = [provider.options for provider in config.channels.providers.values()]
-    paths = [
-        value
-        for table in (config, config.customers.options, *tables)
-        for key, value in leaves(table)
-        if key.rpartition(".")[2] in _CERTIFICATES and isinstance(value, Path)
+    values = [each for table in (config, config.customers.options, *tables) for each in leaves(table)]
+    paths = [value.path for _key, value in values if isinstance(value, SecretFile)]
+    paths += [
+        value for key, value in values if key.rpartition(".")[2] in _CERTIFICATES and isinstance(value, Path)
     ]  # what a plug-in calls so may be anything else
     if config.customers.source == "sql":
         from deliveryd.directory.sql_options import SqlOptions, sqlite_file  # noqa: PLC0415  # an extra

@@ -18,10 +18,16 @@ ISSUER = "http://crt.r2m01.amazontrust.com/r2m01.cer"
 class Authority:
     """An authority with its certificate: a root, or one that another authority trusts."""
 
-    def __init__(self, name: str, parent: Authority | None = None) -> None:
-        self.key = rsa.generate_private_key(65537, 2048)
+    def __init__(
+        self,
+        name: str,
+        parent: Authority | None = None,
+        key: rsa.RSAPrivateKey | None = None,
+        start: datetime = START,
+    ) -> None:
+        self.key = key or rsa.generate_private_key(65537, 2048)
         self.name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-        builder = _builder(self.name, self.key, parent or self, START, YEARS)
+        builder = _builder(self.name, self.key, parent or self, start, YEARS)
         usage = x509.KeyUsage(
             digital_signature=False, content_commitment=False, key_encipherment=False,
             data_encipherment=False, key_agreement=False, key_cert_sign=True,
@@ -30,6 +36,11 @@ class Authority:
         builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
         builder = builder.add_extension(usage, critical=True)
         self.certificate = builder.sign((parent or self).key, hashes.SHA256())
+
+    @property
+    def page(self) -> bytes:
+        """Its certificate, as it is at an address of Amazon's."""
+        return self.certificate.public_bytes(serialization.Encoding.DER)
 
     def issue(
         self,

@@ -136,6 +136,13 @@ def postgresql_after_ok_apart(told: Told) -> None:
     told.answer = told.receive(5 + len(PASSWORD) + 1)
 
 
+def postgresql_after(begin: bytes, told: Told) -> None:
+    """Ask for it in plain text behind the beginning of another message."""
+    _greet_postgresql(told)
+    told.send(begin + b"R" + struct.pack("!II", 8, 3))
+    told.answer = told.receive(5 + len(PASSWORD) + 1)
+
+
 _VERSION = b"server_version\x0016.1\x00"
 _TAKES_QUERIES = b"S" + struct.pack("!I", 4 + len(_VERSION)) + _VERSION + b"Z" + struct.pack("!I", 5) + b"I"
 _READY = b"R" + struct.pack("!II", 8, 0) + _TAKES_QUERIES

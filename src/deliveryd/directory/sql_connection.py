@@ -28,6 +28,8 @@ from deliveryd.network.resolver import Resolver
 GIVES_AWAY = frozenset({3, 5})
 """Requests of authentication that ask for the password itself, or for its MD5."""
 
+NOT_POSTGRESQL = "the server sends what no PostgreSQL sends before it takes queries"
+
 UNPROVEN = (
     "the server doesn't prove that it has the password: have it ask by scram-sha-256, or leave out"
     " customers.password_file"
@@ -37,6 +39,9 @@ _OK = 0
 _SASL_FINAL = 12
 _HEADER = 5  # a letter, and the size of the rest: a number of four bytes that counts itself
 _CODE = 4
+_LARGEST = 30_000  # bytes of a message; libpq accepts no larger error either
+_BEFORE_QUERIES = b"RSKNEZv"
+"""Authentication, parameters, the key to cancel, notices, an error, ready, another protocol version."""
 
 
 class AuthenticationGuard:
@@ -63,29 +68,31 @@ class AuthenticationGuard:
         self.protected.connection_made(transport)
 
     def data_received(self, data: bytes) -> None:
-        """Look at the messages that begin in it, before the protocol can answer."""
+        """Pass on each message when all of it has arrived and was examined.
+
+        asyncpg passes over a message whose size it reads as negative, and answers what follows.
+        """
         self._unread += data
         while len(self._unread) >= _HEADER:
-            letter, size = self._unread[:1], int.from_bytes(self._unread[1:_HEADER], "big")
-            if letter == b"R" and size >= 2 * _CODE and len(self._unread) < _HEADER + _CODE:
-                break
-            reason = (
-                PLAIN_REFUSED if size < _CODE else self._refusal(letter, self._unread[_HEADER : 1 + size])
-            )
+            letter, end = self._unread[:1], 1 + int.from_bytes(self._unread[1:_HEADER], "big")
+            is_one = letter in _BEFORE_QUERIES and _HEADER <= end <= _LARGEST
+            if is_one and len(self._unread) < end:
+                return
+            message = bytes(self._unread[:end])
+            reason = self._refusal(letter, message[_HEADER:]) if is_one else NOT_POSTGRESQL
             if reason is not None:
                 self._refused(reason)
                 self._transport.abort()
                 return
             if letter == b"Z":
                 self._transport.set_protocol(self.protected)
-                break
-            if len(self._unread) <= size:
-                break
-            del self._unread[: 1 + size]
-        self.protected.data_received(data)
+                self.protected.data_received(bytes(self._unread))
+                return
+            del self._unread[:end]
+            self.protected.data_received(message)
 
-    def _refusal(self, letter: bytearray, begin: bytearray) -> str | None:
-        """Return why asyncpg may not have a message, by its first bytes.
+    def _refusal(self, letter: bytearray, content: bytes) -> str | None:
+        """Return why asyncpg may not have a message.
 
         It would believe a server that takes queries without OK, and answer requests that come after OK.
         """
@@ -93,8 +100,8 @@ class AuthenticationGuard:
             return None if self._is_in else UNPROVEN
         if letter != b"R":
             return None
-        code = int.from_bytes(begin[:_CODE], "big")
-        if self._is_in or len(begin) < _CODE or code in GIVES_AWAY:
+        code = int.from_bytes(content[:_CODE], "big")
+        if self._is_in or len(content) < _CODE or code in GIVES_AWAY:
             return PLAIN_REFUSED
         if code == _SASL_FINAL:  # asyncpg ends a connection whose proof is wrong
             self._is_proven = True

@@ -159,16 +159,18 @@ class Receipts:
     ) -> Verified:
         """Verify with the certificate, and its issuer's; requests that wait for one fetch it once."""
         for _ in range(_LONGEST_CHAIN):
-            certificate = await pages.get(missing.url, missing.is_missing, request.peer())
+            page = await pages.get(missing.url, missing.is_missing, request.peer())
             try:
-                if certificate is not None:
-                    missing.learn(certificate)
+                if page is not None:
+                    missing.learn(page)
                 return inlet.verify(request, now)
             except Untrusted:
                 pages.note_missing(missing.url)
                 raise
             except CertificateMissing as another:
                 if another.url == missing.url:
+                    if page is not None:
+                        pages.note_missing(missing.url)
                     break
                 missing = another
         raise _Unreachable

@@ -84,10 +84,10 @@ class Inlet:
         try:
             return self._verifier.verify(request, now)
         except Forged:
-            if request.sent is None:
+            if request.sent is None or request.is_empty or not self._verifier.scheme.signs_raw_body:
                 raise
-        self._verifier.verify(request.with_body(request.sent), now)
-        return request
+        verified = self._verifier.verify(request.with_body(request.sent), now)
+        return verified.with_body(request.body) if isinstance(verified, ReceiptRequest) else verified
 
     def read(self, request: ReceiptRequest, now: int) -> Slices:
         """Read the reports of a request, slice by slice. Raises Unreadable."""

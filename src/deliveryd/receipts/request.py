@@ -89,8 +89,11 @@ class ReceiptRequest:
         return b"=" in self.body and not _NO_FORM.match(self.body)
 
     @property
-    def _is_empty(self) -> bool:
-        """Whether the body is nothing, or a line end that a program adds to everything."""
+    def is_empty(self) -> bool:
+        """Whether the body is nothing, or a line end that a program adds to everything.
+
+        The report is in the query then, which the signature has to cover.
+        """
         return not self.body.strip(_AROUND)
 
     def form_pairs(self) -> list[tuple[bytes, bytes]]:
@@ -103,7 +106,7 @@ class ReceiptRequest:
 
     def parameters(self) -> list[tuple[bytes, bytes]]:
         """Return the fields of the form, or without a body those of the query. Raises ValueError."""
-        return self.query_pairs() if self._is_empty else self.form_pairs()
+        return self.query_pairs() if self.is_empty else self.form_pairs()
 
     def with_body(self, body: bytes) -> ReceiptRequest:
         """Return the request with another body, such as the content of an envelope."""
@@ -119,7 +122,7 @@ class ReceiptRequest:
 
     def document(self) -> Document:
         """Return the report: a form, JSON, or without a body the query. Raises Unreadable."""
-        if self._is_empty:
+        if self.is_empty:
             if not self.query:
                 raise Unreadable("the request has neither a body nor a query")
             query = _texts(self.query, "query")

@@ -59,9 +59,9 @@ def signed_content(scheme: Scheme, request: ReceiptRequest, keys: Sequence[Any],
         covered = scheme.verify(request, keys, now)
     except (ValueError, RecursionError):
         raise Forged("what is signed can't be read") from None
-    if request.body and not covered.body:
+    if not request.is_empty and not covered.body:
         raise Forged("the signature doesn't cover the body")
-    if not request.body and not covered.query:
+    if request.is_empty and not covered.query:
         raise Forged("there is no body, and the signature covers nothing else")
     return covered.content
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Generic, TypeVar
 
-from deliveryd.runtime.rights import READ, WRITE, foreign_group, may_others
+from deliveryd.runtime.rights import READ, WRITE, foreign_group, may_others, tampering
 from deliveryd.telemetry.log_events import Event, log
 
 _PEM = re.compile(r"-----BEGIN ([A-Z0-9 ]+)-----\n[A-Za-z0-9+/=\n]+-----END \1-----")
@@ -115,7 +115,8 @@ class RenewedValue(Generic[Made]):
     """The result of `make` on the files at `paths`, recomputed when one of them changes.
 
     `make` raises ValueError or OSError if they can't be used, for example while one is being written. Then
-    the last good value stays, the problem is logged once, and the next change of a file is a new try.
+    the last good value stays, the problem is logged once, and the next change of a file is a new try. So it
+    is with a later value if others than root and this process's user may change a file.
     """
 
     def __init__(self, paths: Sequence[Path], make: Callable[[], Made]) -> None:
@@ -145,17 +146,24 @@ class RenewedValue(Generic[Made]):
         is_known_failure = self._failed and seen == self._seen
         self._seen = seen
         try:
-            self._made = self._make()
+            made = self._make()
+            self._check_owners()
         except (ValueError, OSError) as error:
             self._failed = True
             if not is_known_failure:
                 log(Event.SECRET_UNUSABLE, file=self._names(), reason=_reason(error))
             return False
-        self._failed = False
-        is_another = self._made != before
+        self._failed, self._made = False, made
+        is_another = made != before
         if is_another:
             log(Event.SECRET_RENEWED, file=self._names())
         return is_another
+
+    def _check_owners(self) -> None:
+        """Raise ValueError if another user can change a file, or put another one in its place; OSError."""
+        found = [each for path in self._paths for each in tampering(path, path.stat(), os.geteuid())]
+        if found:
+            raise ValueError("; ".join(dict.fromkeys(found)))
 
     def _look(self) -> list[_State]:
         return [_state(path) for path in self._paths]

@@ -117,6 +117,88 @@ def test_a_database_and_certificates_that_everybody_may_change_start_nothing(tmp
     }
 
 
+@pytest.fixture
+def secret(world: World) -> Path:
+    """The secret of a provider's reports, in a folder of its own."""
+    folder = world.folder / "secrets"
+    folder.mkdir()
+    file = folder / "key"
+    file.touch(mode=0o600)
+    file.write_text("a-secret-that-is-long-enough", encoding="utf-8")
+    text = world.config.read_text(encoding="utf-8")
+    world.write_config(text.replace('[receipts]\nlisten = ""', '[receipts]\nlisten = "127.0.0.1:0"'))
+    world.add(
+        f'''
+        [channels.messenger]
+        adapter = "http"
+        url = "https://127.0.0.1:2/chat"
+        provider_id = "/id"
+        json = {{ to = "{{customer.phone}}", text = "{{content.text}}" }}
+        [channels.messenger.receipt]
+        provider_id = "/id"
+        status = "/status"
+        delivered = ["delivered"]
+        signature = {{ header = "X-S", secret_file = "{file}" }}
+        '''
+    )
+    return file
+
+
+def test_a_secret_in_a_folder_that_everybody_may_change_starts_nothing(world: World, secret: Path) -> None:
+    """Everybody could put another secret there, and sign reports with it."""
+    assert examine_to_run(world.config, {}).problems == []
+    secret.parent.chmod(0o777)
+    problem = f"{secret.parent}: all users may change it; run: chmod o-w {secret.parent}"
+    assert examine_to_run(world.config, {}).problems == [problem]
+    for answered in (check(world, "--offline"), command("run", "--config", world.config)):
+        assert answered.status == 78
+        assert problem in answered.err
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+def test_a_secret_of_somebody_else_starts_nothing(world: World, secret: Path) -> None:
+    """Its owner may write another one into it. The owner of the journal is the worker's user."""
+    os.chown(secret, NOBODY, NOBODY)
+    (problem,) = examine_to_run(world.config, {}).problems
+    assert problem.startswith(f"{secret}: belongs to nobody, who may change it; run: chown root")
+    os.chown(world.folder, NOBODY, NOBODY)
+    assert examine_to_run(world.config, {}).problems == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+def test_the_owner_of_the_socket_is_the_user_of_workers_on_a_database(world: World, secret: Path) -> None:
+    """As root, with secrets of that user; the journal's database has no owner on this machine."""
+    run = world.folder / "run"
+    run.mkdir()
+    environ = {
+        "DELIVERYD_JOURNAL__URL": "postgresql://deliveryd@127.0.0.1/deliveryd",
+        "DELIVERYD_CONTROL__SOCKET": str(run / "control.sock"),
+    }
+    os.chown(secret, NOBODY, NOBODY)
+    assert any("belongs to nobody" in each for each in examine_to_run(world.config, environ).problems)
+    os.chown(run, NOBODY, NOBODY)
+    assert not any("belongs to nobody" in each for each in examine_to_run(world.config, environ).problems)
+
+
+def test_a_secret_as_kubernetes_mounts_it_is_used(world: World, secret: Path) -> None:
+    """Behind links, in a folder whose sticky bit is set; a group may read it."""
+    mounted = secret.parent
+    version = mounted / "..2026_11_22"
+    version.mkdir()
+    secret.rename(version / "key").chmod(0o440)
+    (mounted / "..data").symlink_to(version.name)
+    secret.symlink_to("..data/key")
+    mounted.chmod(0o1777)
+    assert examine_to_run(world.config, {}).problems == []
+
+
+def test_a_secret_as_a_service_manager_gives_it_is_used(world: World, secret: Path) -> None:
+    """In a folder and a file that can only be read, also by a group, as with access control lists."""
+    secret.chmod(0o440)
+    secret.parent.chmod(0o550)
+    assert examine_to_run(world.config, {}).problems == []
+
+
 @pytest.mark.anyio
 async def test_a_customer_file_that_everybody_may_change_is_not_read(tmp_path: Path) -> None:
     """Not at the start, and not while the worker runs, which keeps what it read before."""

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import trustme
@@ -17,7 +18,7 @@ from deliveryd.directory import sql_connection
 from deliveryd.directory.base import Terms
 from deliveryd.directory.remote import RemoteDirectory
 from deliveryd.directory.sql import open_sql
-from deliveryd.directory.sql_connection import tls_for
+from deliveryd.directory.sql_connection import AuthenticationGuard, tls_for
 from deliveryd.directory.sql_options import SqlOptions
 from deliveryd.errors import ConfigError
 from deliveryd.network.address import Address
@@ -33,6 +34,7 @@ from support.fake_databases import (
     mysql_switch,
     open_database,
     postgresql,
+    postgresql_after,
     postgresql_after_ok,
     postgresql_after_ok_apart,
     postgresql_md5,
@@ -236,6 +238,59 @@ async def test_a_server_that_does_not_know_the_password_is_asked_nothing(
     assert fake.connections > 0
     assert fake.answer is None
     assert "the server doesn't prove that it has the password" in problem
+
+
+@pytest.mark.parametrize(
+    "begin",
+    [
+        b"x\xff\xff\xff\xff", b"N\x80\x00\x00\x04", b"S\xff\xff\xff\xfb", b"S\x80\x00\x00\x00",
+        b"R\xff\xff\xff\xff", b"N\x00\x00\x00\x03", b"N\x00\x01\x00\x00", b"D\x00\x00\x00\x04",
+    ],
+    ids=[
+        "-1", "0x80000004", "-5", "0x80000000", "a request of -1", "less than itself", "too large",
+        "another message",
+    ],
+)  # fmt: skip
+async def test_a_message_that_is_none_of_postgresql_ends_the_connection(begin: bytes, tmp_path: Path) -> None:
+    """asyncpg passes over a size below zero, and would answer the request behind it with the password."""
+    async with open_database(partial(postgresql_after, begin)) as fake:
+        problem = await asked("postgresql", fake.port, tmp_path, "127.0.0.1")
+    assert fake.connections > 0
+    assert not fake.has_the_password
+    assert fake.answer is None
+    assert "the server sends what no PostgreSQL sends before it takes queries" in problem
+
+
+class Behind:
+    """What stands behind a guard: keeps what it is given."""
+
+    def __init__(self) -> None:
+        self.received: list[bytes] = []
+
+    def connection_made(self, _transport: object) -> None:
+        return
+
+    def data_received(self, data: bytes) -> None:
+        self.received.append(data)
+
+
+@pytest.mark.parametrize("size", [1, 7, 1000])
+def test_only_whole_messages_are_passed_on_until_the_server_takes_queries(size: int) -> None:
+    """However the bytes come, asyncpg has no part of a message that wasn't examined; then it has all."""
+    ok, parameter = b"R\0\0\0\x08\0\0\0\0", b"S\0\0\0\x08a\0b\0"
+    ready, more = b"Z\0\0\0\x05I", b"D\xff\xff\xff\xff" * 3
+    behind, transport, refusals = Behind(), Mock(), list[str]()
+    guard = AuthenticationGuard(behind, refusals.append, must_prove=False)
+    guard.connection_made(transport)
+    sent = ok + parameter + ready + more
+    pieces = [sent[begin : begin + size] for begin in range(0, len(sent), size)]
+    for piece in pieces:
+        (behind if transport.set_protocol.called else guard).data_received(piece)
+    assert behind.received[:2] == [ok, parameter]
+    assert behind.received[2].startswith(ready)
+    assert b"".join(behind.received) == sent
+    transport.set_protocol.assert_called_once_with(behind)
+    assert not refusals
 
 
 async def test_a_proof_by_another_password_is_refused(tmp_path: Path) -> None:

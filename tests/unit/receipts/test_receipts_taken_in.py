@@ -18,6 +18,7 @@ from test_signature_keys import (
     CERTIFICATE,
     CONFIRM,
     NOTIFICATION,
+    ROOT,
     SIGNED_NOTIFICATION,
     SNS_NOW,
     TOPIC,
@@ -32,13 +33,14 @@ from deliveryd.journal.postgresql.opening import open_shared_journal
 from deliveryd.journal.sqlite.journal import SqliteJournal, open_journal_file
 from deliveryd.metrics import Metrics
 from deliveryd.model import SECOND, Clock
-from deliveryd.receipts import reading
+from deliveryd.receipts import pages, reading
 from deliveryd.receipts.app import Receipts
 from deliveryd.receipts.inlet import Inlet, Inlets
 from deliveryd.receipts.pages import FETCHES_AT_ONCE, MOST_WAITING
 from deliveryd.receipts.reading import MOST_UNREADABLE, READ_AT_ONCE
 from deliveryd.receipts.request import ReceiptRequest
 from journal.samples import accept_all, deliver_to_sent, waiting_events
+from support.amazon_certificates import ISSUER, START, YEARS, Authority
 from support.line import recorder_on
 from support.postgres import new_database
 
@@ -485,8 +487,52 @@ async def test_what_is_no_certificate_is_not_fetched_again(
     async with room(tmp_path, sns_table(), b"<html>", fetched) as (receipts, _journal):
         sent = enveloped(amazon[0], SIGNED_NOTIFICATION)
         statuses = [(await receipts.take_in("sms", sent)).status for _ in range(3)]
-    assert statuses == [401, 503, 503]
+    assert statuses == [503, 503, 503]
     assert fetched == [CERTIFICATE]
+
+
+class HostOfAmazon(Host):
+    """Has the certificate of SNS, and at the issuer's address one page after the other."""
+
+    def __init__(self, leaf: bytes, issuers: Sequence[bytes]) -> None:
+        super().__init__(leaf, [])
+        self._issuers = iter(issuers)
+
+    async def fetch(self, url: str) -> bytes | None:
+        return next(self._issuers) if url == ISSUER else await super().fetch(url)
+
+
+@pytest.mark.usefixtures("amazon")
+@pytest.mark.parametrize("wrong", ["another authority", "no longer valid", "no certificate"])
+async def test_a_wrong_page_of_the_issuer_is_fetched_again(
+    tmp_path: Path, wrong: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It comes without TLS. A genuine report is 503, so that Amazon repeats it; later ones are taken in."""
+    monkeypatch.setattr(pages, "MISSING_FOR", 0.0)
+    name = "Amazon RSA 2048 M01"
+    between, key = Authority(name, ROOT), rsa.generate_private_key(65537, 2048)
+    issuers = {
+        "another authority": Authority(name).page,
+        "no longer valid": Authority(name, ROOT, between.key, START - YEARS).page,
+        "no certificate": b"<html>",
+    }
+    host = HostOfAmazon(
+        between.issue(key, ["sns.amazonaws.com"], issuer=ISSUER), [issuers[wrong], between.page]
+    )
+    sent = enveloped(key, SIGNED_NOTIFICATION)
+    async with open_journal_file(tmp_path / "journal.db") as journal:
+        receipts = room_on(journal, sns_table(), host, StandingClock())
+        assert [(await receipts.take_in("sms", sent)).status for _ in range(3)] == [503, 200, 200]
+
+
+@pytest.mark.usefixtures("amazon")
+async def test_a_certificate_that_is_none_of_sns_has_no_issuer_fetched(tmp_path: Path) -> None:
+    """It is refused by its own name and dates; that of its issuer stays in use."""
+    between, key = Authority("Amazon RSA 2048 M01", ROOT), rsa.generate_private_key(65537, 2048)
+    host = HostOfAmazon(between.issue(key, ["s3.amazonaws.com"], issuer=ISSUER), [])
+    async with open_journal_file(tmp_path / "journal.db") as journal:
+        receipts = room_on(journal, sns_table(), host, StandingClock())
+        assert (await receipts.take_in("sms", enveloped(key, SIGNED_NOTIFICATION))).status == 401
 
 
 async def test_a_token_of_mailgun_counts_for_one_report_also_after_a_restart(tmp_path: Path) -> None:

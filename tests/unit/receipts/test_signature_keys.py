@@ -330,10 +330,10 @@ def test_sns_needs_an_envelope(amazon: tuple[rsa.RSAPrivateKey, bytes], body: by
         signed_content(sns_scheme(amazon[1]), request(body), [], SNS_NOW)
 
 
-def test_a_certificate_that_is_none() -> None:
-    """What a host answers instead of one."""
-    with pytest.raises(Forged, match="certificate"):
-        sns_scheme(b"<html>")
+def test_a_certificate_that_is_none(amazon: tuple[rsa.RSAPrivateKey, bytes]) -> None:
+    """What a host answers instead of one: the certificate is still missing."""
+    with pytest.raises(CertificateMissing):
+        signed_content(sns_scheme(b"<html>"), enveloped(amazon[0], SIGNED_NOTIFICATION), [], SNS_NOW)
 
 
 OTHER_ROOT = Authority("Another Root")

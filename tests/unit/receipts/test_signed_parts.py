@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import base64
+import gzip
 import hashlib
 import hmac
 import json
+import struct
+import zlib
 from collections.abc import Sequence
 from contextlib import nullcontext
 from datetime import UTC, datetime
@@ -119,6 +122,65 @@ def test_no_presets_signature_vouches_for_another_report(name: str, tmp_path: Pa
     assert refused(inlet, [other, another_form, as_query]) == [True, True, True]
 
 
+def with_name(name: bytes, body: bytes) -> bytes:
+    """Compress a body by gzip, with the name of a file in it."""
+    deflated = zlib.compress(body, wbits=-15)
+    end = struct.pack("<II", zlib.crc32(body), len(body))
+    return b"\x1f\x8b\x08\x08\0\0\0\0\0\xff" + name + b"\0" + deflated + end
+
+
+def test_fields_in_compressed_bytes_sign_nothing(tmp_path: Path) -> None:
+    """Mailgun's time, token and signature of a report seen once, in the name of a compressed file."""
+    preset, report = reported("mailgun")
+    body = json.loads(report.body)
+    sent = with_name(f"&{urlencode(body.pop('signature'))}&".encode(), json.dumps(body).encode())
+    forged = arriving(report, body=gzip.decompress(sent))
+    forged.sent = sent
+    assert refused(inlet_of(preset, tmp_path), [forged]) == [True]
+
+
+def flat_inlet(folder: Path, **signature: Any) -> Inlet:
+    """What verifies flat reports, which may come in the query."""
+    secret = folder / "key"
+    secret.write_text(KEY)
+    secret.chmod(0o600)
+    table = {
+        "provider_id": "/id", "status": "/status", "delivered": ["delivered"], "failed": ["failed"],
+        "signature": {**signature, "secret_file": secret},
+    }  # fmt: skip
+    return Inlet(ReceiptOptions.model_validate(table))
+
+
+BLANKS = [b"", b"\n", b" \r\n\t", b"\0"]
+
+
+@pytest.mark.parametrize("body", BLANKS)
+def test_a_report_in_the_query_beside_blanks_needs_a_signature_of_the_query(
+    body: bytes, tmp_path: Path
+) -> None:
+    """A body of blanks is none: a signature of them vouches for no query, one of the address does."""
+    made = {name: hmac.digest(KEY.encode(), name + body, "sha256").hex() for name in (b"", URL.encode())}
+    mailgun = hmac.digest(KEY.encode(), f"{NOW}t".encode(), "sha256").hex()
+    in_query = f"{URL}&timestamp={NOW}&token=t&signature={mailgun}"
+    cases = [
+        (flat_inlet(tmp_path, **SIGNED), request(body, url=URL, X_Signature=made[b""])),
+        (flat_inlet(tmp_path, scheme="mailgun"), request(body, url=in_query)),
+        (
+            flat_inlet(tmp_path, **SIGNED, signed="{url}{body}"),
+            request(body, url=URL, X_Signature=made[URL.encode()]),
+        ),
+    ]
+    assert [refused(inlet, [sent]) for inlet, sent in cases] == [[True], [True], [False]]
+
+
+def test_a_signature_of_compressed_blanks_vouches_for_no_query(tmp_path: Path) -> None:
+    """The signed bytes are some, what they mean is nothing: the report would be read from the query."""
+    compressed = gzip.compress(b"\n")
+    sent = request(b"\n", url=URL, X_Signature=hmac.digest(KEY.encode(), compressed, "sha256").hex())
+    sent.sent = compressed
+    assert refused(flat_inlet(tmp_path, **SIGNED), [sent]) == [True]
+
+
 def changed(report: Outgoing) -> ReceiptRequest:
     """Mailgun's report under the same signature with another event."""
     return arriving(report, body=report.body.replace(b"delivered", b"failed"))
@@ -155,14 +217,7 @@ def test_a_signed_body_means_the_same_with_any_content_type(
     tmp_path: Path, content_type: str, body: bytes, expected: tuple[str, str] | None
 ) -> None:
     """Its signature doesn't cover the header, which could have another report read from the same body."""
-    secret = tmp_path / "key"
-    secret.write_text(KEY)
-    secret.chmod(0o600)
-    table = {
-        "provider_id": "/id", "status": "/status", "delivered": ["delivered"], "failed": ["failed"],
-        "signature": {**SIGNED, "secret_file": secret},
-    }  # fmt: skip
-    inlet = Inlet(ReceiptOptions.model_validate(table))
+    inlet = flat_inlet(tmp_path, **SIGNED)
     signature = hmac.digest(KEY.encode(), body, "sha256").hex()
     sent = request(body, X_Signature=signature, content_type=content_type)
     genuine = inlet.verify(sent, NOW * SECOND)

@@ -102,6 +102,22 @@ def test_a_file_that_cannot_be_used_keeps_the_old_secret_and_is_told_once(
     assert secret.current() == "new"
 
 
+def test_a_file_that_everybody_could_have_replaced_keeps_the_old_secret(
+    file: Path, log: io.StringIO, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its folder was opened to all users while the worker runs: the new one may be of any of them."""
+    monkeypatch.setattr(secret_file, "LOOK_EVERY", 0)
+    secret = secret_in(file)
+    file.parent.chmod(0o777)
+    replace(file, "two")
+    assert secret.current() == "one"
+    reason = f"{file.parent}: all users may change it; run: chmod o-w {file.parent}"
+    assert lines(log) == [("secret.unusable", reason)]
+    file.parent.chmod(0o700)
+    assert secret.renew()
+    assert secret.current() == "two"
+
+
 def test_a_secret_that_cannot_be_used_at_the_start_is_an_error(file: Path) -> None:
     """There is none before it that could be kept."""
     file.write_text("")

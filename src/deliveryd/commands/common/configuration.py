@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from deliveryd.commands.common.output import print_errors
-from deliveryd.config import Config, load, load_part
+from deliveryd.config import Config, load, load_part, place_of_worker
 from deliveryd.control.protocol import socket_at
 from deliveryd.runtime.privileges import work_as_owner
 
@@ -40,9 +40,9 @@ def load_journal_as_owner(path: Path, *further: str) -> Config:
 def become_owner(config: Config) -> None:
     """As root, switch to the owner of the journal before any of its files is opened.
 
-    Of a journal in a database only the worker's socket is on this machine. Raises DeliverydError.
+    Raises DeliverydError.
     """
-    work_as_owner(config.control.socket if config.journal.is_shared else config.journal.named)
+    work_as_owner(place_of_worker(config))
 
 
 def socket_for(config: Config) -> Path:

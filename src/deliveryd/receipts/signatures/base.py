@@ -66,7 +66,13 @@ class Covered(NamedTuple):
 
 
 class Scheme:
-    """One scheme with its options; a key is the secret's text as UTF-8, unless it says otherwise."""
+    """One scheme with its options; a key is the secret's text as UTF-8, unless it says otherwise.
+
+    `signs_raw_body`: a signature is over all bytes of the body, whatever they are. Other schemes read what
+    they sign from the body.
+    """
+
+    signs_raw_body = False
 
     def __init__(self, options: Any) -> None:
         self._options = options

@@ -20,6 +20,7 @@ from deliveryd.receipts.times import read_unix
 class EcdsaScheme(Scheme):
     """The scheme with its options."""
 
+    signs_raw_body = True
     _options: EcdsaSignature
 
     def read_key(self, secret: str) -> EllipticCurvePublicKey:

@@ -32,6 +32,7 @@ class _Hmac(HMACAlgorithm):
 class JwtScheme(Scheme):
     """The scheme with its options."""
 
+    signs_raw_body = True
     _options: JwtSignature
 
     def __init__(self, options: JwtSignature) -> None:

@@ -43,7 +43,7 @@ class HmacScheme(Scheme):
         super().__init__(options)
         self._algorithm = options.algorithm.removeprefix("hmac-")
         self._is_plain_body = options.signed == "{body}"
-        self._has_body = "{body}" in options.signed
+        self.signs_raw_body = "{body}" in options.signed
         self._parts = list(_compiled(options.signed))
         self._at = compile_finder(options.at) if options.at is not None else None
         self._timestamp = compile_finder(options.timestamp) if options.timestamp is not None else None
@@ -56,7 +56,7 @@ class HmacScheme(Scheme):
         signed = request.body if self._is_plain_body else self._signed(request, now)
         if not has_hash(candidates, keys, signed, self._algorithm):
             raise Forged("the signature doesn't fit")
-        return Covered(request, self._has_body, self._options.covers_url)
+        return Covered(request, self.signs_raw_body, self._options.covers_url)
 
     def _given(self, request: ReceiptRequest) -> list[bytes]:
         """Return the signatures that the request carries: one, or a list of which one must fit."""
@@ -225,7 +225,7 @@ class VonageScheme(Scheme):
         signed = b"".join(fields)
         if not is_any(given, [self._hash(key, signed) for key in keys]):
             raise Forged("sig doesn't fit")
-        return Covered(request, body=bool(request.body), query=not request.body)
+        return Covered(request, body=not request.is_empty, query=request.is_empty)
 
     def _hash(self, key: bytes, signed: bytes) -> bytes:
         if self._options.algorithm == "md5":
@@ -235,7 +235,7 @@ class VonageScheme(Scheme):
 
 def _parameters(request: ReceiptRequest) -> dict[bytes, bytes]:
     """Return the parameters of a query, a form or a flat JSON object. Raises Forged."""
-    if not request.body or request.is_form:
+    if request.is_empty or request.is_form:
         pairs = request.parameters()
         parameters = dict(pairs)
         if len(parameters) != len(pairs):

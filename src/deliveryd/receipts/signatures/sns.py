@@ -63,11 +63,14 @@ class SnsScheme(Scheme):
         self._roots: Sequence[Certificate] | None = None
 
     def learn(self, url: str, page: bytes) -> None:
-        """Remember the certificates at an address. Raises Untrusted if they can't be read.
+        """Remember the certificates at an address, if they can be read.
 
         Anybody can name addresses of certificates, so those of which a message was genuine stay.
         """
-        found = amazon.read_certificates(page)
+        try:
+            found = amazon.read_certificates(page)
+        except Untrusted:
+            return
         if len(self._certificates) - len(self._proven) >= _MOST_CERTIFICATES:
             for unproven in self._certificates.keys() - self._proven:
                 del self._certificates[unproven]
@@ -106,29 +109,41 @@ class SnsScheme(Scheme):
         return trusted.key
 
     def _examined(self, url: str, host: str, now: int) -> amazon.TrustedKey:
+        """Examine the certificate alone, then its chain. Raises Untrusted, CertificateMissing.
+
+        If the chain is wrong then, so is the issuer's: it came without TLS, and is to be fetched again.
+        """
         chain = self._found(url)
-        issuer = amazon.issuer_address(chain[0])
-        if len(chain) == 1 and issuer is not None:
-            chain = [*chain, *self._found(issuer)]
+        issuer = amazon.issuer_address(chain[0]) if len(chain) == 1 else None
         if self._roots is None:
             self._roots = amazon.trusted_roots()
         try:
-            return amazon.trust(host, chain, self._roots, now)
+            if issuer is None:
+                return amazon.trust(host, chain, self._roots, now)
+            amazon.trust(host, chain, chain, now)
         except Untrusted:
             del self._certificates[url]
             self._proven.discard(url)
             raise
+        try:
+            return amazon.trust(host, [*chain, *self._found(issuer)], self._roots, now)
+        except Untrusted:
+            del self._certificates[issuer]
+            raise self._missing(issuer) from None
 
     def _found(self, url: str) -> Sequence[Certificate]:
         """Return the certificates at an address. Raises CertificateMissing."""
         if url not in self._certificates:
-            raise CertificateMissing(
-                url,
-                partial(self.learn, url),
-                lambda: url not in self._certificates,
-                partial(self.trust, url),
-            )
+            raise self._missing(url)
         return self._certificates[url]
+
+    def _missing(self, url: str) -> CertificateMissing:
+        return CertificateMissing(
+            url,
+            partial(self.learn, url),
+            lambda: url not in self._certificates,
+            partial(self.trust, url),
+        )
 
     def _check(self, key: RSAPublicKey, envelope: dict[str, Any], signed: bytes) -> None:
         version = _text(envelope, "SignatureVersion")

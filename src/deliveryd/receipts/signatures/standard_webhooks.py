@@ -40,6 +40,7 @@ Check = Callable[[Sequence[str], str, str, str], bool]
 class StandardWebhooksScheme(Scheme):
     """The scheme with its options."""
 
+    signs_raw_body = True
     _options: StandardWebhooksSignature
 
     def read_key(self, secret: str) -> Check:

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import json
 import re
+from binascii import unhexlify
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from typing import Annotated, Any, Literal, NamedTuple, Self
-from urllib.parse import unquote_to_bytes
 
 import orjson
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
@@ -29,13 +29,20 @@ from deliveryd.http.json_pointer import (
 HEADER = "header:"
 QUERY = "query:"
 _MOST_FIELDS = 1000
+MOST_ESCAPES = 100_000
+"""Escapes of a form, and wrong ones of JSON, that are resolved: more take longer than the loop may stand."""
+
 _TOKEN = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 
 TextFields = Mapping[str, str | list[str]]
 """A form's fields, or a query's parameters; a name that is given several times has a list."""
 
 _NOTHING: Mapping[str, str] = {}
-_ESCAPE = re.compile(r'\\(["\\/bfnrt]|u[0-9A-Fa-f]{4})?')
+_OCTETS = re.compile(rb"(?:%[0-9A-Fa-f]{2})+")
+_WRONG_ESCAPE = re.compile(r'\\(?!["/bfnrt]|u[0-9A-Fa-f]{4})')
+_BACKSLASH = "\ud800"
+"""Stands for an escaped backslash meanwhile: half a surrogate pair is in no text that was decoded."""
+
 _AROUND = " \t\r\n\0\ufeff"
 """What may stand around JSON; a NUL ends the strings of some programming languages."""
 
@@ -49,6 +56,8 @@ _UNREADABLE = _Unreadable()
 
 def read_pairs(encoded: bytes) -> list[tuple[bytes, bytes]]:
     """Return the names and values of a form or a query, by the URL Standard. Raises ValueError: too many."""
+    if encoded.count(b"%") > MOST_ESCAPES:
+        raise ValueError(f"there are more than {MOST_ESCAPES} escapes")
     fields = encoded.split(b"&", _MOST_FIELDS)
     if len(fields) > _MOST_FIELDS:
         raise ValueError(f"there are more than {_MOST_FIELDS} fields")
@@ -57,7 +66,7 @@ def read_pairs(encoded: bytes) -> list[tuple[bytes, bytes]]:
 
 
 def _unquoted(text: bytes) -> bytes:
-    return unquote_to_bytes(text.replace(b"+", b" "))
+    return _OCTETS.sub(lambda octets: unhexlify(octets[0].replace(b"%", b"")), text.replace(b"+", b" "))
 
 
 def read_texts(encoded: bytes) -> TextFields:
@@ -161,14 +170,17 @@ def _leniently(body: bytes, parse_float: Callable[[str], object] = float) -> obj
     loads = partial(json.loads, strict=False, parse_float=parse_float, parse_constant=_missing)
     text = body.decode(json.detect_encoding(body), "replace").strip(_AROUND)
     try:
-        return loads(text)
-    except (ValueError, RecursionError):
-        if "\\" not in text:
-            return _UNREADABLE
-    try:
-        return loads(_ESCAPE.sub(lambda each: each[0] if each[1] else "\\\\", text))
+        return loads(_with_right_escapes(text))
     except (ValueError, RecursionError):
         return _UNREADABLE
+
+
+def _with_right_escapes(text: str) -> str:
+    """Escape the backslashes that begin no escape of JSON; not those beyond `MOST_ESCAPES`."""
+    if "\\" not in text:
+        return text
+    others = _WRONG_ESCAPE.sub(r"\\\\", text.replace("\\\\", _BACKSLASH), count=MOST_ESCAPES)
+    return others.replace(_BACKSLASH, "\\\\")
 
 
 def _missing(_constant: str) -> None:

@@ -94,6 +94,7 @@ class Receipts:
         self._pages: defaultdict[str, Pages] = defaultdict(lambda: Pages(fetch))
         self._quiet: defaultdict[tuple[str | None, Event, int | None], _Quiet] = defaultdict(_Quiet)
         self._one_list = anyio.Lock()
+        self._one_verified = anyio.Lock()
 
     def app(self) -> ReceiptEndpoint:
         """The ASGI application."""
@@ -142,7 +143,13 @@ class Receipts:
     async def _verified(
         self, inlet: Inlet, pages: Pages, request: ReceiptRequest, now: int
     ) -> ReceiptRequest | NoReport:
-        """Return a genuine request, after a subscription of it is confirmed. Raises Forged, _Unreachable."""
+        """Return a genuine request, after a subscription of it is confirmed. Raises Forged, _Unreachable.
+
+        Others have a turn before each long one, since anybody may send many at once.
+        """
+        if max(len(request.body), len(request.sent or b"")) > _SHORT:
+            async with self._one_verified:
+                await anyio.lowlevel.checkpoint()
         verified: Verified
         try:
             verified = inlet.verify(request, now)

@@ -149,9 +149,9 @@ class ReceiptEndpoint:
         small = min(SMALL_BODY, largest)
         try:
             arrival = _Arrival(receive, decoder_of(coding, largest) if coding else None)
-            while len(arrival.body) <= small and await arrival.more():
+            while arrival.size <= small and await arrival.more():
                 pass
-            if len(arrival.body) <= small:
+            if arrival.size <= small:
                 return await self._answer_whole(provider, scope, arrival, largest)
             return await self._answer_large(provider, scope, arrival, largest)
         except Undecodable:

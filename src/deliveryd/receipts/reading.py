@@ -43,8 +43,11 @@ READ_AT_ONCE = 25
 MOST_UNREADABLE = 20
 """Reports of a request that can't be read and are kept; the others are counted."""
 
-_CODE = re.compile(r"(?!.*[0-9]{9})[A-Za-z0-9_.:/-]{1,64}")
-"""What is no text, such as a mail server's reason, which may have a name, an address or a number in it."""
+_CODE = re.compile(r"(?!(?:[^0-9]*[0-9]){8})[A-Za-z0-9_.:/-]{1,64}")
+"""What is no text, such as a mail server's reason, which may have a name, an address or a number in it.
+
+A phone number may be written in groups, and has eight digits at least.
+"""
 
 EVERY_REPORT = "delivered"
 """The word of reports without a status."""
@@ -82,7 +85,7 @@ class Report(NamedTuple):
 
     @property
     def details(self) -> str:
-        """The status, and the code if there is one; not a text, nor a number as long as a phone number."""
+        """The status, and the code if there is one; not a text, nor what may be a phone number."""
         if self.code is None or not _CODE.fullmatch(self.code):
             return self.status
         return f"{self.status}/{self.code}"

@@ -60,6 +60,7 @@ class ReceiptRequest:
     `sent` is the body as it was sent, if it was compressed. `peer` returns who sent it; None: no peer is
     named.
     `token`: its signature covers this token and not the report, so the token counts for this report only.
+    `parsed` is the report once it was looked at.
     """
 
     method: str
@@ -73,6 +74,7 @@ class ReceiptRequest:
     peer: Callable[[], str | None] = lambda: None
     token: SignedToken | None = None
     headers: Mapping[str, str] = field(init=False)
+    parsed: Document | None = field(init=False, default=None)
 
     def __post_init__(self, raw_headers: Sequence[tuple[bytes, bytes]]) -> None:
         self.headers = ReceiptHeaders(raw_headers)
@@ -111,7 +113,7 @@ class ReceiptRequest:
     def with_body(self, body: bytes) -> ReceiptRequest:
         """Return the request with another body, such as the content of an envelope."""
         request = copy(self)
-        request.body = body
+        request.body, request.parsed = body, None
         return request
 
     def with_token(self, token: SignedToken) -> ReceiptRequest:
@@ -122,6 +124,11 @@ class ReceiptRequest:
 
     def document(self) -> Document:
         """Return the report: a form, JSON, or without a body the query. Raises Unreadable."""
+        if self.parsed is None:
+            self.parsed = self._read_document()
+        return self.parsed
+
+    def _read_document(self) -> Document:
         if self.is_empty:
             if not self.query:
                 raise Unreadable("the request has neither a body nor a query")
@@ -148,4 +155,4 @@ def _texts(encoded: bytes, what: str) -> TextFields:
     try:
         return read_texts(encoded)
     except ValueError:
-        raise Unreadable(f"the {what} has too many fields") from None
+        raise Unreadable(f"the {what} has too many fields or escapes") from None

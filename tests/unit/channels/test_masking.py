@@ -10,6 +10,7 @@ from urllib.parse import quote
 import pytest
 
 from deliveryd.channels.base import Refused
+from deliveryd.channels.http import masking
 from deliveryd.channels.http.masking import MASK, mask
 from deliveryd.testing.gateway import Reply, open_gateway
 from deliveryd.testing.samples import dispatch, opened
@@ -74,10 +75,46 @@ def test_a_secret_on_several_lines_is_masked() -> None:
     assert mask("key=3Ds3cr=22t=\r\n/p w;", [SECRET]) == "key=3D***;"
 
 
-def test_kinds_of_escapes_in_any_order_cost_a_bounded_number_of_readings() -> None:
-    """However many of them a text has: what isn't nested is found all the same."""
-    text = "%2525253D\\\\\\u0026&amp;amp;amp;#37;=3D3D3D=\n" * 20
-    assert mask(text + "s3cr%22t%2Fp%20w", [SECRET]) == text + MASK
+MANY_KINDS = "%2525253D\\\\\\u0026&amp;amp;amp;#37;=3D3D3D=\n"
+
+
+def test_escapes_of_many_kinds_cost_a_bounded_number_of_characters(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or an answer of 4 KiB would stop all other deliveries; what can't be searched is never shown."""
+    resolved = []
+
+    def noting(read: masking._Read, kind: masking._Kind) -> masking._Read:
+        resolved.append(len(read.text))
+        return unescaped(read, kind)
+
+    unescaped = masking._unescaped
+    monkeypatch.setattr(masking, "_unescaped", noting)
+    assert mask(MANY_KINDS * 100 + "s3cr%22t%2Fp%20w, said again", [SECRET]) == MASK
+    assert 0 < sum(resolved) <= masking.MOST_SEARCHED
+    few = "100%25 of A&amp;B \\/ "
+    assert mask(few * 50 + "s3cr%22t%2Fp%20w", [SECRET]) == few * 50 + MASK
+
+
+@pytest.mark.parametrize("secrets", [[], [""]])
+def test_without_secrets_nothing_is_searched(secrets: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Words are shown as they are, whatever escapes they have."""
+    monkeypatch.delattr(masking, "_readings")
+    assert mask(MANY_KINDS * 100, secrets) == MANY_KINDS * 100
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        'S3CR"T/P W',
+        "S3cr%22t%2fP+W",
+        "s3cr\\x22t\\x2Fp\\x20w",
+        "s3cr%u0022t%u002fp%u0020w",
+        "s3cr%22t%u002Fp%20w",
+        b64encode(SECRET.encode()).decode().upper(),
+    ],
+)
+def test_a_secret_is_masked_in_either_case_and_as_scripts_write_it(written: str) -> None:
+    """A provider may write what it repeats in capitals, or by the escapes of JavaScript."""
+    assert mask(f"\u0130 key={written};", [SECRET]) == "\u0130 key=***;"
 
 
 @pytest.mark.parametrize("user", ["a", "ab", "abc", "someone:"])
@@ -120,7 +157,9 @@ async def test_the_providers_words_are_kept_without_secrets(tmp_path: Path) -> N
     [
         ("x" * 490 + f" {SECRET}", "x" * 490 + " ***"),
         (" " * 8190 + SECRET, None),
+        (" " * 4090 + SECRET, None),
         (" " * 2000 + "x" * 8000 + SECRET, "x" * 500),
+        (f"{SECRET} {MANY_KINDS * 80}", MASK),
     ],
 )
 async def test_a_secret_at_the_end_of_the_kept_words_is_masked_before_they_are_cut(

@@ -288,6 +288,33 @@ def test_a_secret_in_a_request_is_warned_of(world: World, line: str, key: str, l
     assert not re.search("s3cr3t|4f9a|hunter2|YTpi", answered.out)
 
 
+QUESTIONS = """
+[channels.sms.lookup]
+url = "https://gateway.example/messages?ref={message.key}&api_key=hunter2"
+headers = { Authorization = "Bearer s3cr3t" }
+answers = [{ status = ["2xx"], verdict = "taken" }]
+
+[channels.sms.probe]
+url = "https://gateway.example/account"
+method = "POST"
+query = { token = "hunter2" }
+json = { auth = { password = "hunter2" } }
+headers = { X-Api-Key = "s3cr3t" }
+"""
+
+
+def test_a_secret_in_what_a_provider_is_asked_is_warned_of(world: World) -> None:
+    """It stands in the same file as those of messages."""
+    world.add(QUESTIONS)
+    answered = check(world, "--offline")
+    assert set(warned(answered)) == {
+        "channels.sms.lookup.url", "channels.sms.lookup.headers.Authorization",
+        "channels.sms.probe.query.token", "channels.sms.probe.json.auth.password",
+        "channels.sms.probe.headers.X-Api-Key",
+    }  # fmt: skip
+    assert not re.search("s3cr3t|hunter2", answered.out)
+
+
 def test_what_is_no_secret_in_a_request_is_not_warned_of(world: World) -> None:
     """What is filled in, and identifiers of templates in a body."""
     own = re.sub(r"(?m)^json = .*$", "", world.config.read_text(encoding="utf-8"))

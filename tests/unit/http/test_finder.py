@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
 import pytest
 from pydantic import ValidationError
 
-from deliveryd.http.finder import ConditionOptions, Document, compile_condition, compile_finder, read_texts
+from deliveryd.http.finder import (
+    MOST_ESCAPES,
+    ConditionOptions,
+    Document,
+    compile_condition,
+    compile_finder,
+    read_texts,
+)
 
 REPORTS = b'{"results": [{"id": "a", "price": 1.50}, {"id": null}, {"id": "b", "price": 2.0}], "total": 2}'
 
@@ -117,6 +127,14 @@ def test_a_form_of_too_many_fields_is_not_read() -> None:
         read_texts(b"&".join([b"a=1"] * 1001))
 
 
+@pytest.mark.parametrize("escapes", [b"%41", b"%41x", b"%"])
+def test_a_form_of_too_many_escapes_is_not_read(escapes: bytes) -> None:
+    """The loop would stand while they are resolved, before the signature of the form is looked at."""
+    assert list(read_texts(b"a=" + escapes * MOST_ESCAPES)) == ["a"]
+    with pytest.raises(ValueError, match="100000 escapes"):
+        read_texts(b"a=" + escapes * (MOST_ESCAPES + 1))
+
+
 def test_the_elements_of_a_list() -> None:
     """Each is a document of its own: exact numbers, and the headers of the whole."""
     parts = list(Document(REPORTS, {"x-a": "1"}).each(("results",)))
@@ -201,6 +219,47 @@ def test_conditions_that_are_none(condition: dict[str, object]) -> None:
 def test_a_value_is_found_beside_one_that_cant_be_read(body: bytes) -> None:
     """A refusal that repeats a cut text, or one in another coding, still has its code."""
     assert holds(body, at="/code", **{"is": [21610]})
+
+
+@pytest.mark.parametrize(
+    ("written", "text"),
+    [
+        (r"\x", r"\x"),
+        (r"it\'s", r"it\'s"),
+        (r"\\x", r"\x"),
+        (r"\\\x", r"\\x"),
+        (r"\u12 \u00e9", r"\u12 é"),
+        (r"\\u12", r"\u12"),
+        (r"\x\n\"", '\\x\n"'),
+        (r"C:\dir\\", "C:\\dir\\"),
+    ],
+)
+def test_a_backslash_that_begins_no_escape_belongs_to_the_text(written: str, text: str) -> None:
+    """Programs that write JSON by hand leave some in paths and quotations."""
+    assert Document(f'{{"text": "{written} \\."}}'.encode()).tree == {"text": f"{text} \\."}
+
+
+def test_wrong_escapes_are_parsed_once_and_up_to_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loop would stand otherwise, before the signature of a report is looked at."""
+    parsed = []
+
+    def loads(text: str, **options: Any) -> object:
+        parsed.append(text)
+        return original(text, **options)
+
+    original = json.loads
+    monkeypatch.setattr("json.loads", loads)
+    wrong = b"\\x" * MOST_ESCAPES
+    assert Document(b'{"text": "' + wrong + b'"}').is_readable
+    assert not Document(b'{"text": "' + wrong + b'\\x"}').is_readable
+    assert not Document(b'{"text": "' + wrong[:100]).is_readable
+    assert len(parsed) == 3
+
+
+def test_right_escapes_may_be_any_number() -> None:
+    """A large list of reports in ASCII has many, and its exact numbers are read."""
+    document = Document(b'{"text": "' + b"\\n\\\\" * MOST_ESCAPES + b'", "price": 1.50}')
+    assert compile_finder("/price").find(document) == "1.50"
 
 
 def test_what_cant_be_read_is_found_nowhere() -> None:

@@ -398,6 +398,22 @@ async def test_a_compressed_body_takes_up_room_like_a_large_one(monkeypatch: pyt
     assert len(bodies) == 1
 
 
+async def test_a_compressed_body_that_expands_to_little_takes_up_room(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Or many of them at once would use any amount of memory: a stream may be made of empty blocks."""
+    monkeypatch.setattr(large_bodies, "LARGE_BODIES", 0)
+    bodies: list[bytes] = []
+    app = taking_in(bodies, largest=large_bodies.SMALL_BODY)
+    stored = zlib.compressobj(level=0, wbits=-15)
+    text = stored.compress(b"0" * 4000) + stored.flush()
+    empty = b"\0\0\0\xff\xff" * 2500
+    statuses = [
+        (await answered(app, [*[empty] * count, text], content_encoding="deflate"))[0] for count in (1, 9, 10)
+    ]
+    assert (statuses, [*map(len, bodies)]) == ([200, 200, 503], [4000, 4000])
+
+
 @pytest.mark.parametrize("method", ["PUT", "HEAD", "OPTIONS", "DELETE"])
 @pytest.mark.parametrize(("path", "status"), [("sms", 405), ("sms/", 405), ("other", 404), ("sms/x", 404)])
 async def test_another_method_is_refused_where_a_provider_reports(

@@ -247,6 +247,21 @@ async def test_many_lists_are_read_one_at_a_time(tmp_path: Path) -> None:
         assert turns >= 39 * 1_250 // READ_AT_ONCE
 
 
+async def test_long_forged_requests_are_verified_one_at_a_time(tmp_path: Path) -> None:
+    """However many come at once, others have a turn in between; also if only what was sent is long."""
+    secret = tmp_path / "key"
+    secret.touch(mode=0o600)
+    secret.write_text("key123")
+    signature = {"scheme": "mailgun", "secret_file": str(secret)}
+    body = b'{"text": "' + b"\\x" * 20_000 + b'"}'
+    requests = [ReceiptRequest("POST", "/receipts/sms", b"", [], body) for _ in range(20)]
+    requests += [ReceiptRequest("POST", "/receipts/sms", b"", [], b"{}", sent=body) for _ in range(20)]
+    async with room(tmp_path, TABLE | {"signature": signature}) as (receipts, _journal):
+        statuses, turns = await turns_beside(receipts, requests)
+        assert statuses == [401] * 40
+        assert turns >= 39
+
+
 @pytest.mark.parametrize("second", [{}, 1, {"ids": [8], "status": "delivered"}])
 async def test_a_request_has_a_bounded_number_of_reports(
     tmp_path: Path, second: object, monkeypatch: pytest.MonkeyPatch

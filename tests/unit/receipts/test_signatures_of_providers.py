@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from deliveryd.http.finder import TextFields, read_texts
 from deliveryd.model import SECOND
 from deliveryd.receipts.request import ReceiptRequest
 from deliveryd.receipts.verification import open_scheme, signed_content
@@ -182,6 +183,24 @@ def test_mailgun_signs_a_token_which_counts_for_one_report() -> None:
     assert found[0].digest == found[2].digest
     assert found[0].body != found[2].body
     assert found[0].until == (1795286402 + 43_200) * SECOND
+
+
+def test_a_report_of_mailgun_is_parsed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the signature was found in is what is read; a large one holds up the loop once only."""
+    parsed = []
+
+    def read(encoded: bytes) -> TextFields:
+        parsed.append(encoded)
+        return read_texts(encoded)
+
+    monkeypatch.setattr("deliveryd.receipts.request.read_texts", read)
+    sent = form("&".join(f"{name}={value}" for name, value in MAILGUN.items()))
+    scheme = open_scheme(options(scheme="mailgun", secret_file="/unused"))
+    verified = signed_content(scheme, sent, [scheme.read_key("key123")], NOW * SECOND)
+    assert isinstance(verified, ReceiptRequest)
+    assert verified.document().tree == MAILGUN
+    assert len(parsed) == 1
+    assert verified.with_body(b'{"a": 1}').document().tree == {"a": 1}
 
 
 @pytest.mark.parametrize(("tolerance", "seconds"), [("1s", 43_200), ("2d", 172_800)])

@@ -27,7 +27,7 @@ from deliveryd.channels.filling import ABSENT, MappingContext, TextTemplate, Val
 from deliveryd.channels.http.address import UNFIT_FOR_PATH, customer_fields_in_path, fits_path
 from deliveryd.channels.http.answers import AnswerReader
 from deliveryd.channels.http.asking import ProbeResult, read_lookup, read_probe, write_probe
-from deliveryd.channels.http.masking import MASK, mask
+from deliveryd.channels.http.masking import MASK, MOST_SEARCHED, mask
 from deliveryd.channels.http.options import HttpChannelOptions
 from deliveryd.channels.http.request import HttpRequest, PartsWriter, RequestWriter, basic_login
 from deliveryd.channels.mapping import UNREADABLE_PHONE, Unfit, customer_fields
@@ -73,9 +73,10 @@ class PreparedRequests:
     context: MappingContext = field(default=NO_CONTEXT, compare=False, repr=False)
     login: str = field(default="", compare=False, repr=False)
 
-    def masked(self, text: str) -> str:
-        """Return the provider's words without the secrets, should it repeat one."""
-        return mask(text, [self.login, *(value for values in self.secrets.values() for value in values)])
+    def masked(self, text: str, most: int = MOST_SEARCHED) -> str:
+        """Return the provider's words without the secrets, should it repeat one, as `mask` does."""
+        secrets = [self.login, *(value for values in self.secrets.values() for value in values)]
+        return mask(text, secrets, most)
 
 
 def prepare_requests(options: HttpChannelOptions, context: MappingContext) -> PreparedRequests:
@@ -200,9 +201,9 @@ class HttpChannel:
     def _written(self, prepared: PreparedRequests, dispatch: Dispatch) -> Awaitable[HttpRequest]:
         return self._aside.sized(dispatch.size, partial(prepared.writer.write, dispatch))
 
-    def masked(self, text: str) -> str:
-        """Return the provider's words without the secrets, should it repeat one."""
-        return self._prepared.current().masked(text)
+    def masked(self, text: str, most: int = MOST_SEARCHED) -> str:
+        """Return the provider's words without the secrets, should it repeat one, as `mask` does."""
+        return self._prepared.current().masked(text, most)
 
     def _unknown(self, error: OutcomeUnknown) -> Verdict:
         """Return the verdict on an incomplete answer; a status other than 2xx counts as usual.

@@ -91,7 +91,7 @@ LONGEST_WORDS = 500
 _LONGEST_ROWS = 120
 """Most characters of the rows that a reason lists, each with the places that it reads."""
 
-_LONGEST_TEXT = 8 * 1024
+_LONGEST_TEXT = 4 * 1024
 """Most characters of a text that words are taken from."""
 
 

@@ -7,21 +7,22 @@ import json
 import re
 from base64 import b64encode
 from collections.abc import Callable, Iterable, Iterator
-from itertools import product
+from string import ascii_lowercase, ascii_uppercase
 from typing import NamedTuple
 
 MASK = "***"
 
+MOST_SEARCHED = 32 * 1024
+"""Characters that are resolved to find secrets, over all readings of a text."""
+
 _LEVELS = 4
 """How often escaped text may be escaped again, such as JSON in a form."""
-
-_MOST_READINGS = 64
-"""Texts that are searched: the orders in which kinds of escapes can be resolved are many."""
 
 _LEAST_CODED = 8
 """Digits of Base64 from which they can't be anything else."""
 
-_ONE_ALPHABET = str.maketrans("-_", "+/")
+_FOLDED = str.maketrans(f"{ascii_uppercase}-_", f"{ascii_lowercase}+/")
+"""Without the case of ASCII, and with one alphabet of Base64; no character changes its place."""
 
 
 class _Read(NamedTuple):
@@ -31,36 +32,50 @@ class _Read(NamedTuple):
     parts: list[tuple[int, int]]
 
 
-def mask(text: str, secrets: Iterable[str]) -> str:
+class _TooMuch(Exception):
+    """A text has so many escapes of different kinds that not all of its readings are searched."""
+
+
+def mask(text: str, secrets: Iterable[str], most: int = MOST_SEARCHED) -> str:
     """Return the text without the secrets, also as addresses, forms, JSON, HTML, headers and mail have them.
 
-    Each kind of escapes is resolved by itself: what looks like another kind may belong to the secret.
+    Each kind of escapes is resolved by itself: what looks like another kind may belong to the secret. These
+    readings of a text can be many: if more than `most` characters are to be resolved, all of it is masked.
     """
     wanted = [secret for secret in {*secrets} if secret]
+    if not wanted:
+        return text
+    forms = [form for secret in wanted for form in _forms(secret)]
     hidden = bytearray(len(text))
-    for read in _readings(text):
-        for start, end in _found(read.text, wanted):
-            first, last = read.parts[start][0], read.parts[end - 1][1]
-            hidden[first:last] = b"\1" * (last - first)
+    try:
+        for read in _readings(text, most):
+            for start, end in _found(read.text, forms):
+                first, last = read.parts[start][0], read.parts[end - 1][1]
+                hidden[first:last] = b"\1" * (last - first)
+    except _TooMuch:
+        return MASK
     return re.sub("\1+", MASK, _marked(text, hidden)) if any(hidden) else text
 
 
-def _readings(text: str) -> Iterator[_Read]:
-    """Yield the text, then what it is without escapes: in each order of their kinds, short orders first."""
+def _readings(text: str, most: int) -> Iterator[_Read]:
+    """Yield the text, then what it is without escapes: in each order of their kinds. Raises _TooMuch."""
     level = [_Read(text, [(at, at + 1) for at in range(len(text))])]
     seen = {text}
     yield level[0]
     for _ in range(_LEVELS):
         following = []
-        for read, kind in product(level, _KINDS):
-            resolved = _unescaped(read, kind)
-            if resolved is None or resolved.text in seen:
-                continue
-            if len(seen) == _MOST_READINGS:
-                return
-            seen.add(resolved.text)
-            following.append(resolved)
-            yield resolved
+        for read in level:
+            for kind in _KINDS:
+                if kind.escapes.search(read.text) is None:
+                    continue
+                most -= len(read.text)
+                if most < 0:
+                    raise _TooMuch
+                resolved = _unescaped(read, kind)
+                if resolved.text not in seen:
+                    seen.add(resolved.text)
+                    following.append(resolved)
+                    yield resolved
         level = following
 
 
@@ -68,19 +83,30 @@ def _marked(text: str, hidden: bytearray) -> str:
     return "".join("\1" if is_hidden else each for each, is_hidden in zip(text, hidden, strict=True))
 
 
-def _found(text: str, secrets: Iterable[str]) -> Iterator[tuple[int, int]]:
-    """Yield where a secret stands in a text without escapes, as it is, in hex or in Base64."""
-    lower, coded = text.lower(), text.translate(_ONE_ALPHABET)
-    for secret in secrets:
-        octets = secret.encode(errors="replace")
-        for form in {secret, secret.replace(" ", "+")}:
-            yield from _all(text, form)
-        yield from _all(lower, octets.hex())
-        for before in range(3):  # a login or a whole header may be encoded with it
-            whole = b64encode(bytes(before) + octets).decode("ascii").rstrip("=")
-            form = whole[-(-8 * before // 6) : 8 * (before + len(octets)) // 6]
-            if len(form) >= _LEAST_CODED:
-                yield from _with_shared_digits(coded, form)
+class _Form(NamedTuple):
+    """How a secret is written in a text without escapes, folded; `is_coded`: as digits of Base64."""
+
+    text: str
+    is_coded: bool = False
+
+
+def _forms(secret: str) -> Iterator[_Form]:
+    """Yield a secret as it is, in hex and in Base64."""
+    octets = secret.encode(errors="replace")
+    for form in {secret, secret.replace(" ", "+"), octets.hex()}:
+        yield _Form(form.translate(_FOLDED))
+    for before in range(3):  # a login or a whole header may be encoded with it
+        whole = b64encode(bytes(before) + octets).decode("ascii").rstrip("=")
+        form = whole[-(-8 * before // 6) : 8 * (before + len(octets)) // 6]
+        if len(form) >= _LEAST_CODED:
+            yield _Form(form.translate(_FOLDED), is_coded=True)
+
+
+def _found(text: str, forms: Iterable[_Form]) -> Iterator[tuple[int, int]]:
+    """Yield where a secret stands in a text without escapes."""
+    folded = text.translate(_FOLDED)
+    for form in forms:
+        yield from (_with_shared_digits if form.is_coded else _all)(folded, form.text)
 
 
 def _with_shared_digits(text: str, form: str) -> Iterator[tuple[int, int]]:
@@ -100,8 +126,8 @@ def _all(text: str, form: str) -> Iterator[tuple[int, int]]:
         at = text.find(form, at + 1)
 
 
-def _unescaped(read: _Read, kind: _Kind) -> _Read | None:
-    """Resolve one level of one kind of escapes; None: there are none."""
+def _unescaped(read: _Read, kind: _Kind) -> _Read:
+    """Resolve one level of one kind of escapes."""
     characters: list[str] = []
     parts: list[tuple[int, int]] = []
     done = 0
@@ -115,8 +141,6 @@ def _unescaped(read: _Read, kind: _Kind) -> _Read | None:
         else:
             parts += [_joined(read, found.start(), found.end())] * len(meant)
         done = found.end()
-    if not done:
-        return None
     characters.append(read.text[done:])
     parts += read.parts[done:]
     return _Read("".join(characters), parts)
@@ -127,6 +151,8 @@ def _joined(read: _Read, start: int, end: int) -> tuple[int, int]:
 
 
 def _octets(escapes: str) -> str:
+    if escapes[1] == "u":
+        return chr(int(escapes[-4:], 16))
     octets = bytes.fromhex(re.sub("[%=]", "", escapes))
     try:
         return octets.decode()
@@ -138,7 +164,7 @@ def _json(escape: str) -> str:
     try:
         return str(json.loads(f'"{escape}"'))
     except ValueError:  # not one of JSON's
-        return escape[1:]
+        return chr(int(escape[-2:], 16)) if len(escape) == 4 else escape[1:]
 
 
 def _nothing(_fold: str) -> str:
@@ -153,9 +179,12 @@ class _Kind(NamedTuple):
 
 
 _KINDS = (
-    _Kind(re.compile("(?:%[0-9A-Fa-f]{2})+"), _octets),  # addresses and forms
+    _Kind(re.compile("(?:%[0-9A-Fa-f]{2})+|%u[0-9A-Fa-f]{4}"), _octets),  # addresses and forms
     _Kind(
-        re.compile(r"\\u[Dd][89ABab][0-9A-Fa-f]{2}\\u[Dd][C-Fc-f][0-9A-Fa-f]{2}|\\u[0-9A-Fa-f]{4}|\\[^u]"),
+        re.compile(
+            r"\\u[Dd][89ABab][0-9A-Fa-f]{2}\\u[Dd][C-Fc-f][0-9A-Fa-f]{2}|\\u[0-9A-Fa-f]{4}"
+            r"|\\x[0-9A-Fa-f]{2}|\\[^u]"
+        ),
         _json,
     ),
     _Kind(re.compile("&#?[0-9A-Za-z]{1,32};?"), html.unescape),

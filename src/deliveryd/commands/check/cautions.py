@@ -12,6 +12,7 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
+from deliveryd.channels.http.ask_options import AskOptions
 from deliveryd.channels.http.options import SECRET_HEADERS, HttpChannelOptions
 from deliveryd.channels.http.request_options import VariantOptions
 from deliveryd.channels.mapping import customer_fields, names_in, uses
@@ -133,13 +134,17 @@ def _small_limit(config: Config) -> Iterator[Finding]:
         yield Finding("receipts.max_body", Level.WARNING, text)
 
 
-def _requests(config: Config) -> Iterator[tuple[str, HttpChannelOptions | VariantOptions]]:
-    """Yield what is sent over HTTP, each with its table: providers and their variants."""
+def _requests(config: Config) -> Iterator[tuple[str, HttpChannelOptions | VariantOptions | AskOptions]]:
+    """Yield what is sent over HTTP, each with its table: messages, variants, questions."""
     for provider in config.channels.providers.values():
-        if isinstance(provider.options, HttpChannelOptions):
-            yield provider.place, provider.options
-            for index, variant in enumerate(provider.options.variants):
+        options = provider.options
+        if isinstance(options, HttpChannelOptions):
+            yield provider.place, options
+            for index, variant in enumerate(options.variants):
                 yield f"{provider.place}.variants.{index}", variant
+            for name, asked in (("lookup", options.lookup), ("probe", options.probe)):
+                if asked is not None:
+                    yield f"{provider.place}.{name}", asked
 
 
 def _secrets_in_addresses(config: Config) -> Iterator[Finding]:
@@ -158,7 +163,7 @@ def _literal_secrets(config: Config) -> Iterator[Finding]:
     text = "looks like a secret: write it into a file, name that in secrets, and write {secret.NAME} here"
     for table, options in _requests(config):
         for part in ("headers", "json", "form"):
-            for key, name, value in _leaves(f"{table}.{part}", part, options.mapped()[part]):
+            for key, name, value in _leaves(f"{table}.{part}", part, options.mapped().get(part)):
                 if is_literal_secret(name, value) or is_credential(value):
                     yield Finding(key, Level.WARNING, text)
                 elif part == "headers" and is_random(value):

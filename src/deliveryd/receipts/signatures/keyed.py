@@ -241,7 +241,7 @@ def _parameters(request: ReceiptRequest) -> dict[bytes, bytes]:
         if len(parameters) != len(pairs):
             raise Forged("a parameter is given twice")
         return parameters
-    report = json.loads(request.body, parse_float=str)
+    report = json.loads(request.body.decode("utf-8-sig"), parse_float=str)
     if not isinstance(report, dict):
         raise Forged("the body isn't an object")
     texts = {name: value_text(value) for name, value in report.items() if value is not None}

@@ -165,7 +165,7 @@ def unwrapped(request: ReceiptRequest) -> Verified:
 
 def _envelope(body: bytes) -> dict[str, Any]:
     try:
-        envelope = json.loads(body)
+        envelope = json.loads(body.decode("utf-8-sig"))
     except (ValueError, RecursionError):
         envelope = None
     if not isinstance(envelope, dict):

@@ -166,11 +166,12 @@ def size_of(entry: Entry, rendered: Rendered, customer: Customer | None) -> int:
 class Content(NamedTuple):
     """What a message shows its customer on a channel: two tries with equal content are the same.
 
-    `values` are the customer's values that the channel sends.
+    `values` are the customer's values that the channel sends. Nothing is sent after `expires_at`.
     """
 
     rendered: Rendered
     values: Mapping[str, str]
+    expires_at: int | None = None
 
 
 class Spent(NamedTuple):

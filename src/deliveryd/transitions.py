@@ -34,6 +34,12 @@ CHANGED = (
 )
 """Why a message in doubt is held whose content the worker had no time to keep."""
 
+HOLDS = 'not repeated: on_in_doubt was set to "hold" since its latest try'
+"""Why a message in doubt is held that waited for its repeat."""
+
+REPEAT_ORDERED = "an operator ordered its repeat"
+"""Begins the reason of the latest try in doubt, which is repeated then whatever `on_in_doubt` is."""
+
 UNREADABLE_TWICE = "; held, since its repeat brought no answer that can be read either"
 """Why a message in doubt is held whatever `on_in_doubt` is; ends the reason of its last try."""
 
@@ -43,7 +49,9 @@ _UNFIT = (
 )
 
 WAS_REMOVED = "the provider was removed"
-"""Why a message doesn't come back to a provider that may have it, and that was removed."""
+WAS_DISABLED = "the provider was disabled"
+IS_SUPPRESSED = "the recipient is suppressed"
+"""Why a message doesn't come back to a provider that may have it."""
 
 NOT_OUTLASTED = "not sent: the worker's lease of the journal could have ended before the attempt"
 """Why a message waits that had an intent: another worker could have adopted and repeated it meanwhile."""

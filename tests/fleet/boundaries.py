@@ -57,6 +57,7 @@ UNUSUAL: Mapping[str, str] = {
     "put_last": "the service fails at no event",
     "refuse": "the service accepts every event",
     "release": "no other provider could take what waits",
+    "repeat_is_ordered": "what is in doubt is repeated, without an order",
     "retime_pauses": "nobody puts a clock back",
     "use_token": "no report is signed",
 }

@@ -69,7 +69,7 @@ class DeliveryCases:
             }
 
     async def test_how_far_a_delivery_came_is_kept(self, open_journal: OpenJournal) -> None:
-        said = Content(Rendered("sms", "de", {"text": "Grüße \ud800"}), {"phone": "+49"})
+        said = Content(Rendered("sms", "de", {"text": "Grüße \ud800"}), {"phone": "+49"}, NOW + 9)
         entry = attempt_on(1, key=2)._replace(
             counted_tries=2,
             spent=(Spent("inApp", 'no "app"'), Spent("sms/b", "stopped", ends_channel=True)),

@@ -11,7 +11,7 @@ from deliveryd.journal.base import (
 from deliveryd.journal.orders import Action, Decided, Effect, ItemKind
 from deliveryd.model import Content, Malformed, Outcome, Rendered
 from deliveryd.states import State
-from deliveryd.transitions import not_repeated, retry_later
+from deliveryd.transitions import held_in_doubt, intent, not_repeated, retry_later
 from journal.protocol import OpenJournal
 from journal.samples import (
     DAYS_LATER,
@@ -44,6 +44,20 @@ class OrderCases:
             decided = await decide_on(journal, Action.RESEND, ItemKind.MESSAGE, 7, 8)
             assert decided == Decided(("7",), {"8": "it isn't held in doubt"}, (Effect(waiting=1),))
             assert (await journal.due(NOW + 9, {"sms": 9})).entries == [entry]
+
+    async def test_an_ordered_repeat_can_be_told_from_others(self, open_journal: OpenJournal) -> None:
+        """With on_in_doubt = "hold" it is made all the same, until the next try in doubt."""
+        async with open_journal() as journal:
+            entry = await bring_in_doubt(journal, 7)
+            assert not await journal.repeat_is_ordered(7, entry.stay)
+            await decide_on(journal, Action.RESEND, ItemKind.MESSAGE, 7)
+            assert await journal.repeat_is_ordered(7, entry.stay)
+            await journal.due(NOW + 9, {"sms": 9})
+            again = entry.begun("sms", None, NOW)
+            await journal.change([intent(again, NOW, ())])
+            assert await journal.repeat_is_ordered(7, entry.stay)
+            await journal.change([held_in_doubt(again, NOW, Outcome("in_doubt", None, "cut off"))])
+            assert not await journal.repeat_is_ordered(7, entry.stay)
 
     async def test_what_was_only_put_off_and_is_held_is_resent_without_what_was_kept(
         self, open_journal: OpenJournal

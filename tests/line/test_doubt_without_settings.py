@@ -6,12 +6,14 @@ import json
 import shutil
 from pathlib import Path
 
+import httpx
 import pytest
 import trio
 
-from deliveryd.channels.base import Dispatch, InDoubt, Taken, Verdict
+from deliveryd.channels.base import Accepted, Dispatch, InDoubt, Taken, TryAgain, Verdict
+from deliveryd.model import SECOND, format_instant
 from support.messages import message
-from support.virtual import VirtualWorld, live
+from support.virtual import START, VirtualWorld, live
 
 LOOKUP = """
 retry = { attempts = 4, base = "1s", max = "1s" }
@@ -66,3 +68,39 @@ def test_a_message_in_doubt_does_not_end_with_its_settings(tmp_path: Path, cut_o
     live(world.run_until_idle)
     assert len(asked) + len(channel.attempts) - attempts == 1
     assert world.service.statuses(1)[-1] == "sent"
+
+
+@pytest.mark.parametrize("now", ["gone", "unreadable", "down"])
+@pytest.mark.parametrize("answer", [InDoubt("cut off"), TryAgain("503", may_have_arrived=True)])
+def test_nothing_is_repeated_late_once_the_settings_are_gone(
+    tmp_path: Path, answer: Verdict, now: str
+) -> None:
+    """What is kept of a message has its expiry, too: it ends then, and with that reason."""
+    world = VirtualWorld(tmp_path)
+    world.add('retry = { attempts = 30, base = "10s", max = "10s" }\nbreaker = { failures = 0 }\n')
+    world.write(world.path.read_text(encoding="utf-8").replace("[settings]\n", '[settings]\nttl = "5s"\n'))
+    world.write(world.path.read_text(encoding="utf-8").replace("ttl", 'stale_while_down = "1s"\nttl'))
+    delivery = {"expiresAt": format_instant(START + 30 * SECOND)}
+    world.service.settings[1] = json.dumps({"delivery": delivery, "content": {"en": {"sms": {"text": "hi"}}}})
+    world.service.enqueue(message(1))
+    channel = world.channels["sms"]
+    channel.verdict = lambda dispatch: answer if trio.current_time() < 40 else Accepted(dispatch.key)
+
+    def down(request: httpx.Request) -> httpx.Response | None:
+        return httpx.Response(503) if "settings" in request.url.path else None
+
+    async def run() -> None:
+        async with world.at_work():
+            await trio.sleep(6)
+            if now == "gone":
+                del world.service.settings[1]
+            elif now == "unreadable":
+                world.service.settings[1] = json.dumps({"delivery": {"expiresAt": "soon"}, "content": {}})
+            else:
+                world.service.trouble = down
+            await trio.sleep(120)
+
+    live(run)
+    assert max(at for at, _ in channel.attempts) <= 30
+    (error,) = world.service.events_of(1, "error")
+    assert str(error["details"]).startswith("expired at ")

@@ -311,3 +311,45 @@ def test_an_operators_resend_of_a_doubt_says_the_same_or_nothing(world: KeptWorl
     run(world)
     assert set(world.provider.said) == {"hello"}
     assert all(world.service.statuses(id_) == ["dequeued", "sent"] for id_ in EVERYBODY)
+
+
+def test_what_was_only_answered_503_goes_on_though_doubts_are_held(world: KeptWorld) -> None:
+    """When the mapping is put back: `on_in_doubt` is about doubts, and there is none."""
+    world.add('on_in_doubt = "hold"\n')
+    world.provider.answer = busy
+    run(world, 5)
+    world.map(WITH_PHONE)
+    world.provider.answer = accept
+    run(world)
+    assert world.standing() == [(State.IN_DOUBT, 1, COUNT)]
+    world.map(KEPT, before=WITH_PHONE)
+    run(world)
+    assert all(world.service.statuses(id_) == ["dequeued", "sent"] for id_ in EVERYBODY)
+
+
+@pytest.mark.parametrize("by_reload", [True, False])
+def test_what_waits_in_doubt_is_held_when_doubts_are_held_from_now_on(
+    world: KeptWorld, by_reload: bool
+) -> None:
+    """Nothing is sent once more after `on_in_doubt` is "hold", but by an operator's order."""
+    world.provider.answer = cut_off
+
+    def change() -> None:
+        world.add('on_in_doubt = "hold"\n')
+        world.provider.answer = busy
+
+    if by_reload:
+        reload_after(world, 5, change)
+    else:
+        run(world, 5)
+        change()
+        run(world)
+    assert len(world.provider.requests) == COUNT
+    assert world.standing() == [(State.IN_DOUBT, 1, COUNT)]
+    assert world.violations() == {}
+    assert len(world.order(Action.RESEND).done) == COUNT
+    run(world, 5)
+    world.provider.answer = accept
+    run(world)
+    assert set(world.provider.keys.values()) == {3}, "an order stands until its repeat is made"
+    assert all(world.service.statuses(id_) == ["dequeued", "sent"] for id_ in EVERYBODY)

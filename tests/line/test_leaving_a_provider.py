@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
+from collections.abc import Collection, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
 
 from deliveryd.channels.base import Accepted, Dispatch, InDoubt, TryAgain, Verdict
+from deliveryd.directory.base import NoDirectory
+from deliveryd.journal.orders import Action, ItemKind, Order
+from deliveryd.model import Customer
 from support.messages import message
 from support.virtual import CONFIG, VirtualWorld, live
 
@@ -30,6 +35,13 @@ adapter = "http"
 url = "http://{name}/sms"
 json = {{ text = "{{content.text}}" }}
 """
+
+
+class Everybody(NoDirectory):
+    """All customers have the same phone number."""
+
+    def at_hand(self, ids: Collection[int]) -> Mapping[int, Any]:
+        return {id_: Customer(id_, {"phone": "+447700900101"}) for id_ in ids}
 
 
 @pytest.fixture
@@ -155,3 +167,68 @@ def test_a_provider_that_was_left_while_it_was_down_stays_spent_after_a_crash(wo
     )
     assert left
     assert all(str(spent).startswith('[["sms/a",') for (spent,) in left)
+
+
+@pytest.mark.parametrize("how", ["reload", "restart"])
+@pytest.mark.parametrize("answer", [BUSY, TryAgain("provider answered 429", after=3000.0)])
+def test_what_waits_at_a_provider_that_is_disabled_goes_to_the_next_channel_at_once(
+    world: VirtualWorld, answer: TryAgain, how: str
+) -> None:
+    """After a 503 it would wait there for ever, since nobody is given up that isn't enabled."""
+    retry = 'retry = { attempts = 6, base = "2s", max = "5s" }\n'
+    world.write(CONFIG + retry + EMAIL)
+    world.channels["sms"].verdict = lambda _: answer
+    world.service.enqueue(*(message(id_) for id_ in range(2, 11)))
+
+    async def run() -> None:
+        async with world.at_work() as worker:
+            await trio.sleep(20)
+            world.write(CONFIG + retry + "enabled = false\n" + EMAIL)
+            if how == "reload":
+                assert worker.reloader is not None
+                await worker.reloader.reload(accept_orphans=False)
+                await trio.sleep(20)
+
+    async def again() -> None:
+        async with world.at_work():
+            await trio.sleep(20)
+
+    live(run)
+    if how == "restart":
+        live(again)
+    assert len(world.channels["email"].attempts) == 10
+    assert all(world.service.statuses(id_) == ["dequeued", "sent"] for id_ in range(1, 11))
+
+
+def test_what_waits_at_a_provider_that_is_disabled_ends_with_the_reason(world: VirtualWorld) -> None:
+    """Without another channel nothing else can take it."""
+    world.channels["sms"].verdict = lambda _: BUSY
+    begin(world)
+    world.add("enabled = false\n")
+    live(world.run_until_idle)
+    (error,) = world.service.events_of(1, "error")
+    assert error["details"] == "sms: the provider was disabled"
+
+
+def test_what_was_answered_503_is_not_sent_to_who_stopped_meanwhile(world: VirtualWorld) -> None:
+    """Nothing of it is in doubt, so that the next channel takes it, as with a message not tried yet."""
+    world.write(CONFIG + 'retry = { attempts = 6, base = "60s", max = "60s" }\n' + EMAIL)
+    world.directory = Everybody()
+    channel = world.channels["sms"]
+    channel.customer_fields = frozenset({"phone"})
+    channel.reaches = lambda customer: customer is not None  # type: ignore[method-assign]
+    channel.verdict = lambda dispatch: BUSY if len(channel.attempts) < 2 else Accepted(dispatch.key)
+
+    async def run() -> None:
+        async with world.at_work() as worker:
+            await trio.sleep(5)
+            order = Order(Action.STOP, ItemKind.RECIPIENT, ("sms +447700900101",))
+            assert (await worker.parts.recorder.decide(order, ["sms", "email"])).done
+            await trio.sleep(300)
+
+    live(run)
+    assert len(channel.attempts) == 1
+    assert [dispatch.rendered.block for _, dispatch in world.channels["email"].attempts] == ["email"]
+    assert world.journal_rows("SELECT spent FROM message") == [
+        ('[["sms","the recipient is suppressed",false]]',)
+    ]

@@ -49,6 +49,7 @@ class Attempts:
         self.use = use
         self._verdicts = VerdictHandler(terms, common)
         self._customer_fields = tuple(terms.channel.customer_fields)
+        self._resends = terms.policy.resend_in_doubt
         self._may_begin = may_begin
         self._name = terms.provider.name
         self._channel_name = channel_of(self._name)
@@ -71,12 +72,12 @@ class Attempts:
         if (step := message.held_back(self._pauses, now)) is not None:
             return step
         entry = message.entry
+        if not entry.doubt and self._has_stopped(message.customer):
+            return transitions.deferred(entry, now, now, None)
         if entry.doubt or entry.content is not None:  # the property costs more
             if (step := self.hold(message)) is not None:
                 return step
             digest = entry.digest
-        elif self._has_stopped(message.customer):
-            return transitions.deferred(entry, now, now, None)
         else:
             digest = self._digest(message)
         entry = message.becomes(entry.begun(self._name, digest, now))
@@ -127,11 +128,8 @@ class Attempts:
             key, entry, message.customer, message.rendered, expires_at, self._clock,
             may_begin=may_begin, size=message.size,
         )  # fmt: skip
-        if self._asks(entry):
-            if (step := await self.settle_by_asking(message, dispatch)) is not None:
-                return step
-            if (why := self.obstacle(message)) is not None:
-                return self._verdicts.not_repeated(entry, State.SENDING, why)
+        if entry.doubt and (step := await self._before_repeat(message, dispatch)) is not None:
+            return step
         if may_begin is not None and not may_begin():
             return self._verdicts.unsent(entry, transitions.NOT_OUTLASTED)
         verdict = await self._send(dispatch)
@@ -162,6 +160,18 @@ class Attempts:
         self._metrics.attempted(self._name, verdict, time.monotonic() - started)
         return verdict
 
+    async def _before_repeat(self, message: Delivery, dispatch: Dispatch) -> Transition | None:
+        """The step of a message in doubt that isn't repeated; None: it is, by the policy or an order."""
+        entry = message.entry
+        if self._asks(entry):
+            if (step := await self.settle_by_asking(message, dispatch)) is not None:
+                return step
+            if (why := self.obstacle(message)) is not None:
+                return self._verdicts.not_repeated(entry, State.SENDING, why)
+        if self._resends or await self._journal.repeat_is_ordered(entry.id, entry.stay):
+            return None
+        return self._verdicts.not_repeated(entry, State.SENDING, transitions.HOLDS)
+
     async def settle_by_asking(self, message: Delivery, dispatch: Dispatch) -> Transition | None:
         """Ask whether the provider has a message in doubt; return the step, or None: repeat it."""
         entry = message.entry
@@ -188,7 +198,7 @@ class Attempts:
         if isinstance(verdict, Refused) and verdict.unsent:
             return self._verdicts.unfit(entry, verdict)
         if isinstance(verdict, InDoubt) or (isinstance(verdict, TryAgain) and verdict.may_have_arrived):
-            content = entry.content or Content(message.rendered, self._values(customer))
+            content = entry.content or Content(message.rendered, self._values(customer), message.expires_at)
             entry = entry._replace(content=content)
         step = self._verdicts.decide(entry, customer, verdict)
         if isinstance(verdict, Stopped):

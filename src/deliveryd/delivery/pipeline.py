@@ -9,7 +9,7 @@ they have in common is the recorder, which makes each step durable and then sign
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import anyio
@@ -53,6 +53,11 @@ class Stations(NamedTuple):
         """The dispatchers by their providers, as they are configured now."""
         return self.running.current
 
+    @property
+    def disabled(self) -> Collection[str]:
+        """The providers that only settle what is in doubt there."""
+        return [name for name, each in self.dispatchers.items() if not each.terms.is_enabled]
+
 
 class Pipeline:
     """The stations in their order, the start and the end of the line."""
@@ -72,6 +77,7 @@ class Pipeline:
     async def recover(self) -> None:
         """0. Take up what an earlier run left, before anything else."""
         await recover_line(self._common, self._stations.doubts, self._stations.availability)
+        await self._common.waiting.release_all(self._stations.disabled)
         await self._stations.deadlines.recover()
 
     def loops(self) -> Sequence[Callable[[], Coroutine[Any, Any, None]]]:

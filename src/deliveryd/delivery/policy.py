@@ -82,9 +82,12 @@ class DoubtPolicy:
         return self._repeat(entry._replace(doubt=True), State.SENDING, now, outcome, at_least)
 
     def after_hold(self, entry: Entry, reason: str, now: int) -> Transition | None:
-        """The step of a message that was held; None: it stays so, by the policy or for its reason."""
+        """The step of a message that was held; None: it stays so, by the policy or for its reason.
+
+        The policy is about doubts alone: what was only put off, and didn't fit, is tried again.
+        """
         stays = transitions.CHANGED, transitions.UNREADABLE_TWICE
-        if not self._policy.resend_in_doubt or reason.endswith(stays):
+        if (entry.doubt and not self._policy.resend_in_doubt) or reason.endswith(stays):
             return None
         outcome = Outcome("in_doubt", None, reason)
         return self._repeat(entry, State.IN_DOUBT, now, outcome, self._policy.lookup_after or None)

@@ -53,6 +53,7 @@ class Preparer:
         self._directory = directory
         self._router = router
         self._waiting = common.waiting
+        self._pauses = common.memory.pauses
         self._ready = common.memory.ready
         self._backlog = common.memory.backlog
         self._clock = common.clock
@@ -220,11 +221,15 @@ class Preparer:
         waits_for: str | None,
         seconds: float = waits.LONGEST_ANSWER_WAIT,
     ) -> None:
-        """Have messages wait in the journal for what they are made from, or for so many seconds."""
+        """Have messages wait in the journal for what they are made from, or for so many seconds.
+
+        Those that have expired end, and those that are paused wait for that.
+        """
         now = self._clock.now()
         for message in messages:
             message.becomes(self._router.without_removed(message.entry))
-            self._steps.append(message.deferred(now, seconds, waits_for))
+            step = message.held_back(self._pauses, now) or message.deferred(now, seconds, waits_for)
+            self._steps.append(step)
 
     def _pause_after(self, answer: DirectoryAnswer) -> float:
         """Seconds until a customer's messages go on: at once after an answer."""

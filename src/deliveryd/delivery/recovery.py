@@ -77,7 +77,8 @@ async def _record_what_stands(recorder: Recorder, steps: Sequence[Transition]) -
 def _after_crash(doubtful: Doubtful, providers: Mapping[str, DoubtPolicy], now: int) -> Transition | None:
     """The step of a message whose try has no outcome, or that was held; None: it stays held.
 
-    The try counts, as it may have been made. Without its provider the message is held.
+    The try isn't counted: it may not have been made, and the worker is at fault. Without its provider the
+    message is held.
     """
     entry, state, reason = doubtful
     policy = providers.get(entry.provider or "")

@@ -14,11 +14,11 @@ from deliveryd.delivery.message import UNRENDERED, Delivery
 from deliveryd.delivery.pauses import Pauses
 from deliveryd.delivery.stopped import StoppedRecipients
 from deliveryd.errors import DeliverydError, LanguageUnreadable
-from deliveryd.model import Content, Customer, Entry, Rendered, Transition, channel_of, first_of
+from deliveryd.model import Customer, Entry, Rendered, Transition, channel_of, first_of
 from deliveryd.rendering.content import Broken, CompiledBlock, CompiledSettings, Missing
 from deliveryd.rendering.language import candidates, matching
 from deliveryd.states import State
-from deliveryd.transitions import WAS_REMOVED
+from deliveryd.transitions import IS_SUPPRESSED, WAS_DISABLED, WAS_REMOVED
 
 
 class ChannelRoute(NamedTuple):
@@ -89,6 +89,7 @@ class Router:
         self._pauses = pauses
         self._stopped = stopped
         self._providers = frozenset(each for channel in channels.values() for each in channel.choice.senders)
+        self._enabled = frozenset(each for channel in channels.values() for each in channel.choice.enabled)
         self._order = [name for name in order if name in channels and channels[name].choice.is_enabled]
         self._positions = {name: place for place, name in enumerate(order)}
         self._languages = tuple(languages)
@@ -108,8 +109,12 @@ class Router:
                 return transitions.held_without_provider(entry, State.READY, now)
         if (step := message.held_back(self._pauses, now)) is not None:
             return step
-        if entry.content is not None and (provider := entry.provider or entry.via) in self._providers:
-            return self._repeat(message, provider or "", entry.content, now)
+        if entry.content is not None:
+            provider = entry.provider or entry.via or ""
+            customer = Customer(entry.customer_id, entry.content.values)
+            if entry.doubt or not self._has_stopped(channel_of(provider), provider, customer):
+                return self._repeat(message, provider, entry.content.rendered, customer, now)
+            entry = message.becomes(entry.left(IS_SUPPRESSED))
         if isinstance(settings, DeliverydError):
             return _end(message, [str(settings)], now)
         if not message.looked_up and self._needs_customer(entry, settings):
@@ -117,10 +122,11 @@ class Router:
         return self._first_usable(message, settings, now)
 
     def without_removed(self, entry: Entry) -> Entry:
-        """A message that has left its provider if that was removed, unless a try there is in doubt."""
+        """A message that has left its provider if that was removed or disabled; one in doubt stays."""
         provider = entry.provider or entry.via
-        stays = provider is None or provider in self._providers or entry.doubt
-        return entry if stays else entry.left(WAS_REMOVED)
+        if provider is None or provider in self._enabled or entry.doubt:
+            return entry
+        return entry.left(WAS_DISABLED if provider in self._providers else WAS_REMOVED)
 
     def _needs_customer(self, entry: Entry, settings: CompiledSettings) -> bool:
         """Whether a message depends on its customer: on their language, an address, or their name."""
@@ -139,7 +145,9 @@ class Router:
             return True
         return choice.block is not None and choice.block.needs_name(entry.variables)
 
-    def _repeat(self, message: Delivery, provider: str, content: Content, now: int) -> Route | None:
+    def _repeat(
+        self, message: Delivery, provider: str, rendered: Rendered, customer: Customer, now: int
+    ) -> Route | None:
         """What may have arrived goes to its provider again; or elsewhere, while that takes nothing."""
         if isinstance(message.settings, CompiledSettings) and self._leaves(message.entry, provider):
             if not message.looked_up:
@@ -149,8 +157,7 @@ class Router:
                 return elsewhere
         if self._pauses.any and (pause := self._pauses.at(provider)) is not None:
             return message.parked(pause, now)
-        customer = Customer(message.entry.customer_id, content.values)
-        return message.to(provider, content.rendered, customer)
+        return message.to(provider, rendered, customer)
 
     def _first_usable(
         self,

@@ -88,6 +88,12 @@ class Waiting:
             self._backlog.changed.set()
         return released == WAKE_BATCH
 
+    async def release_all(self, providers: Collection[str]) -> None:
+        """Release whatever waits for these providers: the router has it leave those that aren't enabled."""
+        for provider in providers:
+            while await self.release(provider):
+                pass
+
     async def leave(self, providers: Collection[str]) -> Left:
         """Hold what is in doubt at removed providers, and let all else that waits there go elsewhere."""
         held = released = 0

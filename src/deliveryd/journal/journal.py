@@ -411,6 +411,15 @@ class Journal(GroupCommit[Db]):
 
         return await self._commit(look)
 
+    async def repeat_is_ordered(self, message_id: int, key: int) -> bool:
+        """Whether an operator ordered a message's repeat since its latest try in doubt under this key."""
+
+        def look(db: Db) -> bool:
+            self._in_log_of(db, message_id)
+            return recovery.repeat_is_ordered(db, message_id, key)
+
+        return await self._commit(look)
+
     async def stopped(self) -> list[tuple[str, bytes]]:
         """The channel and the digest of each recipient who can't be reached any more."""
         return await self._commit(in_force)

@@ -106,13 +106,13 @@ def progress_of(transition: Transition) -> tuple[object, ...]:
 
 
 def _content_text(content: Content) -> str:
-    (block, language, fields), values = content
-    return to_json([block, language, fields, values])
+    (block, language, fields), values, expires_at = content
+    return to_json([block, language, fields, values, expires_at])
 
 
 def _content_of(text: str) -> Content:
-    block, language, fields, values = json.loads(text)
-    return Content(Rendered(block, language, fields), values)
+    block, language, fields, *rest = json.loads(text)
+    return Content(Rendered(block, language, fields), *rest)
 
 
 def digest_of(rendered: Rendered, values: Mapping[str, str]) -> bytes:

@@ -204,6 +204,7 @@ class Handover:
             if not states[name].is_down:
                 backlog.answered(waits.recovery(name))
         if difference.routes:
+            await waiting.release_all(self._stations.disabled)
             for name in states:
                 backlog.answered(waits.alone(name))
         await self._wake_paused({channel_of(name) for name in difference.added})

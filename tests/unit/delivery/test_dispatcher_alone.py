@@ -210,6 +210,24 @@ def test_who_stopped_gets_nothing_more_that_is_queued(tmp_path: Path) -> None:
     on_the_bench(tmp_path, scene, concurrency=1)
 
 
+def test_what_was_only_put_off_is_routed_anew_when_its_recipient_stopped(tmp_path: Path) -> None:
+    """Queued before that, it may have arrived, but nothing of it is in doubt."""
+
+    async def scene(bench: Bench) -> None:
+        now, kept = bench.clock.now(), Content(Rendered("sms", "en", {}), {})
+        put_off = Entry(1, 1, 1, {}, provider="sms", stay_tries=1, content=kept)
+        await bench.journal.take([QueuedMessage(1, 1, 1, {})], [], now)
+        await bench.journal.accept(await bench.journal.outbox(0, 100), now)
+        bench.memory.stopped.stop("sms", "+4420", 1, "blocked")
+        bench.dispatcher.offer(delivery(put_off, "sms", Customer(1, {"phone": "+4420"})))
+        await trio.sleep(1)
+        assert not bench.channel.attempts
+        (anew,) = bench.recorded
+        assert (anew.after, anew.due_at, anew.waits_for) == (State.WAITING, anew.at, None)
+
+    on_the_bench(tmp_path, scene)
+
+
 def test_what_is_late_when_its_turn_comes_gets_no_intent(tmp_path: Path) -> None:
     """It was queued for too long: no attempt is counted, and its neighbour is sent."""
 

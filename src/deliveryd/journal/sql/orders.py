@@ -44,6 +44,12 @@ UPDATE message SET sent_by = NULL, started_at = NULL, accepted_at = NULL, provid
     confirm_by = NULL, confirm_within = NULL, failed_next = NULL
 WHERE id = ?
 """
+_NOTE_ORDER = """
+UPDATE unaccepted SET reason = ?1 || coalesce('; ' || reason, '')
+WHERE message_id = ?2 AND stay = ?3 AND instr(coalesce(reason, ''), ?1) = 0 AND stay_tries = (
+    SELECT max(stay_tries) FROM unaccepted WHERE message_id = ?2 AND stay = ?3 AND verdict = 'in_doubt')
+"""
+"""Notes beside the latest try in doubt under a key that an operator ordered the repeat."""
 
 _NUMBER = re.compile(r"-?[0-9]{1,19}")
 _PLAIN_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]{0,18})")
@@ -139,6 +145,7 @@ def _resend(case: _Case) -> _Done:
     entry = _in_doubt(case)
     if entry.provider not in case.providers:
         raise _Skip(f"its provider {entry.provider} isn't configured")
+    case.db.execute(_NOTE_ORDER, (transitions.REPEAT_ORDERED, entry.id, entry.stay))
     return _move(case, transitions.ordered_resend(entry, case.at))
 
 

@@ -97,10 +97,14 @@ def held(db: Db, providers: Collection[str], after: int, limit: int) -> list[Dou
 
 def latest_doubt(db: Db, entry: Entry) -> str | None:
     """Return the reason of the latest try in doubt under a message's key."""
+    return _latest_doubt(db, entry.id, entry.stay)
+
+
+def _latest_doubt(db: Db, message_id: int, key: int) -> str | None:
     row = db.execute(
         "SELECT reason FROM unaccepted WHERE message_id = ? AND stay = ? AND verdict = 'in_doubt'"
         " ORDER BY stay_tries DESC LIMIT 1",
-        (entry.id, entry.stay),
+        (message_id, key),
     ).fetchone()
     return None if row is None else row[0]
 
@@ -113,6 +117,11 @@ def id_in_doubt(db: Db, message_id: int, key: int) -> str | None:
         (message_id, key),
     ).fetchone()
     return None if row is None else row[0]
+
+
+def repeat_is_ordered(db: Db, message_id: int, key: int) -> bool:
+    """Whether an operator ordered the repeat of a message since its latest try in doubt under a key."""
+    return (_latest_doubt(db, message_id, key) or "").startswith(transitions.REPEAT_ORDERED)
 
 
 _IN_DOUBT = f"""

@@ -50,7 +50,6 @@ UNUSUAL: Mapping[str, str] = {
     "hasten": "nobody puts a clock back",
     "held": "nobody reloads anything",
     "id_in_doubt": "the provider isn't asked what became of a message",
-    "keep_clock": "the database's clock is everybody's",
     "leave": "nobody reloads anything",
     "note_down": "no other channel comes after this one, so nobody asks since when it is down",
     "pass_deadlines": "no other channel comes after this one, so it has no deadline",

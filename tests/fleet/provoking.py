@@ -105,7 +105,8 @@ BY_EITHER = frozenset(map(commit_name, Beside))
 
 PROVOCATIONS: Mapping[str, Provocation] = {
     **dict.fromkeys(
-        map(commit_name, ("begin_work", "recover", "stopped", "retime", "overdue", "resume")), start_anew
+        map(commit_name, ("begin_work", "recover", "stopped", "keep_clock", "retime", "overdue", "resume")),
+        start_anew,
     ),
     commit_name(KEPT): delay_answers,
     "Recorder.recover": start_anew,

@@ -43,7 +43,7 @@ def test_a_log_that_a_live_worker_takes_over_just_now_is_not_taken_by_a_start(
         begins.execute("INSERT INTO main.log (number, settled, holder) VALUES (1, 1::int8 << 40, 1)")
         adopts.execute("BEGIN")
         adopts.execute("UPDATE main.log SET holder = 2 WHERE number = 1")
-        start = threading.Thread(target=lambda: found.append(take_first(begins, 3)))
+        start = threading.Thread(target=lambda: found.append(take_first(begins, 3)[0]))
         start.start()
         adopts.execute("COMMIT")
         start.join()

@@ -10,7 +10,8 @@ import sys
 import threading
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from itertools import count
 from typing import Any
 
@@ -21,6 +22,7 @@ import psycopg
 import pytest
 
 from deliveryd import transitions
+from deliveryd.delivery.passed_time import PassedTime
 from deliveryd.errors import IllegalTransition
 from deliveryd.journal.base import Account, Doubtful, FromOthers
 from deliveryd.journal.journal import Journal
@@ -342,26 +344,61 @@ async def test_taking_over_a_log_is_a_restart_with_it(source: JournalDatabase) -
         await sound(source)
 
 
-@pytest.mark.parametrize("by", ["a worker that runs", "a start"])
+class ServerClock:
+    """The database's clock, which a test sets."""
+
+    def __init__(self) -> None:
+        self.instant = NOW
+
+    def now(self) -> int:
+        return self.instant
+
+
+@pytest.mark.parametrize("by", ["a worker that runs", "a start", "a start after a command"])
 async def test_what_is_taken_over_is_due_in_time_though_the_clock_was_put_back_since(
     source: JournalDatabase, by: str
 ) -> None:
-    """As where a standby takes over whose machine has another time, and a worker is lost with the primary."""
-    hour = 3600 * ONE_SECOND
-    is_start = by == "a start"
-    async with worker(source), worker(source) as ended:
-        await bring_to_wait(ended, 1, NOW + ONE_SECOND, "sms")
-        async with open_shared_journal(source) as other:
-            if is_start:
-                end_worker(source, 1)
-                await other.recover(NOW - hour, SMS)
+    """A retry waits for as long as it should, also if nothing was reported while the clock was ahead."""
+    days, clock = 8 * 86_400 * ONE_SECOND, ServerClock()
+    open_journal = partial(open_shared_journal, source, clock=clock)
+    async with open_journal() as ended, open_journal() as neighbour:
+        await ended.recover(NOW, SMS)
+        await make_ready(ended, 1)
+        await accept_all(ended)
+        clock.instant = NOW + days
+        if by == "a worker that runs":
+            await neighbour.recover(NOW + days, SMS)
+        step = Transition(sample_entry(1, provider="sms"), State.READY, State.WAITING, NOW, NOW + days + 5)
+        await ended.change([step])
+        end_worker(source)
+        clock.instant = NOW
+        async with AsyncExitStack() as stack:
+            if by == "a worker that runs":
+                adopter = neighbour
+                assert (await adopter.follow(NOW, SMS)).adopted is not None
             else:
-                await other.recover(NOW, SMS)
-                end_worker(source, 1)
-                await other.retime(hour, NOW - hour, hour)
-                assert (await other.follow(NOW - hour, SMS)).adopted is not None
-            found = await other.due(NOW - hour + 2 * ONE_SECOND, {"": 9, "sms": 9})
-            assert [entry.id for entry in found.entries] == [1]
+                if by == "a start after a command":
+                    async with open_journal():
+                        pass
+                adopter = await stack.enter_async_context(open_journal())
+                await adopter.recover(NOW, SMS)
+            found = await adopter.due(NOW, {"": 9, "sms": 9})
+            assert (found.entries, found.next_due) == ([], NOW + 5)
+
+
+async def test_a_worker_that_starts_while_the_clock_is_days_ahead_deletes_nothing(
+    source: JournalDatabase,
+) -> None:
+    """A report that came before its attempt's outcome is still there when that is known."""
+    days, clock = 8 * 86_400 * ONE_SECOND, ServerClock()
+    async with open_shared_journal(source, clock=clock) as one:
+        await PassedTime(clock, one.kept_clock, one.last_at).keep(one)
+        await one.receive([sample_receipt()])
+        clock.instant = NOW + days
+        async with open_shared_journal(source, clock=clock) as other:
+            passed = PassedTime(clock, other.kept_clock, other.last_at)
+            await other.prune(passed.before(7 * 86_400), 9)
+        assert query(source, "SELECT count(*) FROM main.receipt") == [(1,)]
 
 
 async def test_a_provider_that_the_new_worker_lacks_is_treated_as_removed(source: JournalDatabase) -> None:

@@ -113,6 +113,35 @@ def test_a_retry_comes_due_in_its_time_though_the_clock_was_an_hour_ahead(
     assert file_reader(world.folder / "journal.db").audit().is_balanced
 
 
+@pytest.mark.parametrize("step", [-HOUR, 8 * 24 * HOUR])
+def test_a_retry_comes_due_in_its_time_though_the_clock_was_set_between_two_runs(
+    world: VirtualWorld, step: int
+) -> None:
+    """It was an hour ahead from some moment of the run on; or it is put forward by days."""
+    world.channels["sms"].verdict = TryAgain("not now")
+    world.service.enqueue(message(1))
+    clock = SteppingClock()
+
+    async def run() -> None:
+        for life in range(2):
+            async with trio.open_nursery() as nursery:
+                worker = worker_of(world, clock)
+                nursery.start_soon(worker.run)
+                await trio.sleep(10)
+                if not life:
+                    clock.ahead = max(-step, 0)
+                    await trio.sleep(60)
+                await trio.sleep(5 if not life else 60)
+                worker.stop()
+            clock.ahead += step
+            await trio.sleep(0 if life else 3)
+
+    live(run)
+    attempts = [at for at, _ in world.channels["sms"].attempts]
+    assert attempts[-1] > 100
+    assert max(later - at for at, later in pairwise(attempts)) < 30
+
+
 def test_a_message_that_is_valid_for_half_an_hour_more_is_sent_after_the_clock_was_put_back(
     world: VirtualWorld,
 ) -> None:

@@ -11,6 +11,7 @@ import pytest
 import trio
 
 from deliveryd.channels.base import Accepted, Dispatch, InDoubt, TryAgain, Verdict
+from deliveryd.delivery import passed_time
 from deliveryd.journal.orders import Action, Decided, ItemKind, Order
 from deliveryd.model import format_instant
 from deliveryd.states import State
@@ -343,12 +344,13 @@ def test_a_pause_ends_by_itself_over_a_restart(world: VirtualWorld, kind: ItemKi
     running(world, second)
 
 
-@pytest.mark.parametrize("while_running", [True, False])
+@pytest.mark.parametrize("when", ["while it runs", "between two runs", "while the machine is off"])
 @pytest.mark.parametrize("step", [-86400.0, -100.0, 86400.0])
 def test_a_pause_ends_in_time_though_the_clock_steps(
-    world: VirtualWorld, step: float, while_running: bool
+    world: VirtualWorld, monkeypatch: pytest.MonkeyPatch, step: float, when: str
 ) -> None:
-    """It lasts as long as ordered; after a restart no longer than that from then on, or ends by the clock."""
+    """It lasts as long as ordered; when the machine was off no longer than that from then on."""
+    while_running = when == "while it runs"
     stepped = [0.0]
 
     class Stepping(VirtualClock):
@@ -377,8 +379,10 @@ def test_a_pause_ends_in_time_though_the_clock_steps(
     running(world, first, hours=1)
     if not while_running:
         stepped[0] = step
+        if when == "while the machine is off":
+            monkeypatch.setattr(passed_time, "_boot_id", lambda: "another")
         running(world, ends, hours=1)
-    if while_running:
+    if when != "while the machine is off":
         assert ended - begun == pytest.approx(600.0, abs=10.0)
     elif step > 0:
         assert ended - begun < 20.0

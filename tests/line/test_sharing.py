@@ -279,6 +279,25 @@ def test_what_is_taken_over_goes_on_though_some_of_it_was_settled_meanwhile(
     play(world, scene)
 
 
+def test_what_is_taken_over_waits_no_longer_than_the_longest_pause(
+    world: VirtualWorld, journals: list[SharedJournal]
+) -> None:
+    """Whatever the clock was by which the ended worker put it off: here it was days ahead."""
+    world.channels["sms"].verdict = TryAgain("not now")
+    world.service.enqueue(message(1))
+    days = 8 * 86_400 * SECOND
+
+    async def scene(_worker: VirtualSupervisor) -> None:
+        await anyio.sleep(10)
+        await journals[0]._commit(lambda db: db.execute("UPDATE message SET due_at = due_at + ?", (days,)))
+        begun = len(sent_ids(world))
+        journals[0].news.append(FromOthers(adopted=Recovery([], [], 0, [])))
+        await anyio.sleep(3700)
+        assert len(sent_ids(world)) > begun
+
+    play(world, scene)
+
+
 def test_what_a_receipt_leads_to_that_came_to_another_worker_is_reported_with_the_next_batch(
     world: VirtualWorld, journals: list[SharedJournal]
 ) -> None:

@@ -15,6 +15,7 @@ from deliveryd.control.protocol import (
     socket_of,
     write_request,
 )
+from deliveryd.delivery.passed_time import at_next_start
 from deliveryd.errors import DeliverydError
 from deliveryd.journal.orders import Action, ItemKind, Order
 from simulation.expectation import address_of
@@ -45,7 +46,9 @@ class Operators:
             if order is not None:
                 async with self._world.kept.at_rest() as journal:
                     providers = list(self._world.plan.weights)
-                    decided = await journal.decide(order, self._world.clock.now(), providers)
+                    clock = self._world.clock
+                    at = at_next_start(journal, clock) if order.verb is Action.PAUSE else clock.now()
+                    decided = await journal.decide(order, at, providers)
                 note_forgotten(self._world, order.verb, decided.done)
                 self._note_changes(order, begun, is_carried_out=True)
 

@@ -10,6 +10,7 @@ import anyio
 from anyio.abc import TaskGroup
 
 from deliveryd.control.handlers import OrderHandler
+from deliveryd.delivery.passed_time import at_next_start
 from deliveryd.errors import JournalError
 from deliveryd.journal.orders import Action, Order
 from deliveryd.journal.postgresql.connection import longest_idle
@@ -91,9 +92,8 @@ class Control:
 
     async def _carried_out(self, order: Order, found: list[Done], process: Process) -> None:
         async with self._kept.opened(process) as journal:
-            at = self._world.clock.now()
-            if order.verb is Action.PAUSE:
-                at = max(at, journal.last_at)
+            clock = self._world.clock
+            at = at_next_start(journal, clock) if order.verb is Action.PAUSE else clock.now()
             providers = list(self._world.plan.weights)
             found.append((await journal.decide(order, at, providers)).done)
 

@@ -172,12 +172,13 @@ def _order(client: ControlClient, portion: Order) -> ControlReply:
 
 
 async def _carry_out(client: ControlClient, portion: Order) -> ControlReply:
+    from deliveryd.delivery.passed_time import at_next_start  # noqa: PLC0415  # not where commands only read
+
     async with open_journal(client.journal, client.terms) as journal:
         me = user_name(os.geteuid())
         order = portion._replace(user=at_this_machine(me) if journal.is_shared else me)
-        at = WallClock().now()
-        if order.verb is Action.PAUSE:  # the next start moves it by what the clock was put back
-            at = max(at, journal.last_at)
+        clock = journal.common_clock or WallClock()
+        at = at_next_start(journal, clock) if order.verb is Action.PAUSE else clock.now()
         decided = await journal.decide(order, at, client.providers)
     return ControlReply(decided.done, decided.skipped)
 

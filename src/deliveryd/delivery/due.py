@@ -78,7 +78,7 @@ class DueMessages:
             await self._backlog.changed.wait(min(max(pause, 0.01), HEARTBEAT_INTERVAL))
             self._watch_journal()
             if step := self._steps.stepped():
-                await self._waiting.follow_clock(step)
+                await self._waiting.follow_clock(step, max(-step, 0))
             await self._pausing.end_those_over()
             self._follow_pauses()
             await self._wake_answered()

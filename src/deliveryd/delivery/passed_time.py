@@ -2,7 +2,8 @@
 
 Records bear the time of day. What is forgotten by its age is therefore older than the lowest that the clock
 showed while that age passed, which the monotonic clock measures. While the machine is off or asleep, no time
-is known to pass: a clock that is wrong at a start ends nothing. Steps of the clock are noticed here too.
+is known to pass: a clock that is wrong at a start ends nothing. Steps of the clock are noticed here too, also
+those between two runs.
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ class PassedTime:
         self._boot = _boot_id()
         monotonic = _monotonic()
         before = looked = 0
+        is_same_boot = False
         self._readings = [ClockReading(0, min(clock.now(), last_at or clock.now()))]
         if kept:
             record = json.loads(kept)
@@ -56,7 +58,11 @@ class PassedTime:
         self._began = monotonic - before
         self._recorded = None if not kept else before - KEPT_EVERY
         self._looked = looked  # by the time that passed
-        self._look()
+        step = self._look()
+        if not is_same_boot:  # nobody measured how much time passed
+            step = min(step, clock.now() - last_at if last_at else 0, 0)
+        self.step_before = step if abs(step) >= STEP else 0
+        """Microseconds by which the clock was put forward since the earlier run; negative: back, at least."""
 
     def before(self, seconds: float) -> int:
         """Return the instant before which all that was recorded is older than this many seconds."""
@@ -94,8 +100,11 @@ class PassedTime:
     def _passed(self) -> int:
         return _monotonic() - self._began
 
-    def _look(self) -> None:
-        """Note what the clock shows, if it was set since the last look: put back, perhaps just after it."""
+    def _look(self) -> int:
+        """Note what the clock shows, if it was set since the last look: put back, perhaps just after it.
+
+        Returns by how much.
+        """
         passed, shown = self._passed, self._clock.now()
         latest = self._readings[-1]
         step = shown - latest.shown - (passed - latest.passed)
@@ -108,6 +117,7 @@ class PassedTime:
                 self._readings = [_lower(first, second), *others]
             self._recorded = None
         self._looked = passed
+        return step
 
 
 def _lower(first: ClockReading, second: ClockReading) -> ClockReading:
@@ -126,6 +136,11 @@ def _boot_id() -> str:
         return BOOT_ID.read_text(encoding="ascii").strip()
     except OSError:
         return ""
+
+
+def at_next_start(journal: Journal, clock: Clock) -> int:
+    """The present instant by the clock of the earlier run: the next start moves pauses from that one on."""
+    return clock.now() - PassedTime(clock, journal.kept_clock, journal.last_at).step_before
 
 
 class StepWatch:

@@ -15,7 +15,7 @@ from deliveryd.delivery.policy import DoubtPolicy
 from deliveryd.delivery.recorder import Recorder
 from deliveryd.errors import IllegalTransition
 from deliveryd.journal.base import Doubtful, Recovery
-from deliveryd.model import STEP, Outcome, Transition
+from deliveryd.model import Outcome, Transition
 from deliveryd.runtime import waits
 from deliveryd.states import State
 from deliveryd.telemetry.log_events import Event, log
@@ -26,12 +26,14 @@ async def recover_line(
 ) -> None:
     """Record what becomes of messages in doubt, and probe each provider with a few that wait for it."""
     recorder = common.recorder
-    ahead = common.journal.last_at - common.clock.now()
-    await common.waiting.follow_clock(-ahead if ahead >= STEP else 0)
+    step = common.memory.passed.step_before
+    # A shared journal moves the due times of each log when a worker takes it.
+    await common.waiting.follow_clock(step, 0 if common.journal.is_shared else max(-step, 0))
     left = await recorder.recover(providers)
     availability.resume(left.down_since)
     if common.journal.is_shared:
         availability.follow(left.down_since)
+        await common.waiting.bound_due_times()
     await _take_up(common, left, providers)
     recorder.open()
     if _has_work(left):
@@ -40,6 +42,7 @@ async def recover_line(
 
 async def adopt_line(common: Common, left: Recovery, providers: Mapping[str, DoubtPolicy]) -> None:
     """Do the same with what the recorder took over from a worker that ended, beside the line's own work."""
+    await common.waiting.bound_due_times()
     await _take_up(common, left, providers)
     died = [each.name for each in left.ended if not each.in_order]
     if died or (left.ended and _has_work(left)):

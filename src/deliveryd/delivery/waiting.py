@@ -115,11 +115,15 @@ class Waiting:
             after = portion[-1].entry.id
         return found
 
-    async def follow_clock(self, step: int) -> None:
-        """Move due times by the microseconds that the clock was put back, and bound all of them."""
+    async def follow_clock(self, step: int, back: int) -> None:
+        """Move pauses by the microseconds that the clock was set, due times `back`; bound all of these."""
         if step:
             log(Event.CLOCK_STEPPED, seconds=step / SECOND)
         await self._memory.passed.keep(self._journal)
-        await self._journal.retime(max(-step, 0), self._clock.now(), self._longest_pause)
+        await self._journal.retime(back, self._clock.now(), self._longest_pause)
         await self._memory.pausing.follow_clock(-step)
         self._backlog.expect_overdue(0.0)
+
+    async def bound_due_times(self) -> None:
+        """Let no message wait longer than the longest pause, by whatever clock an ended worker went."""
+        await self._journal.retime(0, self._clock.now(), self._longest_pause)

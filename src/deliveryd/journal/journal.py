@@ -68,7 +68,7 @@ class Journal(GroupCommit[Db]):
     """When an earlier run last wrote, by the clock of that time; 0: never."""
 
     kept_clock: str
-    """What an earlier run gave `keep_clock`; "": nothing, or all go by the clock of a database."""
+    """What an earlier run, or another worker, gave `keep_clock`; "": nothing."""
 
     def __init__(self, write: Blocking, own: Log, terms: LogTerms) -> None:
         super().__init__(write)

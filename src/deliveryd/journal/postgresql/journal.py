@@ -67,7 +67,6 @@ from deliveryd.journal.sql.repeats import report_again
 from deliveryd.journal.sql.stopped import in_force, stops_reported
 from deliveryd.model import (
     SECOND,
-    STEP,
     Clock,
     Malformed,
     ProgressReport,
@@ -83,7 +82,6 @@ from deliveryd.model import (
 from deliveryd.runtime.threads import Blocking
 
 _LIMITLESS = 1 << 62
-_LATEST = 2**63 - 1
 
 FORWARDED = "forwarded"
 """What a report did that is about a message of another worker: it is in the inbox of its log."""
@@ -153,7 +151,7 @@ class PostgresqlJournal(LeasedCommits):
         self._snapshots = Snapshots(reading)
         self._read_in = read
         self.last_at = self._own.last_at
-        self.kept_clock = ""
+        self.kept_clock = own_values.kept_clock(self._database)
         self.stop_key = own_values.stop_key_of(self._database)
         self._counting = Counting(self._snapshots, work.lease.clock)
         self._providers: frozenset[str] = frozenset()
@@ -323,7 +321,7 @@ class PostgresqlJournal(LeasedCommits):
         def begin(db: Db) -> tuple[Mapping[int, Log], frozenset[int], Mapping[str, int]]:
             self._note(self._db, providers)
             self._neighbours.look(self._db)
-            found = {each.number: log for each, log in self._take_over(db, now)}
+            found = {each.number: log for each, log in self._take_over(db)}
             others = logs.all_logs(self._db) - self._logs.keys() - found.keys()
             return found, others, read_versions(self._db)
 
@@ -354,11 +352,10 @@ class PostgresqlJournal(LeasedCommits):
             db.execute(_NOTE, (sorted(providers), noted[1], self._lease.worker))
             self._noted = noted
 
-    def _take_over(self, db: Db, now: int) -> list[tuple[LogSeen, Log]]:
+    def _take_over(self, db: Db) -> list[tuple[LogSeen, Log]]:
         """Take over the unowned logs in which something is open.
 
-        Also one that is this worker's already, if the commit's outcome never got here. If the clock was put
-        back since a log was written last, its due times haven't been moved.
+        Also one that is this worker's already, if the commit's outcome never got here.
         """
         found = []
         for each in logs.logs_seen(self._db, self._neighbours.over):
@@ -367,8 +364,7 @@ class PostgresqlJournal(LeasedCommits):
                 continue
             if logs.take_over(self._db, self._lease.worker, each):
                 log = self._opened(db, each.number)
-                if (ahead := log.last_at - now) >= STEP:
-                    log.operations.retime(db, ahead, _LATEST)
+                logs.move_due_times(db, self._db, log, each.holder, self._clock)
                 found.append((each, log))
         return found
 
@@ -400,7 +396,7 @@ class PostgresqlJournal(LeasedCommits):
         connection, worker = self._db, self._lease.worker
         self._note(connection, providers)
         self._neighbours.look(connection)
-        taken = self._take_over(db, now)
+        taken = self._take_over(db)
         there = dict(self._logs)
         left = []
         for each, log in taken:
@@ -584,9 +580,6 @@ class PostgresqlJournal(LeasedCommits):
         return await self._try(lambda _db: inbox.take_back(self._db, handed))
 
     # Upkeep
-
-    async def keep_clock(self, record: str) -> None:
-        """The database's clock is shared by all workers."""
 
     async def prune(self, before: int, limit: int) -> int:
         """Delete old ended messages, also of unowned logs."""

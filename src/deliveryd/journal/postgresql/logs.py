@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
-from deliveryd.journal.log import LOG_BITS
-from deliveryd.journal.postgresql.connection import Connected
+from deliveryd.journal.log import LOG_BITS, Log
+from deliveryd.journal.postgresql.connection import Connected, DatabaseClock
 from deliveryd.journal.postgresql.lease import ATTEMPTS_MAY_GO_ON, RELEASED
+from deliveryd.journal.sql.db import Db
+from deliveryd.model import STEP
 
 _HAS_WORK = f"""
 (EXISTS (SELECT 1 FROM main.event WHERE seq > l.settled AND seq < (l.number + 1) << {LOG_BITS} OFFSET 0)
@@ -64,6 +66,9 @@ UPDATE main.worker w SET commits = greatest(w.commits, s.id) FROM (SELECT max(id
 WHERE w.id = 0 AND s.id IS NOT NULL
 """
 
+_RENEWED = "SELECT (extract(epoch FROM renewed_at) * 1000000)::int8 FROM main.worker WHERE id = %s"
+_LATEST = 2**63 - 1
+
 
 class LogSeen(NamedTuple):
     """A log, and who has it or had it last; `has_work`: it is unowned, and something in it is open."""
@@ -81,13 +86,16 @@ class LogSeen(NamedTuple):
         return self.how_ended in {"", RELEASED}
 
 
-def take_first(db: Connected, worker: int) -> int:
-    """Take the first unowned log, or make one; for a worker that begins, under `lock_schema`."""
-    for seen in db.execute(_FREE, {"over": []}).fetchall():
-        if db.execute(_TAKE, (worker, *seen)).rowcount == 1:
-            return int(seen[0])
+def take_first(db: Connected, worker: int) -> tuple[int, int | None]:
+    """Take the first unowned log, or make one; for a worker that begins, under `lock_schema`.
+
+    Returns also who had it last.
+    """
+    for number, holder in db.execute(_FREE, {"over": []}).fetchall():
+        if db.execute(_TAKE, (worker, number, holder)).rowcount == 1:
+            return number, holder
     (number,) = db.execute(_MAKE, (worker,)).fetchone() or (0,)
-    return int(number)
+    return number, None
 
 
 def logs_seen(db: Connected, over: Collection[int]) -> Sequence[LogSeen]:
@@ -103,6 +111,17 @@ def all_logs(db: Connected) -> frozenset[int]:
 def take_over(db: Connected, worker: int, log: LogSeen) -> bool:
     """Have a log from now on, unless another worker was faster."""
     return db.execute(_TAKE, (worker, log.number, log.holder)).rowcount == 1
+
+
+def move_due_times(db: Db, connection: Connected, log: Log, holder: int | None, clock: DatabaseClock) -> None:
+    """Move the due times of a log that is taken, by what the clock was put back since `holder` committed.
+
+    Called in the transaction that takes it: whoever takes it next compares with the new holder's commits.
+    """
+    row = connection.execute(_RENEWED, (holder,)).fetchone()
+    ahead = 0 if row is None else row[0] - clock.now(connection)
+    if ahead >= STEP:
+        log.operations.retime(db, ahead, _LATEST)
 
 
 def keep_free(db: Connected, log: int, over: Collection[int]) -> bool:

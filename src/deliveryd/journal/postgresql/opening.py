@@ -10,7 +10,7 @@ from typing import TypeVar
 import anyio
 import psycopg
 
-from deliveryd.journal.log import LogTerms
+from deliveryd.journal.log import Log, LogTerms
 from deliveryd.journal.place import JournalDatabase
 from deliveryd.journal.postgresql.commits import Work, translated_at_opening
 from deliveryd.journal.postgresql.connection import (
@@ -22,8 +22,8 @@ from deliveryd.journal.postgresql.connection import (
 )
 from deliveryd.journal.postgresql.database import Database
 from deliveryd.journal.postgresql.journal import PostgresqlJournal
-from deliveryd.journal.postgresql.lease import begin_work, boot_time, live_workers, own_name
-from deliveryd.journal.postgresql.logs import take_first
+from deliveryd.journal.postgresql.lease import Lease, begin_work, boot_time, live_workers, own_name
+from deliveryd.journal.postgresql.logs import move_due_times, take_first
 from deliveryd.journal.postgresql.schema import lock_schema, prepare_schema
 from deliveryd.journal.sql import own_values
 from deliveryd.journal.sql.outbox import EventWriter
@@ -74,8 +74,8 @@ async def open_shared_journal(
                 worker=own_name(),
                 workers=await write(partial(_as_told, partial(_others, db, mine.worker))),
             )
-            own = await write(partial(_as_told, partial(_first_log, db, mine.worker)))
             terms = _terms(db, details_field, keep_variables=keep_variables)
+            own = await write(partial(_as_told, partial(_first_log, db, mine, terms)))
             again = partial(
                 open_shared_journal,
                 source,
@@ -106,10 +106,14 @@ def _terms(db: Connected, details_field: str, *, keep_variables: bool) -> LogTer
     return LogTerms(EventWriter(details_field), namespace, "" if keep_variables else EMPTIED, IdsInOneIndex())
 
 
-def _first_log(db: Connected, worker: int) -> int:
-    with db.transaction():
-        lock_schema(db)
-        return take_first(db, worker)
+def _first_log(connection: Connected, lease: Lease, terms: LogTerms) -> int:
+    with connection.transaction():
+        lock_schema(connection)
+        number, holder = take_first(connection, lease.worker)
+        db = Database(connection)
+        db.enter(number)
+        move_due_times(db, connection, Log(db, number, terms), holder, lease.database_clock)
+        return number
 
 
 def _others(db: Connected, worker: int) -> list[str]:

@@ -34,6 +34,7 @@ from deliveryd.errors import ConfigError, JournalError
 from deliveryd.http.addresses import bind, parse_listen, url_of
 from deliveryd.http.lazy_server import serve_when_asked
 from deliveryd.journal.base import Account, Counts
+from deliveryd.journal.followers import await_followers
 from deliveryd.journal.journal import Journal
 from deliveryd.journal.opening import open_reader
 from deliveryd.journal.orders import Order
@@ -308,12 +309,14 @@ class Supervisor:
         if not is_loopback(parse_listen(self._config.admin.listen)[0]):
             log(Event.SERVER_UNENCRYPTED, server="admin", listen=self._config.admin.listen)
         place, providers = self._config.journal.place, parts.stations.dispatchers
+        unfollowed = partial(await_followers, place, self._config.journal.lease)
 
         def load() -> Actions:
             from deliveryd.admin.actions import Actions  # noqa: PLC0415  # loads starlette
             from deliveryd.worker.operator import PageOperator  # noqa: PLC0415  # loads what reads a journal
 
-            return Actions(PageOperator(self._orders, health, open_reader(place), providers), token.current)
+            reader = open_reader(place)
+            return Actions(PageOperator(self._orders, health, reader, providers, unfollowed), token.current)
 
         return load
 

@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from deliveryd.journal.attention import DEAD_KINDS
 from deliveryd.journal.base import OutboxRow
 from deliveryd.journal.journal import Journal
 from deliveryd.journal.orders import Action, ItemKind, Order
@@ -71,6 +72,12 @@ class ReadingCases:
             ]  # fmt: skip
             [life] = open_reader().lives([number_of(id_)])
             assert (life.told_as, life.malformed[0].times) == (id_, 2)
+            found = list(read_found(open_reader(), Selection(states=(State.FAILED,))))
+            assert [(each.id, each.told_as) for each in found] == [(number_of(id_), id_)]
+            [dead] = open_reader().dead_letters(DEAD_KINDS, 0, "")
+            shown = open_reader().dead_letter(dead.kind, dead.key)
+            assert shown is not None
+            assert [dead.message_id, shown["message_id"]] == [id_, id_]
             await journal.take([], [bad], NOW - ONE_SECOND)
             assert [row.body for row in await accept_all(journal)] == [row.body for row in rows[1:]]
 

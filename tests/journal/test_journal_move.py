@@ -750,6 +750,10 @@ async def test_the_command_says_what_it_did_and_what_to_do_next(
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("moved 2 messages in ")
     assert f'set journal.url = "{database.url}" before a worker starts' in done.stdout
+    assert done.stdout.endswith(
+        "what it holds of customers stays there: neither journal.retention nor deliveryd erase reaches it;"
+        " delete it as soon as the new journal is in use\n"
+    )
     again = await anyio.to_thread.run_sync(run, "move", "--from", url, "--to", database.url)
     assert again.returncode == 78
     assert f"was moved to another place, to {database.name} at 20" in again.stderr

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import random
+import signal
 import socket
 import ssl
 from collections.abc import Iterable, Iterator, Mapping
@@ -386,6 +388,41 @@ async def test_a_database_that_takes_too_long_counts_as_one_that_is_gone(
         assert await state_counts(journal) == {State.READY: 1}
 
 
+async def test_a_server_that_hangs_is_logged_while_it_hangs(
+    source: JournalDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log has a line though the server gives no reason either, and a second one about that."""
+    for name in ("STALLED", "LOOKED_EVERY", "EXPLAINED_WITHIN"):
+        monkeypatch.setattr(commits, name, 0.1)
+    with log_lines("info") as lines:
+        async with open_shared_journal(source) as journal, anyio.create_task_group() as tasks:
+            await journal.open_work()  # its connection is kept, and asked for the reason
+            with psycopg.connect(source.url) as admin, anyio.fail_after(PATIENCE):
+                query = (
+                    "SELECT pid FROM pg_stat_activity"
+                    " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+                )
+                sessions = [pid for (pid,) in admin.execute(query)]
+                for pid in sessions:
+                    os.kill(pid, signal.SIGSTOP)
+                try:
+                    tasks.start_soon(make_ready, journal, 1)
+                    while str(lines()).count("journal.unreachable") < 2:
+                        await anyio.lowlevel.checkpoint()
+                finally:
+                    for pid in sessions:
+                        os.kill(pid, signal.SIGCONT)
+                while "journal.reached" not in str(lines()):
+                    await anyio.lowlevel.checkpoint()
+        named = ("journal.unreachable", "journal.reached")
+        told = [line.get("reason") for line in lines() if line["event"] in named]
+    assert told == [
+        commits.NO_ANSWER,
+        f"{commits.NO_ANSWER}: no other connection gets an answer: the server hangs",
+        None,
+    ]
+
+
 async def test_a_commit_that_was_cancelled_while_it_waited_for_a_standby_ends_the_journal(
     source: JournalDatabase,
 ) -> None:
@@ -706,13 +743,13 @@ def test_who_listens_on_a_socket_has_to_prove_who_it_is(url: str, is_asked: bool
 
 
 async def test_a_row_that_somebody_locks_for_long_is_told_in_the_log(source: JournalDatabase) -> None:
-    """An operator's open transaction holds up all commits: a line names its lock, one says it is over."""
+    """An operator's open transaction holds up all commits: one line says so, the next one names its lock."""
     with log_lines("info") as lines:
 
-        async def logged(event: str) -> str:
-            while not (found := [line for line in lines() if line["event"] == event]):  # noqa: ASYNC110  # a log
+        async def logged(event: str, number: int = 1) -> str:
+            while len(found := [line for line in lines() if line["event"] == event]) < number:  # noqa: ASYNC110  # a log
                 await anyio.sleep(0.05)
-            return str(found[0].get("reason"))
+            return str(found[-1].get("reason"))
 
         async with open_shared_journal(source) as journal:
             connected = psycopg.connect(source.url, application_name="psql")
@@ -720,7 +757,7 @@ async def test_a_row_that_somebody_locks_for_long_is_told_in_the_log(source: Jou
                 operator.execute("SELECT 1 FROM main.worker FOR UPDATE")
                 async with anyio.create_task_group() as tasks:
                     tasks.start_soon(journal.take, [sample_message(1)], [], NOW)
-                    told = await logged("journal.unreachable")
+                    told = await logged("journal.unreachable", 2)
                     assert f"session {operator.info.backend_pid} (user postgres, psql, idle in trans" in told
                     assert "holds a lock on worker: end its transaction" in told
                     operator.rollback()

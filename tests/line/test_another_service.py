@@ -154,14 +154,16 @@ def test_a_service_that_moved_is_adopted_and_recorded(world: VirtualWorld) -> No
 
 
 def test_a_journal_isnt_adopted_while_a_worker_has_it(world: VirtualWorld) -> None:
-    """The command says who has it, and what to do; without a journal it makes none."""
+    """The command says who has it, and what to do, and leaves the cache; without a journal it makes none."""
     answered = journal_command(world, "adopt-service")
     assert (answered.status, "there is no journal at" in answered.err) == (1, True)
     assert not (world.folder / "journal.db").exists()
+    world.service.enqueue(message(1))
     live_with(world)
     with exclusive_worker(world.folder / "journal.db"):
         answered = journal_command(world, "adopt-service")
     assert answered.status == 1
+    assert command("cache", "info", "--settings", "1", "--config", world.path).status == 0
     assert answered.err.endswith("): stop the worker first\n")
 
 

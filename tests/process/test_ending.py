@@ -80,5 +80,5 @@ def test_without_a_terminal_the_log_says_what_is_under_way(world: World) -> None
     worker.send_signal(signal.SIGINT)
     assert worker.wait(PATIENCE) == 0
     (line,) = (line for line in world.log().splitlines() if '"worker.draining"' in line)
-    assert '"signal": "SIGINT", "in_flight": 1, "seconds": 0.3' in line
+    assert '"signal": "SIGINT", "in_flight": 1, "seconds": ' in line
     assert all(line.startswith("{") for line in world.log().splitlines())

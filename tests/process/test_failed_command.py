@@ -127,7 +127,7 @@ def test_codes_of_providers_are_told_apart_and_numbers_of_people_are_not() -> No
     """WhatsApp's codes have six digits, telephone numbers have more."""
     reasons = ["failed/131026", "failed/131050", "no +447700900123", "no +447700900124"]
     found = [
-        FoundMessage(id_, State.FAILED, 1, 1, ("sms",), 1, 1, 1, reason, may_have_arrived=False)
+        FoundMessage(id_, State.FAILED, 1, 1, ("sms",), 1, 1, 1, reason, may_have_arrived=False, told_as=id_)
         for id_, reason in enumerate(reasons)
     ]
     counts = {group.kind.reason: group.messages for group in grouped(found)}

@@ -18,6 +18,10 @@ FAULTS = {
     "an unknown adapter": ('adapter = "http"', 'adapter = "htpp"'),
     "an unknown table": ("[queue]", "[queu]\nx = 1\n[queue]"),
     "a service without an address": ("base_url", "base_ulr"),
+    "a customers' password that isn't there": (
+        "[customers]",
+        '[customers]\nauth = { token_file = "/run/none" }',
+    ),
     "a credential that isn't there": ("[queue]", 'auth = { token_file = "/run/credentials/none" }\n[queue]'),
 }
 
@@ -25,6 +29,7 @@ COMMANDS = (
     "explain 1", "find --customer 1", "failed list", "failed retry 1", "dead list", "in-doubt list",
     "paused", "decisions", "audit", "stopped list", "pause channel sms", "resume channel sms",
     "pause settings 501", "resume settings 501", "pause intake", "resume intake", "forget 77",
+    "erase --customer 77", "overdue", "stopped export --channel sms",
 )  # fmt: skip
 """What operators do; the last ones change something."""
 
@@ -55,6 +60,22 @@ def test_commands_that_need_only_the_journal_pass_over_a_mistake(world: World, f
         assert command("run", "--until-idle", "--config", world.config).status == 78
     finally:
         world.write_config(good)
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_recipients_are_imported_unless_the_mistake_is_in_their_channel(world: World, fault: str) -> None:
+    """With a mistake there it isn't known how their addresses are written: they might be sent to still."""
+    good = world.config.read_text(encoding="utf-8")
+    change = FAULTS[fault]
+    is_own = change[0].startswith("adapter")
+    world.write_config(good.replace(*change, 1))
+    try:
+        answered = command("stopped", "import", "--channel", "sms", "/dev/null", "--config", world.config)
+        overdue = command("overdue", "--config", world.config)
+    finally:
+        world.write_config(good)
+    assert (answered.status, "channels.sms" in answered.err) == (78 if is_own else 0, is_own), answered
+    assert ("a mistake hides when messages are overdue at sms\n" in overdue.err) == is_own
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from deliveryd.journal.sqlite.journal import open_journal_file
 from deliveryd.journal.sqlite.lock import exclusive_worker
 from deliveryd.runtime.disk_cache import DiskCache
 from support.messages import message, sms_settings
+from support.patience import PATIENCE
 from support.world import World, open_world
 
 pytestmark = pytest.mark.slow
@@ -111,6 +112,23 @@ async def test_nothing_is_touched_that_was_planted_beside_the_journal(
         async with open_journal_file(journal):
             pass
     assert is_untouched(victim)
+
+
+def test_a_reload_refuses_a_configuration_that_all_users_may_change(tmp_path: Path) -> None:
+    """Another user's changes aren't applied; the worker goes on with what it has, and its log says why."""
+    for world in open_world(tmp_path):
+        worker = world.start(log="info")
+        world.state.wait_for(lambda state: state.requests["queue"] >= 1, PATIENCE)
+        world.add('[run]\ndrain_timeout = "1s"\n')
+        world.config.chmod(0o666)
+        answered = asked(world, "reload")
+        why = f"{world.config}: all users may change it; run: chmod o-w {world.config}"
+        assert (answered.returncode, why in answered.stderr) == (78, True), answered.stderr
+        assert '"config.refused"' in world.log()
+        assert worker.poll() is None
+        world.config.chmod(0o644)
+        answered = asked(world, "reload")
+        assert (answered.returncode, "run.drain_timeout" in answered.stdout) == (0, True), answered
 
 
 @pytest.mark.parametrize("command", COMMANDS)

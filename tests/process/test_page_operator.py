@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 
 import httpx
 import pytest
 
 from deliveryd.errors import DeliverydError
+from deliveryd.journal import orders
+from deliveryd.journal.followers import NOT_FOLLOWED
 from deliveryd.journal.reader import file_reader
 from deliveryd.worker import operator
 from support.messages import message, sms_settings
@@ -61,11 +64,26 @@ def test_messages_that_failed_are_counted_and_begin_anew(world: World) -> None:
     )
 
 
+@pytest.mark.anyio
+async def test_a_pause_names_the_workers_that_dont_go_by_it_yet() -> None:
+    """Whoever pauses a shared journal on the page isn't left to believe that nothing is sent any more."""
+
+    class Orders:
+        async def carry_out(self, order: orders.Order, _user: str | None) -> Mapping[str, object]:
+            return {"done": ["sms"] if order.keys == ("sms",) else [], "skipped": {}}
+
+    health = SimpleNamespace(reloader=object())
+    page = operator.PageOperator(Orders(), health, None, ["sms", "email"], lambda: ["two"])  # type: ignore[arg-type]
+    paused = await page.pause("channel", "sms", None, None)
+    assert paused == {"done": ["sms"], "skipped": {"two": NOT_FOLLOWED}}
+    assert await page.pause("channel", "email", None, None) == {"done": [], "skipped": {}}
+
+
 def test_what_cant_be_read_in_time_is_said(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.state.enqueue(message(1))
     world.run_until_idle()
     monkeypatch.setattr(operator, "READ_SECONDS", -1.0)
-    reader = operator.PageOperator(None, None, file_reader(world.folder / "journal.db"), ["sms"])  # type: ignore[arg-type]
+    reader = operator.PageOperator(None, None, file_reader(world.folder / "journal.db"), ["sms"], list)  # type: ignore[arg-type]
     assert reader._count_failed() == ({}, False)
     with pytest.raises(DeliverydError, match="run deliveryd failed retry --all"):
         reader._failed_for("missing placeholders: wrod")

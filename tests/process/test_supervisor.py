@@ -107,8 +107,28 @@ def test_systemd_hears_of_the_start_of_life_and_of_the_end(
     assert all(re.fullmatch(pattern, sentence) for sentence in sentences)
     worker.terminate()
     heard = hear(listener, lambda heard: "STATUS=Finishing work in progress" in heard)
-    assert heard[-2:] == ["STOPPING=1", "STATUS=Finishing work in progress"]
+    assert re.fullmatch(r"STOPPING=1\nEXTEND_TIMEOUT_USEC=[1-9]\d{7}", heard[-2])
     assert worker.wait(PATIENCE) == 0
+
+
+def test_systemd_hears_how_long_an_answer_that_was_asked_for_is_waited_for(
+    world: World, manager: tuple[socket.socket, str]
+) -> None:
+    """A slow service's batch isn't lost to TimeoutStopSec; a reload doesn't shorten what was asked before."""
+    listener, address = manager
+    world.state.fail("queue", Hang())
+    worker = world.start(NOTIFY_SOCKET=address, log="info")
+    world.state.wait_for(taking, PATIENCE)
+    world.change('timeout = "1m"', 'timeout = "2s"')
+    worker.send_signal(signal.SIGHUP)
+    while "config.reloaded" not in world.log():
+        listener.recv(1000)
+    worker.terminate()
+    heard = hear(listener, lambda heard: any(each.startswith("STOPPING=1") for each in heard))
+    seconds = int(heard[-1].rpartition("=")[2]) / 1_000_000
+    assert 30 < seconds <= 70
+    worker.terminate()
+    assert worker.wait(PATIENCE) == 1
 
 
 def test_the_watchdog_is_fed_while_the_end_takes_its_time(
@@ -121,7 +141,7 @@ def test_the_watchdog_is_fed_while_the_end_takes_its_time(
     worker = world.start(NOTIFY_SOCKET=address, WATCHDOG_USEC="200000")
     world.state.wait_for(at_the_provider, PATIENCE)
     worker.terminate()
-    hear(listener, lambda heard: "STOPPING=1" in heard)
+    hear(listener, lambda heard: any(each.startswith("STOPPING=1") for each in heard))
     hear(listener, lambda heard: heard.count("WATCHDOG=1") >= 3)
     assert worker.wait(PATIENCE) == 0
     assert world.state.statuses(1) == ["dequeued", "sent"]

@@ -13,8 +13,10 @@ from contextlib import suppress
 from pathlib import Path
 from time import monotonic
 
+import httpx
 import pytest
 
+from deliveryd.commands.common.shared_journal import workers_of
 from deliveryd.commands.orders.orders import carry_out
 from deliveryd.config import load
 from deliveryd.journal.orders import Action, ItemKind
@@ -23,7 +25,7 @@ from support.messages import message, sms_settings
 from support.patience import PATIENCE
 from support.postgres import new_database
 from support.terminal import command
-from support.world import World, open_world
+from support.world import PAGE_TOKEN, World, open_world
 
 pytestmark = pytest.mark.slow
 
@@ -158,6 +160,25 @@ def test_two_workers_share_a_database_and_a_machine(world: World) -> None:
     end(first)
     end(second)
     assert world.state.requests["provider.sms"] == 100
+
+
+def test_a_pause_on_the_page_is_answered_when_all_workers_go_by_it(world: World) -> None:
+    """As deliveryd pause does: a worker that follows isn't named."""
+    world.take_orders()
+    first = world.start(log="info")
+    until((world.folder / "control.sock").exists, first)
+    lines = map(json.loads, world.log().splitlines())
+    listen = next(line["listen"] for line in lines if line.get("server") == "admin")
+    second = world.start(DELIVERYD_CONTROL__SOCKET=str(world.folder / "second.sock"))
+    until((world.folder / "second.sock").exists, second)
+    answer = httpx.post(
+        f"{listen}/actions/pause", json={"kind": "channel", "key": "sms"}, trust_env=False, timeout=PATIENCE,
+        headers={"Authorization": f"Bearer {PAGE_TOKEN}"},
+    )  # fmt: skip
+    assert answer.json() == {"done": ["sms"], "skipped": {}}
+    assert workers_of(load(world.config)).behind() == []
+    end(first)
+    end(second)
 
 
 def test_a_socket_is_left_to_the_worker_that_has_it(world: World) -> None:

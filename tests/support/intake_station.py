@@ -126,6 +126,7 @@ class Station:
         self.intake = Intake(
             queue, common_on(journal, memory, self.recorder, metrics=self.metrics),
             batch_size=BATCH, poll_interval=poll_interval, max_poll_interval=30.0,
+            answered_within=60.0,
         )  # fmt: skip
 
     @property
@@ -158,10 +159,11 @@ async def running(
     *script: Act,
     most: int = 1000,
     before: Callable[[Station], None] = lambda _station: None,
+    queue: ScriptedQueue | None = None,
 ) -> AsyncIterator[Station]:
     """Intake at work on this script, stopped in the end."""
     async with open_journal_file(path / "journal.db", blocking=_blocking()) as journal:
-        station = Station(ScriptedQueue(*script), journal, path / "journal.db", most)
+        station = Station(queue or ScriptedQueue(*script), journal, path / "journal.db", most)
         before(station)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(station.intake.run)

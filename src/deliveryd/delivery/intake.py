@@ -82,7 +82,7 @@ class TakeSize:
 
 
 class Intake:
-    """The loop from the queue into the journal."""
+    """The loop from the queue into the journal. `answered_within`: seconds from a request to its time-out."""
 
     def __init__(
         self,
@@ -92,6 +92,7 @@ class Intake:
         batch_size: int,
         poll_interval: float,
         max_poll_interval: float,
+        answered_within: float,
     ) -> None:
         self._queue = queue
         self._journal = common.journal
@@ -107,6 +108,7 @@ class Intake:
         self._extra = 0
         self._poll_interval = poll_interval
         self._max_poll_interval = max_poll_interval
+        self._answered_within = answered_within
         self._pauses = 0
         self._malformed_before: set[int] = set()
         self._down = False
@@ -115,7 +117,7 @@ class Intake:
         self._stop_event = AutoResetEvent()
         self._taking = anyio.CancelScope()
         self._asked = 0  # for how many, of which nothing is known or recorded yet
-        self._asked_at = 0.0  # the event loop's time
+        self._answered_by = 0.0  # the event loop's time
         self.found_empty = False
         """Whether the queue's last answer held nothing new."""
 
@@ -128,20 +130,24 @@ class Intake:
         return self._down
 
     def stop(self) -> None:
-        """Take no more; a take that is under way is finished."""
+        """Take no more; a request that is under way is finished, and not repeated."""
         self._stopping = True
         self._stop_event.set()
         self._in_flight.freed.set()
 
-    def end(self, answered_within: float) -> None:
+    @property
+    def answer_due(self) -> float:
+        """Seconds until an answer that was asked for is there, or its time-out is over; 0: none was."""
+        return max(self._answered_by - anyio.current_time(), 0.0) if self._asked else 0.0
+
+    def end(self) -> None:
         """Take no more; end a take that is under way, but wait for an answer that was asked for.
 
-        `answered_within`: seconds from the request to its time-out. Nothing else cancels such a take.
+        Nothing else cancels such a take.
         """
         self.stop()
         if self._asked:
-            answered_by = max(self._asked_at + answered_within, anyio.current_time())
-            self._taking.deadline = answered_by + RECORDED_WITHIN
+            self._taking.deadline = anyio.current_time() + self.answer_due + RECORDED_WITHIN
         else:
             self._taking.cancel()
 
@@ -153,13 +159,16 @@ class Intake:
             self._asked = 0
             self.lost_a_batch = True
 
-    def adopt(self, *, batch_size: int, poll_interval: float, max_poll_interval: float) -> None:
-        """Take by other limits from now on; a pause ends at once."""
+    def adopt(
+        self, *, batch_size: int, poll_interval: float, max_poll_interval: float, answered_within: float
+    ) -> None:
+        """Take by other limits from now on; a pause ends at once. A take that is under way keeps its own."""
         if batch_size != self._batch_size:
             self._batch_size = batch_size
             self._size = TakeSize(batch_size)
         self._poll_interval = poll_interval
         self._max_poll_interval = max_poll_interval
+        self._answered_within = answered_within
         self._pauses = 0
         self._pause_ends = 0.0
         self._stop_event.set()
@@ -189,7 +198,7 @@ class Intake:
         if not await self._may_take():
             return 0.0
         try:
-            batch = await self._queue.take(count, partial(self._ask, count))
+            batch = await self._queue.take(count, partial(self._ask, count, self._answered_within))
         except ServiceError as error:
             self._asked = 0
             if isinstance(error, ServiceUnavailable) and error.status in TOO_SLOW:
@@ -209,12 +218,15 @@ class Intake:
         self._pauses = 0
         return 0.0
 
-    async def _ask(self, count: int) -> None:
+    async def _ask(self, count: int, answered_within: float) -> None:
         """Called before each request for a batch, the repeated ones too."""
         self._asked, self._taking.shield = 0, False
         await self._journal.renew()
+        if self._stopping:
+            self._taking.cancel()
         await anyio.lowlevel.checkpoint_if_cancelled()
-        self._asked, self._asked_at, self._taking.shield = count, anyio.current_time(), True
+        self._answered_by = anyio.current_time() + answered_within
+        self._asked, self._taking.shield = count, True
 
     async def _may_take(self) -> bool:
         """Whether to take still, once this worker surely keeps what it takes.

@@ -170,7 +170,7 @@ class Pipeline:
         await self._taken_last.wait()  # what it brings isn't given again
         await self._stations.reporting.flushed()
 
-    async def end_take(self, answered_within: float) -> None:
+    async def end_take(self) -> None:
         """Wait for the batch that was asked for, if the end came before it; see `Intake.end`."""
-        self._stations.intake.end(answered_within)
+        self._stations.intake.end()
         await self._taken_last.wait()

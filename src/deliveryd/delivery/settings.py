@@ -113,12 +113,14 @@ class SettingsCache:
         ttl: float | None,
         stale_while_down: float,
     ) -> None:
-        """Keep settings for other times from now on, and compile them by other options (None: the same)."""
-        self._ttl = ttl
+        """Keep settings for other times from now on, and compile them by other options (None: the same).
+
+        The copies in memory are by what was before: they are read from the disk again, which has their ages.
+        """
         self._stale_while_down = stale_while_down
-        if compile_settings is None:
+        if compile_settings is None and ttl == self._ttl:
             return
-        self._compile = compile_settings
+        self._compile, self._ttl = compile_settings or self._compile, ttl
         for settings_id in self._known:
             if self._known.copy_of(settings_id) is not None:
                 self._known.drop(settings_id)
@@ -341,9 +343,9 @@ class SettingsCache:
             log(Event.SETTINGS_FETCHED, settings_id=slot.id, size=len(body))
             if unreadable := known.compiled.unreadable:
                 log(Event.SETTINGS_FLAWED, settings_id=slot.id, reason="; ".join(first_of(unreadable)))
-            compile_settings = self._compile
+            before = self._compile, self._ttl
             await self._cache.set(f"settings/{slot.id}", body)
-            if self._compile is not compile_settings:
+            if (self._compile, self._ttl) != before:
                 known = self._usable(await self._read(slot.id, body), len(body))
         elif isinstance(known, UnavailableSettings):
             if known.copy is None and known.failures == 1:  # a reload may have dropped it meanwhile

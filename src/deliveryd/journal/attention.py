@@ -78,7 +78,10 @@ class InDoubtMessage(NamedTuple):
 
 
 class DeadLetter(NamedTuple):
-    """Something that needs a decision to continue; `at` is when it was set aside or last seen."""
+    """Something that needs a decision to continue; `at` is when it was set aside or last seen.
+
+    `message_id` is the id as the service has it.
+    """
 
     kind: ItemKind
     key: str

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from deliveryd.journal.rows import IDS, spent_of, to_json
 from deliveryd.journal.sql.db import Db
 from deliveryd.journal.sql.deletion import MAY_HAVE_ARRIVED
+from deliveryd.journal.sql.history import ids_as_told
 from deliveryd.states import ENDED, State
 
 NO_REASON = "no reason recorded"
@@ -44,7 +45,7 @@ class FoundMessage(NamedTuple):
 
     `providers` are those that failed with it, in their order, and the one that it is bound to. `reason` is
     why it failed, as reported to the service. `may_have_arrived`: it failed with an attempt whose outcome is
-    unknown, or which was accepted and never confirmed.
+    unknown, or which was accepted and never confirmed. `told_as` is its id as the service has it.
     """
 
     id: int
@@ -57,6 +58,7 @@ class FoundMessage(NamedTuple):
     generation: int
     reason: str | None
     may_have_arrived: bool
+    told_as: int
 
     @property
     def failure(self) -> str:
@@ -72,7 +74,12 @@ class Page(NamedTuple):
     examined: int
 
 
-def _found_of_row(row: Sequence[Any]) -> FoundMessage:
+def _found_of_rows(db: Db, rows: Sequence[Sequence[Any]]) -> Sequence[FoundMessage]:
+    told = ids_as_told(db, [row[0] for row in rows])
+    return [_found_of_row(row, told.get(row[0], row[0])) for row in rows]
+
+
+def _found_of_row(row: Sequence[Any], told_as: int) -> FoundMessage:
     """Build what is found from the columns of its row, the body of its latest `error` event last."""
     id_, state, settings_id, customer_id, provider, spent, taken_at, ended_at, generation, doubt, body = row
     failed = [each.provider for each in spent_of(spent)]
@@ -89,6 +96,7 @@ def _found_of_row(row: Sequence[Any]) -> FoundMessage:
         generation,
         reason,
         bool(doubt),
+        told_as,
     )
 
 
@@ -202,7 +210,7 @@ def _portion(walk: _Walk, selection: Selection, after: tuple[int, ...] | None, l
     is_cut = len(rows) == MOST_FOUND
     last = tuple(rows[-1][:width]) if is_cut else end
     examined = limit if end is not None else db.execute(walk.rest, (*begin, limit)).fetchone()[0]
-    found = _of_reason(selection, [_found_of_row(row[width:]) for row in rows])
+    found = _of_reason(selection, _found_of_rows(db, [row[width:] for row in rows]))
     return Page(
         found, last if not _is_behind(walk, selection, last) else None, len(rows) if is_cut else examined
     )
@@ -225,8 +233,8 @@ def _by_ids(selection: Selection, after: tuple[int, ...] | None, limit: int, db:
     rows = db.execute(
         f"SELECT {_COLUMNS} FROM message WHERE id IN {IDS} {terms} ORDER BY id",  # noqa: S608
         (json.dumps(ids), *values),
-    )
-    found = _of_reason(selection, [_found_of_row(row) for row in rows])
+    ).fetchall()
+    found = _of_reason(selection, _found_of_rows(db, rows))
     return Page(found, (end,) if end < len(selection.ids) else None, len(ids))
 
 

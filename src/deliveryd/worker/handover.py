@@ -134,6 +134,7 @@ class Handover:
                 batch_size=config.queue.batch_size,
                 poll_interval=config.queue.poll_interval,
                 max_poll_interval=config.queue.max_poll_interval,
+                answered_within=config.service.timeout,
             )
 
     def _replace_outside(self, outside: Outside) -> None:

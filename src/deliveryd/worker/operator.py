@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from time import monotonic
 
 from deliveryd.control.handlers import OrderHandler
 from deliveryd.control.protocol import MOST_KEYS, as_control_reply, check_reason
 from deliveryd.errors import DeliverydError
+from deliveryd.journal.followers import NOT_FOLLOWED
 from deliveryd.journal.orders import Action, ItemKind, Order
 from deliveryd.journal.pauses import INTAKE
 from deliveryd.journal.reader import Reader, read_found
@@ -48,22 +49,33 @@ class Starting(DeliverydError):
 
 
 class PageOperator:
-    """Carries out what the page orders; `providers` are those that are configured."""
+    """Carries out what the page orders; `providers` are those that are configured.
+
+    `unfollowed` waits until all workers go by a pause, for a while, and returns who doesn't yet.
+    """
 
     def __init__(
-        self, orders: OrderHandler, health: WorkerHealth, reader: Reader, providers: Collection[str]
+        self,
+        orders: OrderHandler,
+        health: WorkerHealth,
+        reader: Reader,
+        providers: Collection[str],
+        unfollowed: Callable[[], Sequence[str]],
     ) -> None:
         self._orders = orders
         self._health = health
         self._providers = providers
         self._reader = reader
+        self._unfollowed = unfollowed
 
     async def pause(
         self, kind: str, key: str, seconds: float | None, reason: str | None
     ) -> Mapping[str, object]:
-        """Pause something for this many seconds."""
+        """Pause something for this many seconds; what is skipped are the workers that don't go by it yet."""
         order = _order(Action.PAUSE, ItemKind(kind), [self._key(kind, key)], reason)
-        return await self._carry_out(order._replace(lasts=seconds))
+        reply = as_control_reply(await self._carry_out(order._replace(lasts=seconds)))
+        behind = await in_thread(self._unfollowed, abandon_on_cancel=True) if reply.done else ()
+        return {"done": list(reply.done), "skipped": {**reply.skipped, **dict.fromkeys(behind, NOT_FOLLOWED)}}
 
     async def resume(self, kind: str, key: str, reason: str | None) -> Mapping[str, object]:
         """Resume what is paused."""

@@ -34,6 +34,7 @@ from deliveryd.errors import ConfigError, JournalError
 from deliveryd.http.addresses import bind, parse_listen, url_of
 from deliveryd.http.lazy_server import serve_when_asked
 from deliveryd.journal.base import Account, Counts
+from deliveryd.journal.followers import await_followers
 from deliveryd.journal.journal import Journal
 from deliveryd.journal.opening import open_reader
 from deliveryd.journal.orders import Order
@@ -194,8 +195,7 @@ class Supervisor:
             if parts.exporter is not None:
                 servers.start_soon(parts.exporter.run, close_servers)
             await parts.pipeline.recover()
-            end_take = partial(parts.stations.intake.end, self._config.service.timeout)
-            async with _loops(end_take) as loops:
+            async with _loops(parts.stations.intake.end) as loops:
                 serve_receipts = partial(_serve_receipts, servers, close_servers)
                 reloader = self._reloader(parts, health, loops, serve_receipts)
                 self._start_loops(parts, health, loops)
@@ -309,12 +309,14 @@ class Supervisor:
         if not is_loopback(parse_listen(self._config.admin.listen)[0]):
             log(Event.SERVER_UNENCRYPTED, server="admin", listen=self._config.admin.listen)
         place, providers = self._config.journal.place, parts.stations.dispatchers
+        unfollowed = partial(await_followers, place, self._config.journal.lease)
 
         def load() -> Actions:
             from deliveryd.admin.actions import Actions  # noqa: PLC0415  # loads starlette
             from deliveryd.worker.operator import PageOperator  # noqa: PLC0415  # loads what reads a journal
 
-            return Actions(PageOperator(self._orders, health, open_reader(place), providers), token.current)
+            reader = open_reader(place)
+            return Actions(PageOperator(self._orders, health, reader, providers, unfollowed), token.current)
 
         return load
 
@@ -342,28 +344,19 @@ class Supervisor:
                     parts.stations.intake.give_up("a second signal ended the worker")
                     log(Event.WORKER_STOPPED, signal=received.name)
                     os._exit(1)  # a second signal: exit at once; the next start resumes from the journal
-                ending = Ending(_under_way(parts), self._config.run.drain_timeout)
+                parts.stations.intake.stop()  # what it asked for by now bounds the end
+                ending = Ending(_under_way(parts), self._longest_end(parts))
                 log(
                     Event.WORKER_DRAINING,
                     signal=received.name, in_flight=ending.under_way, seconds=ending.seconds,
                 )  # fmt: skip
                 self._stop.set()
-                self._last_resort = self._end_whatever_hangs()
+                self._last_resort = _end_whatever_hangs(ending.seconds + LAST_MOMENTS)
                 self._on_ending(ending)
 
-    def _end_whatever_hangs(self) -> threading.Timer:
-        """End the process as a kill does if it doesn't end: a session of the database may hang for ever."""
-
-        def end() -> None:
-            log(Event.WORKER_HUNG, seconds=seconds)
-            os._exit(1)
-
-        seconds = max(self._config.run.drain_timeout, self._config.service.timeout) + LAST_MOMENTS
-        timer = threading.Timer(seconds, end)
-        timer.daemon = True
-        with suppress(RuntimeError):  # no thread can be begun: the drain goes on unwatched
-            timer.start()
-        return timer
+    def _longest_end(self, parts: Parts) -> float:
+        """Seconds that the drain, and an answer of the queue that was asked for, may take."""
+        return max(self._config.run.drain_timeout, parts.stations.intake.answer_due)
 
     async def _stop_when_idle(self, parts: Parts) -> None:
         await parts.pipeline.until_idle()
@@ -372,13 +365,13 @@ class Supervisor:
 
     async def _drain(self, parts: Parts, health: WorkerHealth) -> None:
         health.draining = True
-        self._notifier.stopping()
+        self._notifier.stopping(self._longest_end(parts) + LAST_MOMENTS)
         self._notifier.status("Finishing work in progress")
         with anyio.move_on_after(self._config.run.drain_timeout) as scope:
             await parts.pipeline.drain()
         if scope.cancelled_caught:
             log(Event.WORKER_CUT_OFF, in_flight=_under_way(parts), seconds=self._config.run.drain_timeout)
-            await parts.pipeline.end_take(self._config.service.timeout)
+            await parts.pipeline.end_take()
 
     async def _housekeeping(self, parts: Parts, health: WorkerHealth) -> None:
         async with anyio.create_task_group() as chores:
@@ -483,6 +476,20 @@ async def _hangups() -> AsyncIterator[AsyncIterable[object] | None]:
 def _remaining(counts: Counts) -> Remaining:
     held = counts.states.get(State.IN_DOUBT, 0) + sum(counts.paused.values())
     return Remaining(sum(counts.states.values()) - held, counts.events_waiting)
+
+
+def _end_whatever_hangs(seconds: float) -> threading.Timer:
+    """End the process as a kill does unless it ends before: a session of the database may hang for ever."""
+
+    def end() -> None:
+        log(Event.WORKER_HUNG, seconds=seconds)
+        os._exit(1)
+
+    timer = threading.Timer(seconds, end)
+    timer.daemon = True
+    with suppress(RuntimeError):  # no thread can be begun: the drain goes on unwatched
+        timer.start()
+    return timer
 
 
 def _under_way(parts: Parts) -> int:

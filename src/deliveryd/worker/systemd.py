@@ -41,9 +41,9 @@ class Notifier:
         """Report that the start is complete."""
         self._send("READY=1")
 
-    def stopping(self) -> None:
-        """Report that the shutdown has begun."""
-        self._send("STOPPING=1")
+    def stopping(self, seconds: float) -> None:
+        """Report that the shutdown has begun; it may take these seconds, beyond TimeoutStopSec."""
+        self._send(f"STOPPING=1\nEXTEND_TIMEOUT_USEC={seconds * 1_000_000:.0f}")
 
     def status(self, sentence: str) -> None:
         """Set the sentence shown by `systemctl status`."""

@@ -232,6 +232,7 @@ def _stations(  # noqa: PLR0917 - all that the stations are made of
         batch_size=config.queue.batch_size,
         poll_interval=config.queue.poll_interval,
         max_poll_interval=config.queue.max_poll_interval,
+        answered_within=config.service.timeout,
     )  # fmt: skip
     reporting = Reporting(
         Posting(service, common),

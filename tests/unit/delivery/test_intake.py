@@ -19,8 +19,10 @@ from deliveryd.errors import (
 )
 from deliveryd.model import Malformed
 from deliveryd.service.batch import Batch
+from deliveryd.service.caller import Ready
 from support.intake_station import (
     BATCH,
+    ScriptedQueue,
     Station,
     batch,
     in_virtual_time,
@@ -252,6 +254,54 @@ async def test_stopping_finishes_the_take_that_is_under_way(tmp_path: Path) -> N
         station.intake.stop()
     assert len(station.queue.asked) == 1
     assert station.rows("SELECT count(*) FROM message") == [(10,)]
+
+
+class SlowQueue(ScriptedQueue):
+    """Calls `ready` before it answers, and once more after each `again`."""
+
+    def __init__(self) -> None:
+        super().__init__(batch(1))
+        self.requests = 0
+        self.again = anyio.Event()
+        self.answer = anyio.Event()
+
+    async def take(self, count: int, ready: Ready | None) -> Batch:
+        assert ready is not None
+        await ready()
+        self.requests += 1
+        await self.again.wait()
+        await ready()
+        self.requests += 1
+        await self.answer.wait()
+        return await super().take(count, ready)
+
+
+@in_virtual_time
+async def test_an_answer_is_waited_for_as_long_as_its_request_had(tmp_path: Path) -> None:
+    """A reload that shortens the time-out doesn't cost the batch that was asked for before it."""
+    queue = SlowQueue()
+    async with running(tmp_path, queue=queue) as station:
+        queue.again.set()
+        while queue.requests < 2:
+            await anyio.lowlevel.checkpoint()
+        station.intake.adopt(batch_size=BATCH, poll_interval=1.0, max_poll_interval=30.0, answered_within=1.0)
+        station.intake.end()
+        await anyio.sleep(40)
+        assert 19 < station.intake.answer_due <= 20
+        queue.answer.set()
+        await station.heard_of(1)
+    assert (station.intake.answer_due, station.intake.lost_a_batch) == (0.0, False)
+
+
+async def test_a_stopped_intake_repeats_no_request(tmp_path: Path) -> None:
+    """What is asked for after the drain began would bound the worker's end anew; no batch is lost by it."""
+    queue = SlowQueue()
+    async with running(tmp_path, queue=queue) as station:
+        while not queue.requests:
+            await anyio.lowlevel.checkpoint()
+        station.intake.stop()
+        queue.again.set()
+    assert (queue.requests, station.intake.lost_a_batch) == (1, False)
 
 
 @in_virtual_time

@@ -431,6 +431,48 @@ async def test_a_changed_compiler_reads_old_copies_anew(rooms: Rooms) -> None:
     assert isinstance(await failure_of(room), ServiceUnavailable)
 
 
+@pytest.mark.parametrize(("before", "after"), [(None, 600.0), (86_400.0, 600.0)])
+async def test_a_shorter_ttl_counts_for_what_is_in_memory(
+    rooms: Rooms, before: float | None, after: float
+) -> None:
+    """A template that was corrected is used soon after the reload; by the new age, not at once."""
+    room = rooms.open(ttl=before)
+    await room.get(1)
+    rooms.source.answers[1] = body("new")
+    room.adopt(None, after, 86_400.0)
+    assert text_of(await room.get(1)) == "Hi"
+    rooms.grow_old(700)
+    room.adopt(None, after, 86_400.0)
+    assert text_of(await room.get(1)) == "Hi"
+    room.adopt(None, after - 1, 86_400.0)
+    assert text_of(await room.get(1)) == "new"
+
+
+async def test_a_longer_ttl_counts_for_what_is_in_memory(rooms: Rooms) -> None:
+    """What was old before the reload isn't requested again after it."""
+    room = rooms.open(ttl=0.0)
+    await room.get(1)
+    room.adopt(None, None, 86_400.0)
+    await room.get(1)
+    assert rooms.source.requests == [1]
+
+
+async def test_a_ttl_that_changes_while_a_copy_is_written_counts_for_it(
+    rooms: Rooms, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The copy goes by the ttl of the reload, not by the one that its request began with."""
+    room, write = rooms.open(ttl=None), rooms.cache.set
+
+    async def change_meanwhile(key: str, value: bytes) -> None:
+        await write(key, value)
+        room.adopt(None, 0.0, 86_400.0)
+
+    monkeypatch.setattr(rooms.cache, "set", change_meanwhile)
+    await room.get(1)
+    await room.get(1)
+    assert rooms.source.requests == [1, 1]
+
+
 @in_virtual_time
 @pytest.mark.parametrize("changed", ["content", "content, without ttl", "service"])
 async def test_a_reload_during_a_request_leaves_the_old_copies(rooms: Rooms, changed: str) -> None:

@@ -31,10 +31,13 @@ def test_a_service_tells_its_whole_life(manager: tuple[socket.socket, str]) -> N
     notifier.ready()
     notifier.status("waiting for work")
     notifier.watchdog()
-    notifier.stopping()
+    notifier.stopping(70.5)
 
     heard = [listener.recv(1000) for _ in range(4)]
-    assert heard == [b"READY=1", b"STATUS=waiting for work", b"WATCHDOG=1", b"STOPPING=1"]
+    assert heard == [
+        b"READY=1", b"STATUS=waiting for work", b"WATCHDOG=1",
+        b"STOPPING=1\nEXTEND_TIMEOUT_USEC=70500000",
+    ]  # fmt: skip
 
 
 def test_a_sentence_cannot_smuggle_in_a_second_assignment(manager: tuple[socket.socket, str]) -> None:
@@ -58,7 +61,7 @@ def test_without_a_listener_nothing_happens(environ: dict[str, str]) -> None:
     notifier.ready()
     notifier.status("hello \ud800")
     notifier.watchdog()
-    notifier.stopping()
+    notifier.stopping(30.0)
 
 
 def test_a_full_queue_does_not_block(tmp_path: Path) -> None:

@@ -18,9 +18,6 @@ from deliveryd.runtime.rights import at_this_machine, user_name
 if TYPE_CHECKING:
     from deliveryd.journal.postgresql.workers import By, Workers
 
-FOLLOWED_EVERY = 0.2
-"""Seconds between two looks whether workers follow."""
-
 
 def workers_of(config: Config) -> Workers:
     """Return the workers of the journal. Raises UsageError where it can't be shared."""
@@ -46,16 +43,6 @@ def known_providers(config: Config) -> Sequence[str]:
         return sorted({*own, *workers_of(config).providers()})
     except JournalAbsent:
         return sorted(own)
-
-
-def await_followers(config: Config) -> Sequence[str]:
-    """Wait until all workers of the journal go by its pauses, for a lease at most; return who doesn't yet."""
-    if isinstance(config.journal.place, JournalFile):
-        return ()
-    workers, until = workers_of(config), time.monotonic() + config.journal.lease
-    while (behind := workers.behind()) and time.monotonic() < until:
-        time.sleep(FOLLOWED_EVERY)
-    return behind
 
 
 def known_channels(config: Config) -> Sequence[str]:

@@ -11,7 +11,8 @@ import typer
 from deliveryd.commands.common.configuration import load_journal_as_owner
 from deliveryd.commands.common.conventions import USUAL_CONFIG
 from deliveryd.commands.common.options import AsData, ConfigOption
-from deliveryd.commands.common.output import print_found, print_lines
+from deliveryd.commands.common.output import print_errors, print_found, print_lines
+from deliveryd.commands.common.printable import printable
 from deliveryd.commands.common.tables import (
     AsLines,
     insist_on_one_form,
@@ -105,7 +106,10 @@ def overdue(*, config: ConfigOption = USUAL_CONFIG, as_data: AsData = False) -> 
     They were sent longer than receipt_overdue ago, by providers with receipts, and are neither delivered
     nor failed by them. Read-only; works with or without a running worker.
     """
-    loaded = load_journal_as_owner(config, "channels")
+    loaded = load_journal_as_owner(config)
+    if unread := set(loaded.channels.named) - loaded.channels.providers.keys():
+        names = ", ".join(map(printable, sorted(unread)))
+        print_errors(f"deliveryd: warning: a mistake hides when messages are overdue at {names}")
     now = time.time_ns() // 1000
     until = {name: now - int(each * SECOND) for name, each in loaded.channels.overdue.items()}
     found = open_reader(loaded.journal.place).overdue(until)

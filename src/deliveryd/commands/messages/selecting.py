@@ -160,13 +160,13 @@ def channels_of(found: FoundMessage) -> tuple[str, ...]:
 def cells_of(found: FoundMessage) -> tuple[str, str, str, str]:
     """Return a message's id, channels, settings and reason as the cells of a table."""
     settings = NO_CHANNEL if found.settings_id is None else str(found.settings_id)
-    return str(found.id), ", ".join(channels_of(found)) or NO_CHANNEL, settings, found.reason or ""
+    return str(found.told_as), ", ".join(channels_of(found)) or NO_CHANNEL, settings, found.reason or ""
 
 
 def found_data(found: FoundMessage) -> Mapping[str, object]:
     """Return a found message as JSON."""
     return {
-        "id": found.id,
+        "id": found.told_as,
         "state": found.state.name.lower(),
         "channels": list(channels_of(found)),
         "providers": list(found.providers),

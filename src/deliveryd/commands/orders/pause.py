@@ -14,10 +14,11 @@ from deliveryd.commands.common.conventions import USUAL_CONFIG
 from deliveryd.commands.common.options import AsData, ConfigOption, WhyOption, identifier, insist_on_known
 from deliveryd.commands.common.output import print_errors, print_found
 from deliveryd.commands.common.printable import printable
-from deliveryd.commands.common.shared_journal import await_followers, known_channels, known_providers
+from deliveryd.commands.common.shared_journal import known_channels, known_providers
 from deliveryd.commands.common.tables import aligned, widths_of
 from deliveryd.commands.orders.orders import Wanted, carry_out, report_reply
 from deliveryd.config import Config
+from deliveryd.journal.followers import NOT_FOLLOWED, await_followers
 from deliveryd.journal.opening import open_reader
 from deliveryd.journal.orders import LONGEST_ORDERED_PAUSE, Action, ItemKind
 from deliveryd.journal.pauses import INTAKE, RECENT, KnownIds, PausedMessages, PauseKind
@@ -208,11 +209,8 @@ def _pause(config: Config, kind: ItemKind, keys: Sequence[str], how: PauseOrderi
     wanted = {kind: list(dict.fromkeys(keys))}
     answer = carry_out(config, Action.PAUSE, wanted, how.why, lasts=how.lasts)
     heading = "paused" if how.lasts is None else f"paused for {format_duration(how.lasts)}"
-    if answer.done and (behind := await_followers(config)):
-        print_errors(
-            f"deliveryd: warning: {', '.join(map(printable, behind))} may begin attempts still: the pause"
-            " wasn't followed there; see deliveryd workers, and fence one that hangs"
-        )
+    if answer.done and (behind := await_followers(config.journal.place, config.journal.lease)):
+        print_errors(f"deliveryd: warning: {', '.join(map(printable, behind))} {NOT_FOLLOWED}")
     report_reply(heading, answer, as_data=how.as_data)
 
 

@@ -58,7 +58,7 @@ def erase(
 
     Exit status: 0 no data is left, 1 some messages were refused.
     """
-    loaded = load_journal_as_owner(config, "customers")
+    loaded = load_journal_as_owner(config)
     held = open_reader(loaded.journal.place).personal_data(customer)
     wanted = {
         ItemKind.MALFORMED: held.malformed,  # before messages, since some of them are messages

@@ -97,7 +97,8 @@ def import_stopped(
 
     Blank lines are skipped, and so are recipients who are on the list already. Where the channel sends to
     phone numbers or mail addresses, so is anything else, which is reported, with exit status 1."""
-    loaded = load_journal_as_owner(config, "channels")
+    own = f"channels.{split_identity(channel)[0]}"  # a mistake there would change what its recipients are
+    loaded = load_journal_as_owner(config, own, "channels.order", "channels.presets_dir")
     channel = _channel(loaded, channel)
     insist_on_a_channel(channel, sorted(loaded.channels.configured))
     recipients = list(dict.fromkeys(_recipients(file)))
@@ -112,7 +113,7 @@ def export(*, config: ConfigOption = USUAL_CONFIG, channel: ChannelName) -> None
     """Print the digests of a channel's recipients, one per line.
 
     `import` reads them back into the same journal; another journal has another key for its digests."""
-    loaded = load_journal_as_owner(config, "channels")
+    loaded = load_journal_as_owner(config)
     found = open_reader(loaded.journal.place).stopped(_channel(loaded, channel))
     print_lines(*(each.name for each in found))
 

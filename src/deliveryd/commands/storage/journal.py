@@ -162,8 +162,8 @@ def take_over_service(
     service = loaded.service.address
     user = at_this_machine(user_name(os.geteuid()))
     order = Order(Action.ADOPT, ItemKind.SERVICE, (service,), user, caller(), why)
-    anyio.run(clear_settings, loaded)  # it may have been at this address before, with other templates
     before = adopt_service(loaded.journal.place, order, time.time_ns() // 1000)
+    anyio.run(clear_settings, loaded)  # it may have been at this address before, with other templates
     if as_data:
         print_json({"service": service, "before": before})
     else:

@@ -13,6 +13,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 import anyio
 import psycopg
+from anyio.abc import TaskGroup
 
 from deliveryd.errors import JournalError, JournalFull, JournalUnreachable, JournalUnusable
 from deliveryd.journal.base import Recorded
@@ -36,8 +37,11 @@ STALLED = 5.0
 LOOKED_EVERY = 1.0
 """Seconds between two looks whether a commit stalls."""
 
-NO_ANSWER = f"a commit has had no answer for {STALLED:.0f} s: "
+NO_ANSWER = f"a commit has had no answer for {STALLED:.0f} s"
 """The message about it, before the reason."""
+
+EXPLAINED_WITHIN = 5.0
+"""Seconds within which the server has to give the reason: it may hang altogether."""
 
 MOST_REPEATS = 5
 """How often a transaction is repeated that met another one's locks in the wrong order, or its changes."""
@@ -140,22 +144,38 @@ class LeasedCommits(Journal):
     async def run(self) -> None:
         """Commit what waits, and renew the lease, until the journal is closed and nothing waits any more."""
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._log_stalls)
+            tasks.start_soon(self._log_stalls, tasks)
             await self._commit_what_waits()
             tasks.cancel_scope.cancel()
         await self._write_in(self._end)
 
-    async def _log_stalls(self) -> None:
-        """Log once when a commit gets no answer, and once when it got one: all else waits with it."""
+    async def _log_stalls(self, tasks: TaskGroup) -> None:
+        """Log when a commit gets no answer, then why, and when it got one: all else waits with it."""
         was_stalled = False
         while True:
             await anyio.sleep(LOOKED_EVERY)
             if self._is_stalled is not was_stalled:
                 was_stalled = not was_stalled
                 if was_stalled:
-                    log(Event.JOURNAL_UNREACHABLE, reason=NO_ANSWER + await self._why_stalled())
+                    log(Event.JOURNAL_UNREACHABLE, reason=NO_ANSWER)
+                    await self._explain_stall(tasks)
                 else:
                     log(Event.JOURNAL_REACHED)
+
+    async def _explain_stall(self, tasks: TaskGroup) -> None:
+        """Log why a commit has no answer, if it has none still. The question can't be cancelled."""
+        answered, reason = anyio.Event(), "no other connection gets an answer: the server hangs"
+
+        async def ask() -> None:
+            nonlocal reason
+            reason = await self._why_stalled()
+            answered.set()
+
+        tasks.start_soon(ask)
+        with anyio.move_on_after(EXPLAINED_WITHIN):
+            await answered.wait()
+        if self._is_stalled:
+            log(Event.JOURNAL_UNREACHABLE, reason=f"{NO_ANSWER}: {reason}")
 
     def _end(self) -> None:
         if self._broken is None and not self._db.closed:

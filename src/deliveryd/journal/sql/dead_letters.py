@@ -15,6 +15,7 @@ from deliveryd.journal.attention import DeadLetter, InDoubtMessage
 from deliveryd.journal.orders import ItemKind
 from deliveryd.journal.rows import to_text
 from deliveryd.journal.sql.db import Db
+from deliveryd.journal.sql.history import ids_as_told
 from deliveryd.journal.sql.outbox import AT, HAPPENED, WATERMARK
 from deliveryd.model import INT64, UnreadReport, message_key
 from deliveryd.states import State
@@ -160,8 +161,9 @@ def read_dead_letters(db: Db, kinds: Sequence[ItemKind], since: int, reason: str
     rows = db.execute(
         f"SELECT * FROM ({union}) AS dead WHERE at >= ? AND instr(lower(reason), lower(?)) > 0 ORDER BY at",  # noqa: S608
         (since, reason),
-    )
-    return [DeadLetter(ItemKind(row[0]), *row[1:]) for row in rows]
+    ).fetchall()
+    told = ids_as_told(db, [id_ for _, _, id_, *_ in rows if id_ is not None])
+    return [DeadLetter(ItemKind(kind), key, told.get(id_, id_), *rest) for kind, key, id_, *rest in rows]
 
 
 def read_dead_letter(db: Db, kind: ItemKind, key: str) -> Mapping[str, object] | None:
@@ -174,7 +176,12 @@ def read_dead_letter(db: Db, kind: ItemKind, key: str) -> Mapping[str, object] |
         query = f"SELECT {_SHOWN[kind]} {_KEPT[kind].named()} AND {_OPEN}"  # constants
     rows = db.execute(query, (int(key) if is_number else key,))
     row = rows.fetchone()
-    return None if row is None else dict(zip((each[0] for each in rows.description), row, strict=True))
+    if row is None:
+        return None
+    shown = dict(zip((each[0] for each in rows.description), row, strict=True))
+    if (id_ := shown.get("message_id")) is not None:
+        shown["message_id"] = ids_as_told(db, [id_]).get(id_, id_)
+    return shown
 
 
 # what orders need

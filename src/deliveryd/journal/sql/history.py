@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 from deliveryd.journal.pauses import Pause
-from deliveryd.journal.rows import spent_of
+from deliveryd.journal.rows import IDS, spent_of, to_json
 from deliveryd.journal.sql.db import Db
 from deliveryd.journal.sql.deletion import Tombstone, read_tombstones
 from deliveryd.journal.sql.outbox import ACCEPTED_AT, HAPPENED, WAITS
@@ -120,16 +120,30 @@ class Life(NamedTuple):
     decisions: tuple[DecisionRecord, ...]
     tombstone: Tombstone | None
 
-    @property
-    def told_as(self) -> int:
-        """The id as the service has it: events and tombstones have one beyond 64 bits."""
-        texts = [each.body for each in self.events] + [text for text in self.tombstone or () if text]
-        return json.loads(texts[0])["messageId"] if texts and self.id < 0 else self.id
+    told_as: int
+    """The id as the service has it; see `ids_as_told`."""
 
     @property
     def is_known(self) -> bool:
         """Whether the journal has any record of this id."""
         return self.message is not None or self.tombstone is not None or bool(self.malformed)
+
+
+_FIRST_BODIES = f"SELECT message_id, min(body) FROM event WHERE message_id IN {IDS} GROUP BY message_id"  # noqa: S608
+
+
+def ids_as_told(db: Db, numbers: Collection[int]) -> Mapping[int, int]:
+    """Return ids as the service has them, by the negative numbers that the journal keeps messages under.
+
+    Events and tombstones have an id beyond 64 bits as it was written; see `number_of`.
+    """
+    negative = sorted({number for number in numbers if number < 0})
+    if not negative:
+        return {}
+    remembered = read_tombstones(db, negative).items()
+    bodies = {number: text for number, tombstone in remembered for text in tombstone if text}
+    bodies.update(db.execute(_FIRST_BODIES, (to_json(negative),)).fetchall())
+    return {number: json.loads(body)["messageId"] for number, body in bodies.items()}
 
 
 def without_values(life: Life) -> Life:
@@ -208,4 +222,5 @@ def life_of(db: Db, message_id: int, worker: str | None = None) -> Life:
         malformed=tuple(MalformedRecord(*row) for row in malformed),
         decisions=tuple(DecisionRecord(*row) for row in decisions),
         tombstone=read_tombstones(db, [message_id]).get(message_id),
+        told_as=ids_as_told(db, [message_id]).get(message_id, message_id),
     )

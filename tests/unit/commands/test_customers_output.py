@@ -83,6 +83,7 @@ def test_a_full_disk_is_told(world: World) -> None:
 @pytest.mark.parametrize("form", ["json", "jsonl"])
 def test_ctrl_c_says_how_far_it_came(world: World, form: str) -> None:
     """What was read is written, and whole; nothing but one line is said."""
+    world.change('timeout = "60s"', 'timeout = "1h"')  # the host may stand still for a while
     fill(world.state, 600, page_size=10)
     world.state.fail("customers", *[Pass()] * 5)
     world.state.fail_until_healed("customers", Hang())

@@ -118,7 +118,7 @@ def test_a_retry_comes_due_in_its_time_though_the_clock_was_set_between_two_runs
     world: VirtualWorld, step: int
 ) -> None:
     """It was an hour ahead from some moment of the run on; or it is put forward by days."""
-    world.channels["sms"].verdict = TryAgain("not now")
+    world.channels["sms"].verdict = lambda _: TryAgain("not now")
     world.service.enqueue(message(1))
     clock = SteppingClock()
 

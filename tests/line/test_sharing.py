@@ -283,7 +283,7 @@ def test_what_is_taken_over_waits_no_longer_than_the_longest_pause(
     world: VirtualWorld, journals: list[SharedJournal]
 ) -> None:
     """Whatever the clock was by which the ended worker put it off: here it was days ahead."""
-    world.channels["sms"].verdict = TryAgain("not now")
+    world.channels["sms"].verdict = lambda _: TryAgain("not now")
     world.service.enqueue(message(1))
     days = 8 * 86_400 * SECOND
 

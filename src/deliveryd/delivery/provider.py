@@ -190,8 +190,8 @@ class Provider:
         """
         was_open = self.breaker.is_open
         self._has_failed = True
-        is_asked = isinstance(verdict, TryAgain) and not self.refusals.is_accepting
-        pause = self.breaker.failed(verdict.after if is_asked else None)
+        asked = verdict.after if isinstance(verdict, TryAgain) else None
+        pause = self.breaker.failed(None if self.refusals.is_accepting else asked)
         if isinstance(verdict, Misconfigured) and (self.breaker.is_open or not self.breaker.opens):
             self._note_misconfigured(verdict)
         if pause is not None:

@@ -349,7 +349,6 @@ def test_what_a_variant_sends_counts_with_the_rest(token: str) -> None:
 STEERING = [
     "../admin/users", "..", ".", "...", "..;/admin", "a/b", "a\\b", "a%2fb", "%2e%2e", "a;jsessionid=1",
     "a\nb", "a\x7fb", "\uff0e\uff0e", "\u2025", "a\uff0fadmin", "a\uff3cb", "\uff05" + "2e", ". .",
-    "..?a=1", "..#x", "..\uff1fa=1", "..\uff03x",
 ]  # fmt: skip
 
 

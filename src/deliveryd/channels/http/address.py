@@ -19,7 +19,7 @@ QueryPairs = Mapping[str, object]
 encode_component = partial(quote, safe="")
 
 _ADDRESS = re.compile(r"(https?://[^/?#{}\s]+)([^?#]*)(?:\?([^#]*))?")
-_STEERING = re.compile(r"[/\\%;?#\x00-\x1f\x7f-\x9f]")
+_STEERING = re.compile(r"[/\\%;\x00-\x1f\x7f-\x9f]")
 """What a server or a proxy on the way may take for more than text of a segment, also after it was decoded."""
 
 UNFIT_FOR_PATH = "a value can't be part of the address"

@@ -24,6 +24,12 @@ _LEAST_CODED = 8
 _FOLDED = str.maketrans(f"{ascii_uppercase}-_", f"{ascii_lowercase}+/")
 """Without the case of ASCII, and with one alphabet of Base64; no character changes its place."""
 
+_UNFOLDED = str.maketrans("-_", "+/")
+"""With one alphabet of Base64, in the case that it has."""
+
+_LEAST_FOLDED = 8
+"""Characters from which on a secret is found in any case: shorter ones would stand in many words."""
+
 
 class _Read(NamedTuple):
     """A text without escapes, and for each character the part of the original that it was read from."""
@@ -84,7 +90,7 @@ def _marked(text: str, hidden: bytearray) -> str:
 
 
 class _Form(NamedTuple):
-    """How a secret is written in a text without escapes, folded; `is_coded`: as digits of Base64."""
+    """How a secret is written in a text without escapes; `is_coded`: as digits of Base64."""
 
     text: str
     is_coded: bool = False
@@ -94,19 +100,23 @@ def _forms(secret: str) -> Iterator[_Form]:
     """Yield a secret as it is, in hex and in Base64."""
     octets = secret.encode(errors="replace")
     for form in {secret, secret.replace(" ", "+"), octets.hex()}:
-        yield _Form(form.translate(_FOLDED))
+        yield _Form(form)
     for before in range(3):  # a login or a whole header may be encoded with it
         whole = b64encode(bytes(before) + octets).decode("ascii").rstrip("=")
         form = whole[-(-8 * before // 6) : 8 * (before + len(octets)) // 6]
         if len(form) >= _LEAST_CODED:
-            yield _Form(form.translate(_FOLDED), is_coded=True)
+            yield _Form(form, is_coded=True)
 
 
 def _found(text: str, forms: Iterable[_Form]) -> Iterator[tuple[int, int]]:
     """Yield where a secret stands in a text without escapes."""
-    folded = text.translate(_FOLDED)
+    folded, unfolded = text.translate(_FOLDED), text.translate(_UNFOLDED)
     for form in forms:
-        yield from (_with_shared_digits if form.is_coded else _all)(folded, form.text)
+        find = _with_shared_digits if form.is_coded else _all
+        if len(form.text) >= _LEAST_FOLDED:
+            yield from find(folded, form.text.translate(_FOLDED))
+        else:
+            yield from find(unfolded, form.text.translate(_UNFOLDED))
 
 
 def _with_shared_digits(text: str, form: str) -> Iterator[tuple[int, int]]:

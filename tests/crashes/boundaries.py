@@ -41,6 +41,7 @@ _REMOVING = ("held", "leave", "orphans")
 
 NEVER_PASSED: Mapping[str, str] = {
     "COMMIT.cut_log": "no transaction: what it does is a checkpoint, as SQLite does it by itself",
+    "Waiting.bound_due_times": "for journals that workers share: see test_journal_workers.py",
     "COMMIT.account": "only reads, and not in the thread that writes",
     "COMMIT.open_work": "only reads, and not in the thread that writes",
     "COMMIT.largest_cause": "only reads, and only when far more messages wait than the scenario has",

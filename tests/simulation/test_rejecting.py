@@ -30,7 +30,7 @@ def test_every_plan_with_rejections_keeps_all_promises(share: int) -> None:
 
 MOST_PLANS = 30
 
-SEEN = {"channel_closed_by_three_refused_ids": 10}
+SEEN = {"channel_closed_by_three_refused_ids": 413}
 """Where the search begins: a seed that showed it once."""
 
 

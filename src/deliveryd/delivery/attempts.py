@@ -49,7 +49,7 @@ class Attempts:
         self.use = use
         self._verdicts = VerdictHandler(terms, common)
         self._customer_fields = tuple(terms.channel.customer_fields)
-        self._resends = terms.policy.resend_in_doubt
+        self._doubt = terms.doubt
         self._may_begin = may_begin
         self._name = terms.provider.name
         self._channel_name = channel_of(self._name)
@@ -168,7 +168,7 @@ class Attempts:
                 return step
             if (why := self.obstacle(message)) is not None:
                 return self._verdicts.not_repeated(entry, State.SENDING, why)
-        if self._resends or await self._journal.repeat_is_ordered(entry.id, entry.stay):
+        if self._doubt.repeats or await self._journal.repeat_is_ordered(entry.id, entry.stay):
             return None
         return self._verdicts.not_repeated(entry, State.SENDING, transitions.HOLDS)
 

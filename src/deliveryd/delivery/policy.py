@@ -52,6 +52,11 @@ class DoubtPolicy:
         """Decide by another policy from now on, about attempts that are under way as well."""
         self._policy = policy
 
+    @property
+    def repeats(self) -> bool:
+        """Whether what is in doubt is sent again, and not held for an operator."""
+        return self._policy.resend_in_doubt
+
     def after_try(
         self,
         entry: Entry,
@@ -68,7 +73,7 @@ class DoubtPolicy:
         `words` are the provider's own, and `provider_id` is its id of the message, if it gave one. After an
         answer that can't be read there is one repeat at most: the next answer may be the same each time.
         """
-        is_held = not self._policy.resend_in_doubt
+        is_held = not self.repeats
         if is_unreadable and entry.doubt:  # whatever the policy says by the next start
             is_held, reason = True, reason + transitions.UNREADABLE_TWICE
         outcome = Outcome("in_doubt", provider_id, reason, words)
@@ -87,7 +92,7 @@ class DoubtPolicy:
         The policy is about doubts alone: what was only put off, and didn't fit, is tried again.
         """
         stays = transitions.CHANGED, transitions.UNREADABLE_TWICE
-        if (entry.doubt and not self._policy.resend_in_doubt) or reason.endswith(stays):
+        if (entry.doubt and not self.repeats) or reason.endswith(stays):
             return None
         outcome = Outcome("in_doubt", None, reason)
         return self._repeat(entry, State.IN_DOUBT, now, outcome, self._policy.lookup_after or None)

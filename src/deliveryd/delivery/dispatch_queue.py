@@ -65,9 +65,9 @@ class DispatchQueue:
         return self.new.popleft()
 
     def take_probe(self) -> Sequence[Delivery]:
-        """Take the message that shows whether the provider works: the newest one and the first in turns.
+        """Take the next probe: alternately the newest message and the first one.
 
-        Many in a row may be rejected for their own sake, and stand at either end.
+        Messages that are rejected for their own sake often come together, at one end of the queue.
         """
         self._probed_newest = not self._probed_newest and len(self.new) > 1
         return [self.new.pop()] if self._probed_newest else self.take(1)

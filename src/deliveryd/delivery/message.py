@@ -22,11 +22,11 @@ def is_expired(expires_at: int | None, now: int) -> bool:
 class Delivery:
     """A message, from the moment when it is ready to the end of its attempt.
 
-    `settings` are the error for which there are none, if they can't be had; what was kept of the message
-    expires as it did with the settings that it was made from. `customer` is None when they
-    aren't in the directory, and when they don't matter; `looked_up`: they were asked for. The router adds the
-    `provider`, what it is `rendered` to, and its `size`: the number of characters that work on it may grow
-    with. With its intent, `entry` becomes what the journal has then.
+    `settings` are the error for which there are none, if they can't be had; kept content then expires as it
+    did with the settings that it was made from. `customer` is None when they aren't in the directory, and
+    when they don't matter; `looked_up`: they were asked for. The router adds the `provider`, what it is
+    `rendered` to, and its `size`: the number of characters that work on it may grow with. With its intent,
+    `entry` becomes what the journal has then.
     """
 
     __slots__ = (

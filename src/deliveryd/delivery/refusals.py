@@ -24,12 +24,12 @@ MOST_IN_A_ROW = 20
 """Refusals of one settings id without an acceptance after which it waits."""
 
 JUST_NOW = 10.0
-"""Seconds for which an acceptance shows that the provider takes messages, at least; twice as long as the
-provider usually goes without one if that is more, since messages may come rarely.
+"""Seconds for which an acceptance shows that the provider takes messages, at least: twice the usual gap
+between two acceptances, if that is longer.
 """
 
 FADING = 0.9
-"""Part of the longest time without an acceptance that counts after the next one, unless that took longer."""
+"""Factor by which the usual gap between acceptances shrinks with each one that comes sooner."""
 
 WIDESPREAD = 3
 """Settings ids that wait at a time, from which on the provider's configuration is at fault."""

@@ -163,13 +163,13 @@ def postgresql_without_ok(told: Told) -> None:
 
 
 def postgresql_scram(
-    told: Told, password: str = PASSWORD, *, proves: bool = True, goes_on: bool = True
+    told: Told, password: str = PASSWORD, *, work: int = 4096, proves: bool = True, goes_on: bool = True
 ) -> None:
-    """Ask by SCRAM, prove to know a password, and wait for a query."""
+    """Ask by SCRAM, prove to know a password, and wait for a query. `work`: iterations that are asked for."""
     _greet_postgresql(told)
     told.send(_request(10, b"SCRAM-SHA-256\x00\x00"))
     first = _answered(told).partition(b"n,,")[2]
-    begin = b"%s123,s=c2FsdA==,i=4096" % first[first.index(b"r=") :]
+    begin = b"%s123,s=c2FsdA==,i=%d" % (first[first.index(b"r=") :], work)
     told.send(_request(11, begin))
     final = _answered(told).rpartition(b",p=")[0]
     salted = hashlib.pbkdf2_hmac("sha256", password.encode(), b"salt", 4096)
@@ -258,6 +258,12 @@ def thief(file: Path, told: Told) -> None:
     told.send(_written(b"\x00\x00\x00\x02\x00\x00\x00", 2))
     while told.packet()[:1] == b"\x03":
         told.send(_written(b"\xfb" + bytes(file), 1))
+
+
+def mysql_without_end(told: Told) -> None:
+    """Greet in a packet that the next one continues."""
+    told.send(b"\xff\xff\xff\x00" + b"\x0a8.0.0\x00")
+    told.answer = told.receive(1)
 
 
 def _greeting(plugin: bytes, *, has_tls: bool) -> bytes:

@@ -1,7 +1,7 @@
 """Connections of aiomysql that give no password away: over TLS, or by a digest of it alone.
 
 By default aiomysql continues in plain text if the server offers no TLS, and sends the password in plain text
-or encrypted for whatever key a server shows, if that asks for it.
+or encrypted for whatever key a server shows, if that asks for it. It joins packets of any size.
 """
 
 from __future__ import annotations
@@ -18,7 +18,27 @@ GIVE_AWAY = frozenset({"mysql_clear_password", "mysql_old_password"})
 """Methods by which whoever listens has the password, or soon; others that do so need the server's key."""
 
 
-class TlsConnection(Connection):  # type: ignore[misc]  # aiomysql has no types
+NOT_MYSQL = "the server sends what no MySQL sends before it takes queries"
+
+_LARGEST = 30_000  # bytes of a packet before that
+
+
+class _Bounded(Connection):  # type: ignore[misc]  # aiomysql has no types
+    """A connection that takes small packets alone until the server takes queries."""
+
+    _is_in = False
+
+    async def _connect(self) -> None:
+        await super()._connect()
+        self._is_in = True
+
+    async def _read_bytes(self, num_bytes: int) -> Any:
+        if num_bytes > _LARGEST and not self._is_in:
+            raise ConnectionError(errno.EPROTO, NOT_MYSQL)
+        return await super()._read_bytes(num_bytes)
+
+
+class TlsConnection(_Bounded):
     """A connection to an IP address whose TLS verifies the host name."""
 
     def __init__(self, name: str, **options: Any) -> None:
@@ -39,7 +59,7 @@ async def connect_over_tls(name: str, **options: Any) -> TlsConnection:
     return connection
 
 
-class PlainConnection(Connection):  # type: ignore[misc]  # as above
+class PlainConnection(_Bounded):
     """A connection without TLS: nothing proves whose key a server shows, so none is used.
 
     aiomysql would trust whoever listens on a socket of the file system with the password itself.

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import ipaddress
+import re
 import ssl
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -35,8 +36,18 @@ UNPROVEN = (
     " customers.password_file"
 )
 
-_OK = 0
-_SASL_FINAL = 12
+TOO_MUCH_WORK = (
+    "the server asks for more than 100,000 iterations of SCRAM, during which all else would stand:"
+    " lower its scram_iterations, and set the password again"
+)
+
+_OK, _SASL, _SASL_CONTINUE, _SASL_FINAL = 0, 10, 11, 12
+_FOLLOWS = {_OK: (), _SASL: (_SASL_CONTINUE,), _SASL_CONTINUE: (_SASL_FINAL,), _SASL_FINAL: (_OK,)}
+"""Requests of authentication that may follow each: any other one, or another order, crashes asyncpg."""
+
+_CHALLENGE = re.compile(rb"r=[^,]+,s=[^,]+,i=([0-9]{1,10})")
+_MOST_ITERATIONS = 100_000
+_MOST_MESSAGES = 1000  # before it takes queries
 _HEADER = 5  # a letter, and the size of the rest: a number of four bytes that counts itself
 _CODE = 4
 _LARGEST = 30_000  # bytes of a message; libpq accepts no larger error either
@@ -56,7 +67,8 @@ class AuthenticationGuard:
         self._refused = refused
         self._is_proven = not must_prove
         self._unread = bytearray()
-        self._is_in = False
+        self._messages = 0
+        self._may_follow: Sequence[int] = (_OK, _SASL)
         self._transport: Any = None
 
     def __getattr__(self, name: str) -> Any:
@@ -79,6 +91,8 @@ class AuthenticationGuard:
             if is_one and len(self._unread) < end:
                 return
             message = bytes(self._unread[:end])
+            self._messages += 1
+            is_one = is_one and self._messages <= _MOST_MESSAGES
             reason = self._refusal(letter, message[_HEADER:]) if is_one else NOT_POSTGRESQL
             if reason is not None:
                 self._refused(reason)
@@ -97,16 +111,28 @@ class AuthenticationGuard:
         It would believe a server that takes queries without OK, and answer requests that come after OK.
         """
         if letter == b"Z":
-            return None if self._is_in else UNPROVEN
+            return UNPROVEN if self._may_follow else None
         if letter != b"R":
             return None
         code = int.from_bytes(content[:_CODE], "big")
-        if self._is_in or len(content) < _CODE or code in GIVES_AWAY:
+        if code in GIVES_AWAY or len(content) < _CODE:
             return PLAIN_REFUSED
+        if code == _OK and not self._is_proven and self._may_follow:
+            return UNPROVEN
+        if code not in self._may_follow:
+            return NOT_POSTGRESQL
+        self._may_follow = _FOLLOWS[code]
         if code == _SASL_FINAL:  # asyncpg ends a connection whose proof is wrong
             self._is_proven = True
-        self._is_in = code == _OK
-        return None if self._is_proven or not self._is_in else UNPROVEN
+        return self._flaw(content[_CODE:]) if code == _SASL_CONTINUE else None
+
+    @staticmethod
+    def _flaw(challenge: bytes) -> str | None:
+        """Return why a challenge of SCRAM can't be answered: asyncpg computes it in the event loop."""
+        found = _CHALLENGE.fullmatch(challenge)
+        if found is None:
+            return NOT_POSTGRESQL
+        return TOO_MUCH_WORK if int(found[1]) > _MOST_ITERATIONS else None
 
 
 def connect_safely(engine: AsyncEngine, options: SqlOptions) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import socket
 import ssl
-from collections.abc import Mapping
+import struct
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,7 @@ from support.fake_databases import (
     mysql_full_authentication,
     mysql_sha256,
     mysql_switch,
+    mysql_without_end,
     open_database,
     postgresql,
     postgresql_after,
@@ -259,6 +261,56 @@ async def test_a_message_that_is_none_of_postgresql_ends_the_connection(begin: b
     assert not fake.has_the_password
     assert fake.answer is None
     assert "the server sends what no PostgreSQL sends before it takes queries" in problem
+
+
+@pytest.mark.parametrize(
+    "requests",
+    [(12,), (11,), (10, 12), (10, 10), (0, 12), (10, 0), (2,), (7,)],
+    ids=lambda requests: " ".join(map(str, requests)),
+)
+def test_requests_of_authentication_come_in_their_order(requests: Sequence[int]) -> None:
+    """asyncpg would be killed by a step of SCRAM without the one before it: one address to look up did it."""
+    behind, transport, refusals = Behind(), Mock(), list[str]()
+    guard = AuthenticationGuard(behind, refusals.append, must_prove=False)
+    guard.connection_made(transport)
+    *begin, last = (b"R" + struct.pack("!II", 8, code) for code in requests)
+    guard.data_received(b"".join((*begin, last)))
+    assert behind.received == begin
+    assert refusals == ["the server sends what no PostgreSQL sends before it takes queries"]
+    transport.abort.assert_called_once_with()
+
+
+async def test_a_proof_at_first_ends_the_connection_alone(tmp_path: Path) -> None:
+    """The same to the driver: it ended the process."""
+    async with open_database(partial(postgresql_after, b"R" + struct.pack("!II", 8, 12))) as fake:
+        problem = await asked("postgresql", fake.port, tmp_path, "127.0.0.1")
+    assert "the server sends what no PostgreSQL sends before it takes queries" in problem
+
+
+async def test_a_server_that_asks_for_hours_of_work_is_refused(tmp_path: Path) -> None:
+    """The event loop would stand meanwhile: whoever listens there first names the iterations of SCRAM."""
+    async with open_database(partial(postgresql_scram, work=1_000_000_000)) as fake:
+        problem = await asked("postgresql", fake.port, tmp_path, "127.0.0.1")
+    assert fake.answer is None
+    assert "asks for more than 100,000 iterations of SCRAM" in problem
+
+
+def test_messages_before_the_first_query_are_bounded() -> None:
+    """They could come without end, each of them small."""
+    behind, transport, refusals = Behind(), Mock(), list[str]()
+    guard = AuthenticationGuard(behind, refusals.append, must_prove=False)
+    guard.connection_made(transport)
+    guard.data_received(b"S\0\0\0\x08a\0b\0" * 5000)
+    assert len(behind.received) == 1000
+    assert refusals == ["the server sends what no PostgreSQL sends before it takes queries"]
+
+
+async def test_a_packet_of_mysql_without_end_ends_the_connection(tmp_path: Path) -> None:
+    """Packets of 16 MiB would be joined as long as they come, before anybody has logged in."""
+    async with open_database(mysql_without_end) as fake:
+        problem = await asked("mysql", fake.port, tmp_path, "127.0.0.1")
+    assert fake.answer is None
+    assert "the server sends what no MySQL sends before it takes queries" in problem
 
 
 class Behind:

@@ -147,6 +147,7 @@ class _TimedProtocol(HttpToolsProtocol):
     _owed = 0  # responses to complete requests
     _begun = False  # an incomplete request
     _headed = False  # its head is complete and not processed yet
+    _is_in_head = False
     _is_offer = False  # of another protocol
     _state: Literal["new", "waited for", "idle", "at work"] = "new"
     _fault: str | None = None
@@ -190,11 +191,18 @@ class _TimedProtocol(HttpToolsProtocol):
         if len(self.pipeline) >= _MOST_AHEAD:
             raise self._wrong("Too many pipelined requests.")
         self._begun, self._headed = True, False
+        self._is_in_head = True
         super().on_message_begin()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Take a header; what comes behind a body is none (RFC 9110, 6.5.1), and would be the latest one."""
+        if self._is_in_head:
+            super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         self._collected = 0
         self._headed = True
+        self._is_in_head = False
         self._is_offer = self.parser.should_upgrade() and self.parser.get_method() != b"CONNECT"
         if self._is_offer:
             return

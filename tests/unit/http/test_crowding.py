@@ -71,6 +71,27 @@ async def serving(app: ASGIApp, trusted: tuple[str, ...] = LOCAL) -> AsyncIterat
         stop.set()
 
 
+@pytest.mark.anyio
+async def test_what_stands_behind_a_body_is_no_header() -> None:
+    """A proxy may pass it on as it came: it would be the latest word on whose request it is."""
+
+    async def answer_headers(scope: Scope, receive: Receive, send: Send) -> None:
+        await Request(scope, receive).body()
+        await Response(str(scope["headers"]))(scope, receive, send)
+
+    head = b"POST / HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Forwarded-For: 203.0.113.7\r\n"
+    body = b"Transfer-Encoding: chunked\r\n\r\n4\r\nbody\r\n0\r\n"
+    trailer = b"X-Forwarded-For: 198.51.100.1\r\nAuthorization: Basic Zm9v\r\n\r\n"
+    async with serving(answer_headers) as running:
+        client = await running.connect()
+        for _ in range(2):  # the head of the next request counts again
+            await client.send(head + body + trailer)
+            answer = await client.receive()
+            assert b"203.0.113.7" in answer
+            assert b"198.51.100.1" not in answer
+            assert b"authorization" not in answer
+
+
 async def answer_whole(scope: Scope, receive: Receive, send: Send) -> None:
     """An application that answers a request when all of it is there."""
     with contextlib.suppress(ClientDisconnect):

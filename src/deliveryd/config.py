@@ -441,10 +441,11 @@ def load_part(path: Path, tables: Collection[str], environ: Mapping[str, str] = 
 def examine_to_run(path: Path, environ: Mapping[str, str] = os.environ) -> Examined:
     """Examine a configuration for a worker: only root and the worker's user may be able to change its files.
 
-    The worker's user is this process's, or for root the owner of the journal (see `place_of_worker`).
+    The worker's user is this process's, or for root the owner of the journal's folder (see
+    `place_of_worker`); before that is there the user isn't known, and may be any owner of a file.
     """
     examined = examine(path, environ)
-    user = os.geteuid()
+    user: int | None = os.geteuid()
     if user == 0 and examined.config is not None:
         user = owner_of(place_of_worker(examined.config))
     problems = [problem for each in examined.opened for problem in tampering(each.path, each.status, user)]
@@ -475,7 +476,7 @@ def examine(path: Path, environ: Mapping[str, str] = os.environ) -> Examined:
 def _believed(config: Config | None) -> Iterator[Opened]:
     """Yield the files that define who is trusted and what customers have.
 
-    They are secrets, certificates, and a SQLite database.
+    They are secrets, certificates, also those of the journal's address, and a SQLite database.
     """
     if config is None:
         return
@@ -485,6 +486,8 @@ def _believed(config: Config | None) -> Iterator[Opened]:
     paths += [
         value for key, value in values if key.rpartition(".")[2] in _CERTIFICATES and isinstance(value, Path)
     ]  # what a plug-in calls so may be anything else
+    if config.journal.is_shared:
+        paths += _database_files(config.journal.url)
     if config.customers.source == "sql":
         from deliveryd.directory.sql_options import SqlOptions, sqlite_file  # noqa: PLC0415  # an extra
 
@@ -580,6 +583,15 @@ def _database_problem(url: str) -> str | None:
     except JournalUnusable as error:
         return str(error).removeprefix("journal.url ")
     return None
+
+
+def _database_files(url: str) -> Sequence[Path]:
+    """Return the certificates that a database's URL names; none if it can't be read."""
+    try:
+        from deliveryd.journal.postgresql.connection import files_of  # noqa: PLC0415  # an extra
+    except ImportError:
+        return ()
+    return files_of(url)
 
 
 def _outlasting_problem(timeout: float, lease: float) -> str:

@@ -57,9 +57,10 @@ def work_as_owner(named: Path) -> None:
         ) from None
 
 
-def owner_of(named: Path) -> int:
-    """Return the user that `work_as_owner` would become."""
-    return _nearest(Path(os.path.realpath(named)).parent).lstat().st_uid
+def owner_of(named: Path) -> int | None:
+    """Return the owner of the folder of a file; None while there is no such folder."""
+    folder = Path(os.path.realpath(named)).parent
+    return folder.lstat().st_uid if os.path.lexists(folder) else None
 
 
 def _nearest(folder: Path) -> Path:

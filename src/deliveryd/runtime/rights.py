@@ -101,12 +101,13 @@ def exposure(path: Path, rights: int) -> str | None:
     return None
 
 
-def tampering(path: Path, status: os.stat_result, user: int) -> list[str]:
+def tampering(path: Path, status: os.stat_result, user: int | None) -> list[str]:
     """Return who else than root and a user can change an opened file, or what is on the way to it.
 
-    `status` is that of the open file or folder. Each problem is `PATH: who; what to do`. Whoever may write to
-    a folder on the way can put another file there. Access control lists need no check of their own: with one,
-    the group bits of a mode are its mask, the most that it gives to any other user or group that it names.
+    None: the user isn't known, and may own any of it. `status` is that of the open file or folder. Each
+    problem is `PATH: who; what to do`. Whoever may write to a folder on the way can put another file there.
+    Access control lists need no check of their own: with one, the group bits of a mode are its mask, the most
+    that it gives to any other user or group that it names.
     """
     way = [(step, there) for step, there in steps_to(path) if not os.path.samestat(there, status)]
     problems = [
@@ -140,8 +141,8 @@ def steps_to(path: Path) -> Iterator[tuple[Path, os.stat_result]]:
         rest += reversed(target.parts[1:] if target.is_absolute() else target.parts)
 
 
-def _owner_problem(path: Path, status: os.stat_result, user: int) -> str | None:
-    if status.st_uid in (0, user):
+def _owner_problem(path: Path, status: os.stat_result, user: int | None) -> str | None:
+    if user is None or status.st_uid in (0, user):
         return None
     owner, name = user_name(status.st_uid), user_name(user)
     chown = "chown -h" if stat.S_ISLNK(status.st_mode) else "chown"

@@ -108,15 +108,15 @@ LOOK_EVERY = 1.0
 """Least seconds between two checks of the files."""
 
 Made = TypeVar("Made")
-_State = tuple[int, int, int, int] | None
+_State = tuple[int, int, int, int, tuple[str, ...]] | None
 
 
 class RenewedValue(Generic[Made]):
     """The result of `make` on the files at `paths`, recomputed when one of them changes.
 
     `make` raises ValueError or OSError if they can't be used, for example while one is being written. Then
-    the last good value stays, the problem is logged once, and the next change of a file is a new try. So it
-    is with a later value if others than root and this process's user may change a file.
+    the last good value stays, the problem is logged once, and the next change of a file, or of who may change
+    it, is a new try. So it is with a later value if others than root and this process's user may.
     """
 
     def __init__(self, paths: Sequence[Path], make: Callable[[], Made]) -> None:
@@ -161,7 +161,7 @@ class RenewedValue(Generic[Made]):
 
     def _check_owners(self) -> None:
         """Raise ValueError if another user can change a file, or put another one in its place; OSError."""
-        found = [each for path in self._paths for each in tampering(path, path.stat(), os.geteuid())]
+        found = [each for path in self._paths for each in _changeable(path)]
         if found:
             raise ValueError("; ".join(dict.fromkeys(found)))
 
@@ -174,10 +174,15 @@ class RenewedValue(Generic[Made]):
 
 def _state(path: Path) -> _State:
     try:
-        found = path.stat()
+        found, changeable = path.stat(), _changeable(path)
     except OSError:
         return None
-    return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+    return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns, changeable
+
+
+def _changeable(path: Path) -> tuple[str, ...]:
+    """Return who else can change a file, or put another one in its place. Raises OSError."""
+    return tuple(tampering(path, path.stat(), os.geteuid()))
 
 
 def _reason(error: ValueError | OSError) -> str:

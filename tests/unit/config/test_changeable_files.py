@@ -180,6 +180,31 @@ def test_the_owner_of_the_socket_is_the_user_of_workers_on_a_database(world: Wor
     assert not any("belongs to nobody" in each for each in examine_to_run(world.config, environ).problems)
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+def test_without_the_folder_of_the_socket_a_secret_may_be_of_any_user(world: World, secret: Path) -> None:
+    """A service manager makes it at the start and removes it: root isn't the worker's user for that."""
+    environ = {
+        "DELIVERYD_JOURNAL__URL": "postgresql://deliveryd@127.0.0.1/deliveryd",
+        "DELIVERYD_CONTROL__SOCKET": str(world.folder / "run" / "control.sock"),
+    }
+    os.chown(secret, NOBODY, NOBODY)
+    assert not any("belongs to nobody" in each for each in examine_to_run(world.config, environ).problems)
+    secret.chmod(0o666)
+    assert f"{secret}: all users may change it" in "".join(examine_to_run(world.config, environ).problems)
+
+
+def test_a_certificate_in_the_journals_address_that_everybody_may_change_starts_nothing(world: World) -> None:
+    """Whoever changes it could be the journal's database, and ask for its password."""
+    authorities = world.folder / "root.crt"
+    authorities.touch(mode=0o600)
+    url = f"postgresql://deliveryd@db.example/deliveryd?sslmode=verify-full&sslrootcert={authorities}"
+    environ = {"DELIVERYD_JOURNAL__URL": url}
+    assert not any("may change it" in each for each in examine_to_run(world.config, environ).problems)
+    authorities.chmod(0o666)
+    problem = f"{authorities}: all users may change it; run: chmod o-w {authorities}"
+    assert problem in examine_to_run(world.config, environ).problems
+
+
 def test_a_secret_as_kubernetes_mounts_it_is_used(world: World, secret: Path) -> None:
     """Behind links, in a folder whose sticky bit is set; a group may read it."""
     mounted = secret.parent

@@ -127,6 +127,16 @@ def conninfo(source: JournalDatabase) -> str:
     return make_conninfo("", **given)
 
 
+def files_of(url: str) -> list[Path]:
+    """Return the certificates and keys that a URL names; none if it can't be read."""
+    try:
+        given = conninfo_to_dict(url)
+    except psycopg.Error:
+        return []
+    named = (str(given.get(name) or "") for name in _FILES)
+    return [Path(file) for file in named if file not in {"", "system"}]
+
+
 def _stays_here(given: Mapping[str, Any]) -> bool:
     """Whether all hosts and addresses that the URL names are this machine; False where it names none."""
     hosts, addresses = (str(given.get(name) or "").split(",") for name in ("host", "hostaddr"))

@@ -126,6 +126,13 @@ def test_a_secret_within_what_was_encoded_is_masked(user: str) -> None:
     assert len(masked) <= len("Basic ") + 4 * len(user) // 3 + 4
 
 
+def test_a_token_made_of_a_secret_is_masked() -> None:
+    """It is as good as the key while it is valid."""
+    token = "eyJhbGciOiJSUzI1NiJ9.eyJpYXQiOjF9.c2lnbmF0dXJl-_"
+    assert mask(f"invalid token: Bearer {token}; eyJ.", ["key"]) == "invalid token: Bearer ***; eyJ."
+    assert mask(quote(f'"{token}"'), ["key"]) == "%22***%22"
+
+
 def test_secrets_beside_and_within_one_another_are_masked() -> None:
     """Also with characters that only two units of JSON can write, and where escapes look like no secret."""
     assert mask("ab abc \\ud83d\\ude00x %zz &x", ["ab", "abc", "\U0001f600x"]) == "*** *** *** %zz &x"

@@ -288,6 +288,23 @@ def test_a_secret_in_a_request_is_warned_of(world: World, line: str, key: str, l
     assert not re.search("s3cr3t|4f9a|hunter2|YTpi", answered.out)
 
 
+def test_a_secret_in_a_header_of_mails_is_warned_of(world: World) -> None:
+    """It can't be in a file of its own."""
+    world.add(
+        """
+[channels.email]
+adapter = "smtp"
+host = "127.0.0.1"
+sender = "bank@example.com"
+headers = { X-Mail-Token = "s3cr3t", X-Campaign = "spring" }
+"""
+    )
+    answered = check(world, "--offline")
+    (found,) = [each for each in answered.out.splitlines() if " channels.email.headers." in each]
+    assert found.split()[:2] == ["warning", "channels.email.headers.X-Mail-Token"]
+    assert "s3cr3t" not in answered.out
+
+
 QUESTIONS = """
 [channels.sms.lookup]
 url = "https://gateway.example/messages?ref={message.key}&api_key=hunter2"

@@ -7,6 +7,7 @@ import json
 import re
 from base64 import b64encode
 from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
 from string import ascii_lowercase, ascii_uppercase
 from typing import NamedTuple
 
@@ -31,6 +32,10 @@ _LEAST_FOLDED = 8
 """Characters from which on a secret is found in any case: shorter ones would stand in many words."""
 
 
+_TOKEN = re.compile(r"(?<![\w-])eyJ[\w-]++\.eyJ[\w-]++\.[\w-]++", re.ASCII)
+"""A JSON Web Token: made of a secret, and as good as one while it is valid."""
+
+
 class _Read(NamedTuple):
     """A text without escapes, and for each character the part of the original that it was read from."""
 
@@ -45,6 +50,7 @@ class _TooMuch(Exception):
 def mask(text: str, secrets: Iterable[str], most: int = MOST_SEARCHED) -> str:
     """Return the text without the secrets, also as addresses, forms, JSON, HTML, headers and mail have them.
 
+    Tokens that were made of a secret are masked as well.
     Each kind of escapes is resolved by itself: what looks like another kind may belong to the secret. These
     readings of a text can be many: if more than `most` characters are to be resolved, all of it is masked.
     """
@@ -55,7 +61,8 @@ def mask(text: str, secrets: Iterable[str], most: int = MOST_SEARCHED) -> str:
     hidden = bytearray(len(text))
     try:
         for read in _readings(text, most):
-            for start, end in _found(read.text, forms):
+            tokens = (found.span() for found in _TOKEN.finditer(read.text))
+            for start, end in chain(_found(read.text, forms), tokens):
                 first, last = read.parts[start][0], read.parts[end - 1][1]
                 hidden[first:last] = b"\1" * (last - first)
     except _TooMuch:

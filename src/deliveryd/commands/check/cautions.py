@@ -168,7 +168,7 @@ def _literal_secrets(config: Config) -> Iterator[Finding]:
                     yield Finding(key, Level.WARNING, text)
                 elif part == "headers" and is_random(value):
                     yield Finding(key, Level.HINT, text)
-    text = "looks like a secret: headers of mails have no file of their own, so restrict who may read this one"
+    text = "looks like a secret: mail headers have no file of their own, so restrict who may read this one"
     for provider in config.channels.providers.values():
         headers = provider.options.headers if isinstance(provider.options, SmtpOptions) else {}
         for name, value in headers.items():

@@ -123,7 +123,7 @@ def deferred(entry: Entry, at: int, due_at: int, waits_for: str | None) -> Trans
 
 def parked(entry: Entry, at: int, expires_at: int | None, waits_for: str) -> Transition:
     """Wait until the pause ends, or until the message expires."""
-    due_at = NEVER if expires_at is None else expires_at + 1
+    due_at = NEVER if expires_at is None else min(expires_at + 1, NEVER)
     return Transition(entry, *_PAUSED, at, due_at, waits_for=waits_for)
 
 

@@ -13,7 +13,7 @@ import pytest
 import deliveryd
 from deliveryd import transitions
 from deliveryd.errors import IllegalTransition
-from deliveryd.model import Entry, Outcome, Receipt, ReceiptStep, Spent, Transition
+from deliveryd.model import NEVER, Entry, Outcome, Receipt, ReceiptStep, Spent, Transition, format_instant
 from deliveryd.states import BEGINNINGS, Cause, Edge, State, edge
 
 SOURCE = Path(deliveryd.__file__).parent
@@ -258,3 +258,10 @@ def test_no_statement_that_moves_a_message_holds_the_number_of_a_state() -> None
     assert {"operations", "statements", "orders", "receipt_match", "outbox", "repeats"} <= texts.keys()
     for name, text in texts.items():
         assert not re.search(r"state (?:=|<>|IN) *\(?\d", text), name
+
+
+def test_a_message_that_expires_at_the_end_of_all_dates_is_due_at_a_date() -> None:
+    """.NET writes its latest instant for "never"; `explain` shows when a message is due."""
+    step = transitions.parked(ENTRY, AT, NEVER, "paused settings 2")
+    assert step.due_at is not None
+    assert format_instant(step.due_at).startswith("9999-12-31T23:59:59")

@@ -419,23 +419,33 @@ class ConfigPart(NamedTuple):
     ignored: list[str]
 
 
+OF_WORKERS = ("journal.reserve", "journal.retention", "journal.allow_shared_folder")
+"""Keys of the journal that only a worker uses."""
+
+
 def load_part(path: Path, tables: Collection[str], environ: Mapping[str, str] = os.environ) -> ConfigPart:
     """Read a configuration for what needs only some of its tables, or single keys such as `service.base_url`.
 
-    Raises ConfigError with the problems of these tables, or if the file can't be read at all.
+    Raises ConfigError with the problems of these tables, without those of `OF_WORKERS`, or if the file can't
+    be read at all.
     """
     examined = examine(path, environ)
-    starts = tuple(
+    needed, others = _beginnings(path, tables), _beginnings(path, OF_WORKERS)
+    own = [each for each in examined.problems if each.startswith(needed) and not each.startswith(others)]
+    config = examined.config or examine(path, {**environ, **_ANY_SERVICE}).config
+    if own or config is None:
+        raise ConfigError(own or examined.problems)
+    return ConfigPart(config, examined.problems)
+
+
+def _beginnings(path: Path, tables: Collection[str]) -> tuple[str, ...]:
+    """Return how the problems of these tables or keys begin."""
+    return tuple(
         start
         for table in tables
         for name in (f"{PREFIX}{table.upper().replace('.', '__')}",)
         for start in (f"{path}:{table}.", f"{path}:{table}:", f"{name}__", f"{name}:")
     )
-    own = [problem for problem in examined.problems if problem.startswith(starts)]
-    config = examined.config or examine(path, {**environ, **_ANY_SERVICE}).config
-    if own or config is None:
-        raise ConfigError(own or examined.problems)
-    return ConfigPart(config, examined.problems)
 
 
 def examine_to_run(path: Path, environ: Mapping[str, str] = os.environ) -> Examined:

@@ -15,6 +15,8 @@ pytestmark = pytest.mark.slow
 FAULTS = {
     "a bad value": ("[queue]", "[queue]\nbatch_size = 0"),
     "a bad value in a channel": ('adapter = "http"', 'adapter = "http"\nconcurrency = 0'),
+    "an order that is none": ("[channels.sms]", '[channels]\norder = "sms"\n[channels.sms]'),
+    "a bad retention": ("[journal]", '[journal]\nretention = "soon"'),
     "an unknown adapter": ('adapter = "http"', 'adapter = "htpp"'),
     "an unknown table": ("[queue]", "[queu]\nx = 1\n[queue]"),
     "a service without an address": ("base_url", "base_ulr"),
@@ -67,15 +69,18 @@ def test_recipients_are_imported_unless_the_mistake_is_in_their_channel(world: W
     """With a mistake there it isn't known how their addresses are written: they might be sent to still."""
     good = world.config.read_text(encoding="utf-8")
     change = FAULTS[fault]
-    is_own = change[0].startswith("adapter")
+    is_own = change[0].startswith(("adapter", "[channels"))
     world.write_config(good.replace(*change, 1))
     try:
         answered = command("stopped", "import", "--channel", "sms", "/dev/null", "--config", world.config)
+        lifted = command("stopped", "lift", "--channel", "sms", "07700 900101", "--config", world.config)
         overdue = command("overdue", "--config", world.config)
     finally:
         world.write_config(good)
-    assert (answered.status, "channels.sms" in answered.err) == (78 if is_own else 0, is_own), answered
-    assert ("a mistake hides when messages are overdue at sms\n" in overdue.err) == is_own
+    assert (answered.status, ":channels." in answered.err) == (78 if is_own else 0, is_own), answered
+    assert lifted.status == (78 if is_own else 1), lifted
+    hides = change[0].startswith("adapter")
+    assert ("a mistake hides when messages are overdue at sms\n" in overdue.err) == hides
 
 
 @pytest.mark.parametrize(
@@ -102,12 +107,14 @@ def test_a_mistake_in_what_a_command_needs_is_an_error(
 
 
 def test_a_variable_with_a_mistake_is_passed_over_too(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is named as it is set; one of the journal's is an error."""
+    """It is named as it is set; one of the journal's place is an error."""
     monkeypatch.setenv("DELIVERYD_QUEUE__BATCH_SIZE", "none")
     answered = command("explain", "--config", world.config, 1)
     assert answered.status == 0
     assert "DELIVERYD_QUEUE__BATCH_SIZE" in answered.err
     monkeypatch.setenv("DELIVERYD_JOURNAL__RETENTION", "none")
+    assert command("explain", "--config", world.config, 1).status == 0
+    monkeypatch.setenv("DELIVERYD_JOURNAL__LEASE", "none")
     assert command("explain", "--config", world.config, 1).status == 78
 
 

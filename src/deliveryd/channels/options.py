@@ -223,20 +223,19 @@ def read_channels(file: ConfigFile, tables: object) -> ChannelsOptions:
         for name, table in given.items()
         if (channel := _read_channel(file, presets, name, table))
     }
-    if options is None:
-        return ChannelsOptions()
-    for name in options.order:
+    for name in options.order if options is not None else ():
         if name not in given and name not in BLOCKS:
             text = f"there is no [channels.{name}]{suggestion(name, [*given, *BLOCKS])}"
             file.complain("channels.order", text)
     for name in given:
-        if name not in options.order:
+        if options is not None and name not in options.order:
             text = f"{name} is configured but missing from the order, so it would never be used"
             file.complain("channels.order", text)
     if not given:
         file.complain("channels", "no channel is configured; add a table such as [channels.sms]")
     named = [identity for name, table in given.items() for identity in _identities(name, table)]
-    return options.model_copy(update={"configured": configured, "named": tuple(named)})
+    kept = options or ChannelsOptions()
+    return kept.model_copy(update={"configured": configured, "named": tuple(named)})
 
 
 def _identities(name: str, table: object) -> list[str]:

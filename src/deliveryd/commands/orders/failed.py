@@ -230,7 +230,7 @@ def grouped(found: Iterable[FoundMessage]) -> list[FailureGroup]:
             known.messages + 1,
             min(known.first_at, at),
             max(known.last_at, at),
-            known.ids if len(known.ids) == _SHOWN_IDS else (*known.ids, each.id),
+            known.ids if len(known.ids) == _SHOWN_IDS else (*known.ids, each.told_as),
         )
     return sorted(groups.values(), key=lambda group: (-group.messages, group.first_at))
 
@@ -275,7 +275,7 @@ def _row(found: FoundMessage) -> Sequence[str]:
 
 def _show_lines(found: FoundMessage, obstacle: str | None) -> Iterator[str]:
     """Return one failed message, and whether it can be retried."""
-    yield f"message {found.id}: failed {moment(found.ended_at or found.taken_at)}"
+    yield f"message {found.told_as}: failed {moment(found.ended_at or found.taken_at)}"
     yield f"    {found.reason or NO_REASON}"
     rows = {
         "settings": found.settings_id,

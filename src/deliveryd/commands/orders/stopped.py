@@ -25,7 +25,7 @@ from deliveryd.control.protocol import ControlReply
 from deliveryd.errors import DeliverydError
 from deliveryd.journal.opening import open_reader
 from deliveryd.journal.orders import Action, ItemKind
-from deliveryd.journal.sql.stopped import StoppedRecipient
+from deliveryd.journal.sql.stopped import DIGEST_PREFIX, StoppedRecipient
 from deliveryd.model import format_instant
 
 stopped = CommandGroup(
@@ -74,7 +74,8 @@ def lift(
     """Take recipients off the list.
 
     The channel is used for them again."""
-    loaded = load_journal_as_owner(config)
+    by_digest = all(each.startswith(DIGEST_PREFIX) for each in recipients)
+    loaded = load_journal_as_owner(config, *(() if by_digest else _tables_of(channel)))
     channel = _channel(loaded, channel)
     answer = _order(loaded, Action.LIFT, channel, list(dict.fromkeys(recipients)), why)
     if not answer.done:  # as above
@@ -97,8 +98,7 @@ def import_stopped(
 
     Blank lines are skipped, and so are recipients who are on the list already. Where the channel sends to
     phone numbers or mail addresses, so is anything else, which is reported, with exit status 1."""
-    own = f"channels.{split_identity(channel)[0]}"  # a mistake there would change what its recipients are
-    loaded = load_journal_as_owner(config, own, "channels.order", "channels.presets_dir")
+    loaded = load_journal_as_owner(config, *_tables_of(channel))
     channel = _channel(loaded, channel)
     insist_on_a_channel(channel, sorted(loaded.channels.configured))
     recipients = list(dict.fromkeys(_recipients(file)))
@@ -125,6 +125,11 @@ def _recipients(file: str) -> Iterator[str]:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
         raise DeliverydError(f"{file} can't be read: {reason}") from None
     return (stripped for line in text.splitlines() if (stripped := cleaned(line)))
+
+
+def _tables_of(channel: str) -> Sequence[str]:
+    """Return the tables and keys by which a channel's recipients are read: a mistake there changes them."""
+    return f"channels.{split_identity(channel)[0]}", "channels.order", "channels.presets_dir"
 
 
 def _channel(config: Config, given: str) -> str:

@@ -163,12 +163,12 @@ def take_over_service(
     user = at_this_machine(user_name(os.geteuid()))
     order = Order(Action.ADOPT, ItemKind.SERVICE, (service,), user, caller(), why)
     before = adopt_service(loaded.journal.place, order, time.time_ns() // 1000)
-    anyio.run(clear_settings, loaded)  # it may have been at this address before, with other templates
     if as_data:
         print_json({"service": service, "before": before})
     else:
         was = "" if before is None else f", and belonged to the one at {before} before"
         print_lines(f"the journal belongs to the service at {service} now{was}")
+    anyio.run(clear_settings, loaded)  # it may have been at this address before, with other templates
 
 
 def _place(url: str | None, option: str, password_file: Path | None) -> JournalPlace | None:

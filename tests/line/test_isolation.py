@@ -8,6 +8,7 @@ from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
+import httpx
 import pytest
 import trio
 
@@ -113,3 +114,32 @@ def test_beside_a_provider_that_stalls_and_one_that_fails_the_third_is_as_fast_a
     assert beside.most <= 1.1 * alone.most + 0.1, figures
     assert alone.sent >= 0.98 * RATE * SECONDS, figures
     assert beside.drain < 12, figures
+
+
+def test_an_event_that_the_service_fails_at_delays_no_other_message(tmp_path: Path) -> None:
+    """One `dequeued` gets 500 each time: of the others `sent` is reported as soon as without it."""
+    world = VirtualWorld(tmp_path)
+    world.add('[queue]\npoll_interval = "250ms"\nmax_poll_interval = "500ms"\n')
+    world.service.settings[1] = json.dumps({"content": {"en": {"sms": SETTINGS["sms"]}}})
+    reported: dict[int, float] = {}
+
+    def fail(request: httpx.Request) -> httpx.Response | None:
+        events = json.loads(request.content) if request.url.path == "/events" else []
+        if any(event["messageId"] == 20 for event in events):
+            return httpx.Response(500)
+        reported.update(
+            {event["messageId"]: trio.current_time() for event in events if event["status"] == "sent"}
+        )
+        return None
+
+    world.service.trouble = fail
+
+    async def run() -> None:
+        async with world.at_work():
+            for id_ in range(1, 201):
+                world.service.enqueue(message(id_))
+                await trio.sleep(1)
+
+    live(run)
+    late = [id_ for id_ in range(1, 200) if id_ != 20 and reported.get(id_, 1e9) > id_ + 10]
+    assert late == []

@@ -18,13 +18,13 @@ class Unsettled:
     """Which of them may be posted now, and which may be settled.
 
     The journal settles events in the order of the outbox. So an event that was answered stays here until all
-    ahead of it were. An event is posted once no earlier one of its message is left here.
+    ahead of it were. An event is posted once each earlier one of its message was accepted, or is settled.
     """
 
     def __init__(self) -> None:
         self._rows: dict[int, OutboxRow] = {}
         self._unposted: dict[int, OutboxRow] = {}
-        self._under_way: Counter[int] = Counter()  # by message: its rows that are posted, or answered
+        self._under_way: Counter[int] = Counter()  # by message: its rows that are posted, or refused
         self._answers: dict[int, str | None] = {}  # by number; None: accepted, else why it was refused
         self.last = 0
         """The number that was read last."""
@@ -72,7 +72,7 @@ class Unsettled:
         return choice([behind, choice([*self._unposted, 0])])
 
     def unposted_of(self, messages: Collection[int]) -> list[list[OutboxRow]]:
-        """The rows of each of these messages, in order, of which none is posted or answered."""
+        """The unposted rows of each of these messages, in order, of which none is posted or refused."""
         found: dict[int, list[OutboxRow]] = {}
         for row in self._unposted.values():
             if row.message_id in messages and not self._under_way[row.message_id]:
@@ -94,8 +94,10 @@ class Unsettled:
         self._free(rows)
 
     def answer(self, rows: Sequence[OutboxRow], refused: str | None) -> None:
-        """Note that the service accepted these rows, or why it `refused` them."""
+        """Note that the service accepted these rows, as the journal has it too, or why it `refused` them."""
         self._answers.update((row.seq, refused) for row in rows)
+        if refused is None:
+            self._free(rows)
 
     def forget(self, rows: Sequence[OutboxRow]) -> None:
         """Remove unposted rows that the journal is to move: they are read again where they are then."""
@@ -119,6 +121,7 @@ class Unsettled:
 
     def remove(self, rows: Sequence[OutboxRow]) -> None:
         """Remove posted rows that are settled."""
+        under_way = [row for row in rows if self._answers.get(row.seq, "") is not None]
         if len(rows) == len(self._rows):
             self._rows.clear()
             self._answers.clear()
@@ -126,7 +129,7 @@ class Unsettled:
             for row in rows:
                 del self._rows[row.seq]
                 self._answers.pop(row.seq, None)
-        self._free(rows)
+        self._free(under_way)
 
     def _free(self, rows: Sequence[OutboxRow]) -> None:
         if len(self._rows) == len(self._unposted):  # none is posted or answered any more

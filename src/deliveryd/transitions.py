@@ -34,6 +34,10 @@ CHANGED = (
 )
 """Why a message in doubt is held whose content the worker had no time to keep."""
 
+_UNRENDERED = (
+    "not repeated: it can't be rendered again ({}); settle it or let it begin again (resend --new-key)"
+)
+
 HOLDS = 'not repeated: on_in_doubt was set to "hold" since its latest try'
 """Why a message in doubt is held that waited for its repeat."""
 
@@ -149,6 +153,11 @@ def expiry_details(expires_at: int) -> str:
 def unfit(why: str) -> str:
     """The reason why a message is held whose kept content no request can be made of."""
     return _UNFIT.format(why)
+
+
+def unrendered(why: str) -> str:
+    """The reason why a message is held that is known by its digest alone and has no content now."""
+    return _UNRENDERED.format(why)
 
 
 def not_repeated(entry: Entry, before: State, at: int, reason: str) -> Transition:

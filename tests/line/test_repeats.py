@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sqlite3
 from collections.abc import Collection, Mapping
 from contextlib import closing
@@ -309,3 +310,15 @@ def test_what_expires_in_doubt_says_so(world: VirtualWorld) -> None:
     assert len(world.channels["sms"].attempts) == 1
     assert details(world) == f"expired at {expires_at}; sms: outcome unknown"
     assert rows(world, "SELECT content FROM message") == [(None,)]
+
+
+def test_after_a_crash_what_cannot_be_rendered_is_held_with_that_reason(world: VirtualWorld) -> None:
+    """The settings have no text any more, and nothing but a digest is known of what was sent."""
+    live(lambda: cut_off_during(world, 1))
+    shutil.rmtree(world.path.parent / "cache")
+    world.service.settings[1] = json.dumps({"content": {"en": {}}})
+    live(world.run_until_idle)
+    assert not world.channels["sms"].attempts
+    ((state, reason),) = rows(world, "SELECT m.state, a.reason FROM message m, unaccepted a")
+    assert state == State.IN_DOUBT
+    assert "not repeated: it can't be rendered again (" in reason

@@ -100,6 +100,8 @@ class Attempts:
     def obstacle(self, message: Delivery) -> str | None:
         """Why what may have arrived isn't repeated: its content would differ, or can't be written."""
         if message.entry.content is None:  # known by its digest alone
+            if message.flaw is not None:
+                return transitions.unrendered(message.flaw)
             return None if message.entry.digest == self._digest(message) else transitions.CHANGED
         if self.channel.reaches(message.customer):
             return None

@@ -25,14 +25,15 @@ class Delivery:
     `settings` are the error for which there are none, if they can't be had; kept content then expires as it
     did with the settings that it was made from. `customer` is None when they aren't in the directory, and
     when they don't matter; `looked_up`: they were asked for. The router adds the `provider`, what it is
-    `rendered` to, and its `size`: the number of characters that work on it may grow with. With its intent,
-    `entry` becomes what the journal has then.
+    `rendered` to, and its `size`: the number of characters that work on it may grow with. `flaw` is why one
+    in doubt can't be rendered any more. With its intent, `entry` becomes what the journal has then.
     """
 
     __slots__ = (
         "customer",
         "entry",
         "expires_at",
+        "flaw",
         "looked_up",
         "provider",
         "rendered",
@@ -49,6 +50,7 @@ class Delivery:
         self.looked_up = False
         self.provider = ""
         self.rendered = UNRENDERED
+        self.flaw: str | None = None
         self.size = 0
 
     def of(self, customer: Customer | None) -> None:

@@ -398,5 +398,6 @@ def _end(message: Delivery, reasons: Iterable[str], now: int) -> Route:
     """
     entry = message.entry
     if entry.doubt:
+        message.flaw = "; ".join(reasons)
         return message.to(entry.provider or "", UNRENDERED, message.customer)
     return transitions.undeliverable(entry, now, entry.ending(*reasons))

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from deliveryd.channels.base import Accepted, Dispatch, Misconfigured, TryAgain, Verdict
+from deliveryd.channels.base import Accepted, Dispatch, InDoubt, Misconfigured, TryAgain, Verdict
 from deliveryd.delivery import refusals
 from support.logs import LogLines, log_lines
 from support.messages import message
@@ -168,6 +168,73 @@ def test_many_recipients_that_are_rejected_one_after_the_other_close_nothing_for
     live(run)
     sent = {one.entry.id: at for at, one in world.channels["sms"].attempts}
     assert not {id_ for id_ in good if sent.get(id_, float("inf")) > id_ - 1000 + 20.0}
+
+
+@pytest.mark.parametrize(
+    "verdict", [FORBIDDEN, TryAgain("provider answered 503"), InDoubt("provider answered 500")], ids=str
+)
+def test_messages_that_come_now_and_then_are_sent_beside_those_that_always_fail(
+    world: VirtualWorld, verdict: Verdict
+) -> None:
+    """Thirty at once after a quiet hour, then one good one in two minutes: each is sent before the next."""
+    rejecting(world.channels["sms"], range(1, 31), verdict)
+
+    async def run() -> None:
+        async with world.at_work():
+            await trio.sleep_until(3600)
+            world.service.enqueue(*(message(id_, 2) for id_ in range(1, 31)))
+            for id_ in range(1000, 1015):
+                await trio.sleep(120)
+                world.service.enqueue(message(id_, 1))
+            await trio.sleep(120)
+
+    live(run)
+    sent = {one.entry.id: at for at, one in world.channels["sms"].attempts}
+    assert [id_ for id_ in range(1000, 1015) if sent.get(id_, float("inf")) > 3600 + (id_ - 998) * 120] == []
+
+
+def test_recipients_that_ask_for_an_hour_each_wait_alone(world: VirtualWorld) -> None:
+    """A hundred of them beside five good ones a second: one request for each, and the others in time."""
+    bad = range(1, 101)
+    rejecting(world.channels["sms"], bad, TryAgain("provider answered 429", after=3600.0))
+
+    async def run() -> None:
+        async with world.at_work():
+            for at in range(600):
+                await trio.sleep_until(at / 5)
+                world.service.enqueue(message(1000 + at, 1))
+                if at == 150:
+                    world.service.enqueue(*(message(id_, 2) for id_ in bad))
+            await trio.sleep(30.0)
+
+    live(run)
+    asked = requests(world.channels["sms"], bad)
+    assert (len(asked), max(asked.values())) == (100, 1)
+    sent = {one.entry.id: at for at, one in world.channels["sms"].attempts}
+    assert [id_ for id_ in range(1000, 1600) if sent.get(id_, float("inf")) > (id_ - 1000) / 5 + 5.0] == []
+
+
+@pytest.mark.parametrize("quiet", [0, 700])
+def test_credentials_that_are_withdrawn_after_a_quiet_time_are_noticed_as_soon(
+    tmp_path: Path, quiet: int
+) -> None:
+    """Few messages were accepted before: the other provider takes all within a quarter of a minute."""
+    world = world_of_two(tmp_path)
+    begin = quiet + 5
+    world.channels[A].verdict = lambda _: Accepted() if trio.current_time() < begin else UNAUTHORIZED
+
+    async def run() -> None:
+        async with world.at_work():
+            await trio.sleep(quiet)
+            for at in range(300):
+                world.service.enqueue(message(1000 + at))
+                await trio.sleep(0.2)
+            await trio.sleep(15)
+
+    live(run)
+    sent = dict.fromkeys([one.entry.id for at, one in sent_by(world, A) if at < begin], 0.0)
+    sent |= {one.entry.id: at for at, one in sent_by(world, B)}
+    assert [id_ for id_ in range(1000, 1300) if sent.get(id_, 1e9) > quiet + (id_ - 1000) / 5 + 15.0] == []
 
 
 def test_with_a_second_provider_one_401_leaves_the_first_one_up(tmp_path: Path, lines: LogLines) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Protocol
 
 from deliveryd.delivery.common import Common
@@ -54,16 +55,31 @@ class Admission:
     @property
     def room(self) -> int:
         """How many more messages may be queued: up to the share, beyond it what is spare."""
-        if self._breaker.is_open:
-            return max(min(self.share, KEPT) - self.held, 0)
         return max(self.share - self.held, self._in_flight.spare, 0)
 
     @property
     def room_to_fetch(self) -> int:
         """How many may be fetched from the journal: they take places themselves, and must find room then."""
-        if self._breaker.is_open:
-            return self.room
         return max(self.share - self.held, self._in_flight.spare - 1, 0)
+
+    @property
+    def kept(self) -> int:
+        """How many repeats stay queued while the breaker is open, and how many new messages.
+
+        While everything is refused, all are repeats, whose settings ids take turns.
+        """
+        most = min(self.share, KEPT)
+        return most if self._refusals.refuses_all else max(most // 2, 1)
+
+    @property
+    def lacking(self) -> Mapping[str, int]:
+        """How many may be fetched from the journal while the breaker is open, by what they wait for."""
+        if self._refusals.refuses_all:
+            return {waits.repeat(self._name): KEPT, waits.room(self._name): KEPT}
+        return {
+            waits.room(self._name): max(self.kept - len(self._queue.new), 0),
+            waits.repeat(self._name): max(self.kept - len(self._queue.repeats), 0),
+        }
 
     def begin(self, attempts: int) -> None:
         """Count attempts that begin."""
@@ -80,14 +96,23 @@ class Admission:
     # before the queue
 
     def admit(self, message: Delivery) -> Transition | None:
-        """Queue a message; or return the step that it takes instead: it waits in the journal."""
+        """Queue a message; or return the step of one that waits in the journal instead.
+
+        That is the message itself if there is no room, and an earlier one while the breaker is open: one that
+        just came may show that the provider works for others than those that fail.
+        """
         if not self._has_room_for(message):
             return self.defer(message)
         if self._refusals.refuses_all:
             self._queue.add_first(message)
-        else:
-            self._queue.add(message, self._queue.repeats if message.entry.was_tried else self._queue.new)
-        return None
+            return None
+        queue = self._queue.repeats if message.entry.was_tried else self._queue.new
+        self._queue.add(message, queue)
+        if not self._breaker.is_open or len(queue) <= self.kept:
+            return None
+        leaving = self._queue.take_middle(queue, self.kept)
+        self._refusals.unanswered(leaving.entry.settings_id)
+        return self.defer(leaving)
 
     def _has_room_for(self, message: Delivery) -> bool:
         """Whether there is room, and the message wouldn't be given away at once."""
@@ -99,8 +124,11 @@ class Admission:
         if self._owed and not waited_for_room:
             owed = min(self._owed, self.share // 2)
         held = len(queue.new) + len(queue.repeats) + self.under_way
-        is_within_share = held + owed < self.share and not self._breaker.is_open
-        if not is_within_share and self.room <= owed:
+        if self._breaker.is_open:
+            has_room = not self._refusals.refuses_all or held < self.kept
+        else:
+            has_room = held + owed < self.share or self.room > owed
+        if not has_room:
             return False
         return not self._refusals.waiting or self.provider.may_try(entry.settings_id)
 

@@ -11,7 +11,10 @@ from deliveryd.delivery.message import Delivery, is_expired
 from deliveryd.model import SECOND, Clock
 
 KEPT = 10
-"""Messages that stay queued while the provider's breaker is open; the others wait in the journal."""
+"""Messages that stay queued while the provider's breaker is open, half of them repeats and half new ones.
+
+The others wait in the journal. Whichever fail for their own sake, the next probe may be another one.
+"""
 
 
 class DispatchQueue:
@@ -76,17 +79,21 @@ class DispatchQueue:
         """Take all messages of a settings id."""
         return self.take_if(lambda message: message.entry.settings_id == settings_id)
 
-    def take_surplus(self) -> Sequence[Delivery]:
-        """Take all messages but `KEPT`: of these, half are the first ones, and half the newest."""
+    def take_surplus(self, kept: int) -> Sequence[Delivery]:
+        """Take all but so many messages of each queue: half of these are the first ones, half the newest."""
         surplus: list[Delivery] = []
         for queue in (self.new, self.repeats):
-            if (excess := min(len(self) - KEPT, len(queue))) > 0:
-                waiting, kept = list(queue), len(queue) - excess
-                first = kept - kept // 2
-                surplus += waiting[first : first + excess]
-                queue.clear()
-                queue.extend(waiting[:first] + waiting[first + excess :])
+            while len(queue) > kept:
+                surplus.append(self.take_middle(queue, kept))
         return surplus
+
+    @staticmethod
+    def take_middle(queue: deque[Delivery], kept: int) -> Delivery:
+        """Take the message of one of the two queues that leaves when so many are kept."""
+        place = kept - kept // 2
+        leaving = queue[place]
+        del queue[place]
+        return leaving
 
     def take_expired(self) -> Sequence[Delivery]:
         """Take all messages whose time ran out, so that they use neither a permit of the rate nor a turn."""

@@ -111,9 +111,9 @@ class Dispatcher:
     # queue
 
     def offer(self, message: Delivery) -> Transition | None:
-        """Queue a message; or return the step that it takes instead."""
+        """Queue a message; or return the step of the one that waits in the journal instead."""
         step = self.admission.admit(message)
-        if step is None:
+        if step is None or step.entry is not message.entry:
             self._wakeup.set()
         return step
 
@@ -218,7 +218,7 @@ class Dispatcher:
             self._route_again(lambda message: not message.entry.doubt)
         elif not self._provider.is_reached:
             self._route_again(self.admission.moves)
-        surplus = self._queue.take_surplus()
+        surplus = self._queue.take_surplus(self.admission.kept)
         for message in surplus:
             self._refusals.unanswered(message.entry.settings_id)
         await self._record([self.admission.defer(message) for message in surplus])

@@ -195,9 +195,12 @@ class DueMessages:
         self._look_again[name] = now + pause
         if free := self._in_flight.free_for_some:
             await self._fetch({name: min(PROBE_CANDIDATES, free)})
-        room = PROBE_CANDIDATES if admission.provider.refusals.refuses_all else admission.room_to_fetch
-        if self._backlog.is_short_of_room(name) and (room := min(room, self._in_flight.free_for_some)):
-            await self._fetch_for_room(name, room, admission.share)
+        if self._backlog.is_short_of_room(name):
+            self._backlog.begin_room(name)
+            for waits_for, lacking in admission.lacking.items():
+                room = min(lacking, self._in_flight.free_for_some)
+                if not room or await self._waiting.fetch_waiting_for([waits_for], room) == room:
+                    self._backlog.note_short_of_room([name])
         return pause
 
     async def _fetch_unbound(self) -> float:

@@ -54,6 +54,7 @@ class Provider:
         self._has_answered = False  # before, messages of an earlier run may wait for its recovery
         self._is_reached = False
         self._has_failed = False
+        self._asked_before = False
         self._chosen_at = -PROBE_SPACING
         self._lacked_files_at = -math.inf
         self._lacked_id_at = -math.inf
@@ -186,12 +187,15 @@ class Provider:
     def failed(self, verdict: TryAgain | InDoubt | Misconfigured | Refused) -> None:
         """Count a failure of the provider; it is misconfigured once its breaker is open.
 
-        A pause that it asks for is the message's alone while others are accepted.
+        A pause that it asks for is the message's alone while others are accepted. It is the provider's when
+        it asked the probe before, with another message, as well.
         """
         was_open = self.breaker.is_open
         self._has_failed = True
         asked = verdict.after if isinstance(verdict, TryAgain) else None
-        pause = self.breaker.failed(None if self.refusals.is_accepting else asked)
+        is_for_all = self._asked_before and not self.refusals.is_accepting
+        self._asked_before = was_open and asked is not None
+        pause = self.breaker.failed(asked if is_for_all else None)
         if isinstance(verdict, Misconfigured) and (self.breaker.is_open or not self.breaker.opens):
             self._note_misconfigured(verdict)
         if pause is not None:

@@ -24,12 +24,13 @@ MOST_IN_A_ROW = 20
 """Refusals of one settings id without an acceptance after which it waits."""
 
 JUST_NOW = 10.0
-"""Seconds for which an acceptance shows that the provider takes messages, at least: twice the usual gap
-between two acceptances, if that is longer.
-"""
+"""Seconds for which an acceptance shows that the provider takes messages."""
 
 FADING = 0.9
-"""Factor by which the usual gap between acceptances shrinks with each one that comes sooner."""
+"""Factor by which the usual gap between acceptances shrinks with each one that comes sooner.
+
+Twice as long an acceptance shows that not all settings are refused.
+"""
 
 WIDESPREAD = 3
 """Settings ids that wait at a time, from which on the provider's configuration is at fault."""
@@ -122,7 +123,10 @@ class Refusals:
     @property
     def is_accepting(self) -> bool:
         """Whether it accepts messages now, of any settings id that doesn't wait."""
-        since = anyio.current_time() - max(JUST_NOW, min(2 * self._usual_gap, ACTIVE))
+        return self._has_accepted(JUST_NOW)
+
+    def _has_accepted(self, within: float) -> bool:
+        since = anyio.current_time() - within
         return any(at > since and id_ not in self.waiting for id_, at in self._accepted.items())
 
     def rejects_alone(self, message_id: int, *, has_uncounted: bool) -> bool:
@@ -185,10 +189,11 @@ class Refusals:
     def _are_widespread(self) -> bool:
         """Whether enough ids wait that it is the provider's fault, or all that are in use.
 
-        It isn't while others are accepted. With fewer than `WIDESPREAD` ids waiting, one of as many that were
-        accepted last isn't among them, unless fewer were accepted at all: no more need to be known.
+        It isn't while others are accepted, as seldom as usual. With fewer than `WIDESPREAD` ids waiting, one
+        of as many that were accepted last isn't among them, unless fewer were accepted at all: no more need
+        to be known.
         """
-        if self.is_accepting:
+        if self._has_accepted(max(JUST_NOW, min(2 * self._usual_gap, ACTIVE))):
             return False
         if len(self.waiting) >= WIDESPREAD:
             return True

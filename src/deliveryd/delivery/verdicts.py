@@ -204,24 +204,21 @@ class VerdictHandler:
     ) -> Transition:
         """Try again after a pause of the message's own, or give the provider up.
 
-        A pause that the provider asked for ends when it works again, unless it is about this message alone.
+        A pause that the provider asked for is kept, also when it works again: it may be about this message.
         """
         outcome = Outcome(VERDICT_WORDS[type(verdict)], None, verdict.reason, verdict.words)
         if entry.counted_tries >= self._policy.retry.attempts:
             return self._give_up(entry, outcome, f"{verdict.reason} (tried {entry.counted_tries} times)", now)
         if self._provider.is_down and self._choice.can_move(entry, customer, self._name):
             return transitions.moved_on(entry, now, outcome)
-        asked, is_alone = (
-            (verdict.after, verdict.only_this) if isinstance(verdict, TryAgain) else (None, True)
-        )
+        asked = verdict.after if isinstance(verdict, TryAgain) else None
         pause = self._policy.retry.pause(entry.counted_tries, asked)
         log(
             Event.ATTEMPT_RETRY,
             channel=self._channel, provider=self._name, message_id=entry.id, reason=verdict.reason,
             tries=entry.counted_tries, delay=pause,
         )  # fmt: skip
-        ends_early = self._provider.is_down or (asked and not is_alone)
-        waits_for = waits.recovery(self._name) if ends_early else None
+        waits_for = waits.recovery(self._name) if self._provider.is_down and not asked else None
         return transitions.retry_later(entry, now, now + int(pause * SECOND), outcome, waits_for)
 
     def _postponed(
@@ -244,8 +241,8 @@ class VerdictHandler:
             return transitions.moved_on(entry, now, outcome)
         breaker = self._policy.breaker
         pause = backoff(breaker.pause, breaker.max_pause, entry.stay_tries, asked=after)
-        due_at = now + int(pause * SECOND)
-        return transitions.retry_later(entry, now, due_at, outcome, waits.recovery(self._name))
+        waits_for = None if after else waits.recovery(self._name)
+        return transitions.retry_later(entry, now, now + int(pause * SECOND), outcome, waits_for)
 
     def _give_up(self, entry: Entry, outcome: Outcome, reason: str, now: int) -> Transition:
         """This provider is spent; the next one may take the message, if there is one.

@@ -22,7 +22,7 @@ import psycopg
 import pytest
 
 from deliveryd import transitions
-from deliveryd.delivery.passed_time import PassedTime
+from deliveryd.delivery.passed_time import PassedTime, at_next_start
 from deliveryd.delivery.pausing import Pausing
 from deliveryd.delivery.recorder import Recorder
 from deliveryd.errors import IllegalTransition
@@ -788,6 +788,25 @@ async def test_a_pause_lasts_as_long_as_ordered_whichever_worker_first_notices_a
         end_worker(source)
         await look(younger)
         assert query(source, decisions) == [("pause",), ("resume",)]
+
+
+@pytest.mark.parametrize("is_at_work", [True, False])
+async def test_a_pause_that_a_command_orders_goes_by_an_earlier_run_only_where_no_worker_is_at_work(
+    source: JournalDatabase, is_at_work: bool
+) -> None:
+    """The clock was put back after an ended worker wrote; another one goes on since then, or died before."""
+    hour, clock = 3600 * ONE_SECOND, ServerClock()
+    open_journal = partial(open_shared_journal, source, clock=clock)
+    async with open_journal() as one:
+        await one.recover(NOW, SMS)
+        async with open_journal() as ended:
+            await ended.take([sample_message(1)], [], NOW)
+        clock.instant = NOW - hour
+        if is_at_work:
+            await one.follow(NOW - hour, SMS)
+        async with open_journal() as command:
+            at = await at_next_start(command, clock)
+    assert at == (NOW - hour if is_at_work else NOW)
 
 
 async def test_a_return_is_heard_of_by_a_worker_that_recorded_another_one_on_top_of_it(

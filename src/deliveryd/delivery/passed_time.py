@@ -144,8 +144,13 @@ def _boot_id() -> str:
         return ""
 
 
-def at_next_start(journal: Journal, clock: Clock) -> int:
-    """The present instant by the clock of the earlier run: the next start moves pauses from that one on."""
+async def at_next_start(journal: Journal, clock: Clock) -> int:
+    """The present instant by the clock of the earlier run: the next start moves pauses from that one on.
+
+    While another worker works on the journal, that has followed the clock.
+    """
+    if await journal.others_at_work():
+        return clock.now()
     return clock.now() - PassedTime(clock, journal.kept_clock, journal.last_at).step_before
 
 

@@ -138,6 +138,10 @@ class Journal(GroupCommit[Db]):
         """
         return frozenset()
 
+    async def others_at_work(self) -> bool:
+        """Whether another worker committed within its lease, and since the clock was last put back."""
+        return False
+
     def _log_of_message(self, message_id: int) -> int:
         return self._away.get(message_id, self._own.number)
 

@@ -55,7 +55,7 @@ from deliveryd.journal.postgresql.inbox import (
     unmatched_by_ids,
     unmatched_lately,
 )
-from deliveryd.journal.postgresql.lease import Fenced, live_providers
+from deliveryd.journal.postgresql.lease import Fenced, live_providers, others_renewed
 from deliveryd.journal.postgresql.logs import LogSeen
 from deliveryd.journal.postgresql.pacing import Pacing
 from deliveryd.journal.sql import account, deadlines, deletion, own_values, recovery
@@ -172,6 +172,11 @@ class PostgresqlJournal(LeasedCommits):
         """As of the last look at the other workers."""
         live = self._neighbours.live
         return frozenset((each.id, each.commits) for each in live if each.id < self._lease.worker)
+
+    async def others_at_work(self) -> bool:
+        """By the database's clock: a lease that is over may not be ended yet."""
+        now, worker = self._clock.now, self._lease.worker
+        return await self._commit(Look(lambda _db: others_renewed(self._db, worker, now(self._db))))
 
     # Intake
 

@@ -141,6 +141,9 @@ NEVER_PASSED: Mapping[str, str] = {
     "ServiceClient.customer_page": "no message needs the area of customer data",
     "ServiceClient.entity": "no message needs the area of customer data",
     "SqliteJournal.room": "only reads, for those who look",
+    **dict.fromkeys(
+        ("COMMIT.others_at_work", "SqliteJournal.others_at_work"), "only reads, for an operator's command"
+    ),
     "SqliteJournal.largest_cause": "only reads: see COMMIT.largest_cause",
     "ServiceClient.look": "for an operator's command",
     "SqliteJournal.hasten": "the scenario's clock isn't put back",

@@ -42,7 +42,9 @@ CHANGES: tuple[tuple[State, State], ...] = (
 KEPT = "receive(unmatched)"
 """A receipt that fits no attempt yet."""
 
-ONLY_READ = frozenset({"account", "cut_log", "give_back", "largest_cause", "open_work", "orphans"})
+ONLY_READ = frozenset(
+    {"account", "cut_log", "give_back", "largest_cause", "open_work", "orphans", "others_at_work"}
+)
 """Operations of the journal's protocol without a commit."""
 
 UNUSUAL: Mapping[str, str] = {

@@ -100,8 +100,8 @@ def bereave_of_work(fleet: Fleet, worker: FleetWorker, other: FleetWorker) -> No
     bereave(fleet, worker, other)
 
 
-BY_EITHER = frozenset(map(commit_name, Beside))
-"""What either of the workers does: who is the first to."""
+BY_EITHER = frozenset(map(commit_name, (*Beside, "end_pauses")))
+"""What either of the workers does: who is the first to, or the oldest."""
 
 PROVOCATIONS: Mapping[str, Provocation] = {
     **dict.fromkeys(

@@ -32,7 +32,7 @@ from deliveryd.journal import group_commit
 from deliveryd.journal.journal import Journal
 from deliveryd.journal.orders import Action, ItemKind
 from deliveryd.journal.place import JournalDatabase
-from deliveryd.journal.postgresql import commits
+from deliveryd.journal.postgresql import commits, opening
 from deliveryd.journal.postgresql.connection import connect_to_read, connect_to_write, conninfo
 from deliveryd.journal.postgresql.database import Database
 from deliveryd.journal.postgresql.lease import (
@@ -762,6 +762,35 @@ async def test_a_row_that_somebody_locks_for_long_is_told_in_the_log(source: Jou
                     assert "holds a lock on worker: end its transaction" in told
                     operator.rollback()
                     await logged("journal.reached")
+
+
+@pytest.mark.parametrize("lock", ["SELECT 1 FROM main.log FOR UPDATE", "LOCK TABLE main.worker"])
+async def test_a_start_behind_a_lock_is_told_in_the_log_and_goes_on(
+    source: JournalDatabase, lock: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An operator's open transaction holds up what a worker does first."""
+    for name in ("STALLED", "LOOKED_EVERY"):
+        monkeypatch.setattr(opening, name, 0.1)
+    async with open_shared_journal(source):
+        pass
+    with log_lines("info") as lines, psycopg.connect(source.url, application_name="psql") as operator:
+        operator.execute(lock.encode())
+        holder = f"session {operator.info.backend_pid} (user postgres, psql, idle in trans"
+
+        async def start() -> None:
+            async with open_shared_journal(source):
+                pass
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(start)
+            with anyio.fail_after(PATIENCE):
+                while "journal.unreachable" not in str(lines()):
+                    await anyio.lowlevel.checkpoint()
+            operator.rollback()
+        told = [line.get("reason") for line in lines() if line["event"] != "journal.joined"]
+    [reason, reached] = told
+    assert str(reason).startswith(f"{opening.NOT_OPENED}: {holder}")
+    assert reached is None
 
 
 async def test_a_database_of_something_else_and_a_newer_format_are_left_alone(

@@ -22,7 +22,9 @@ import psycopg
 import pytest
 
 from deliveryd import transitions
-from deliveryd.delivery.passed_time import PassedTime
+from deliveryd.delivery.passed_time import PassedTime, at_next_start
+from deliveryd.delivery.pausing import Pausing
+from deliveryd.delivery.recorder import Recorder
 from deliveryd.errors import IllegalTransition
 from deliveryd.journal.base import Account, Doubtful, FromOthers
 from deliveryd.journal.journal import Journal
@@ -63,6 +65,7 @@ from journal.samples import (
     waiting_events,
 )
 from support.directories import NoPostgres, open_postgres
+from support.line import common_on, memory_on
 from support.patience import PATIENCE
 from support.places import TESTS
 from support.several_workers import (
@@ -740,17 +743,70 @@ async def test_a_clock_that_is_put_back_at_one_of_two_workers_moves_no_due_times
         assert (await one.due(NOW, {"sms": 9})) == ([], NOW + ONE_SECOND, 0, 0)
 
 
-async def test_a_pause_is_moved_once_where_all_workers_notice_that_the_clock_was_put_back(
-    source: JournalDatabase,
+@pytest.mark.parametrize("first", ["the oldest", "the younger", "a new one"])
+@pytest.mark.parametrize("hours", [-1, 3])
+async def test_a_pause_lasts_as_long_as_ordered_whichever_worker_first_notices_a_step_of_the_clock(
+    source: JournalDatabase, first: str, hours: int
 ) -> None:
-    """Else it would be over before it is."""
-    hour = 3600 * ONE_SECOND
-    async with two_workers(source) as (one, other):
-        await other.follow(NOW, SMS)
-        order = Order(Action.PAUSE, ItemKind.CHANNEL, ("sms",), lasts=7200.0)
-        assert (await one.decide(order, NOW, SMS)).done
-        moved = [await journal.retime_pauses(hour, NOW - hour) for journal in (one, other)]
-        assert [(each.since, each.until) for (each,) in moved] == [(NOW - hour, NOW + hour)] * 2
+    """The oldest moves and ends it for all; when that is gone, the next one ends it."""
+    step, clock = hours * 3600 * ONE_SECOND, ServerClock()
+    order = Order(Action.PAUSE, ItemKind.CHANNEL, ("sms",), lasts=7200.0)
+    decisions = "SELECT verb FROM main.decision ORDER BY seq"
+    async with AsyncExitStack() as stack:
+
+        async def started() -> tuple[Recorder, Pausing]:
+            journal = await stack.enter_async_context(open_shared_journal(source, clock=clock))
+            memory = memory_on(journal, clock)
+            recorder = common_on(journal, memory, clock=clock).recorder
+            await recorder.recover(SMS)
+            return recorder, memory.pausing
+
+        async def look(*each: tuple[Recorder, Pausing]) -> None:
+            for recorder, pausing in each:
+                await recorder.follow(SMS)
+                await pausing.end_those_over()
+
+        oldest, younger = [await started() for _ in range(2)]
+        assert (await oldest[0].decide(order, SMS)).done
+        await look(oldest, younger)
+        clock.instant += step
+        if first == "a new one":
+            new = await started()
+            await new[1].follow_clock(0)
+            await look(new)
+        workers = (oldest, younger) if first == "the oldest" else (younger, oldest)
+        for worker_ in workers:
+            await worker_[1].follow_clock(-step)
+            await look(worker_)
+        await look(oldest, younger)
+        for _, pausing in workers:
+            (pause,) = pausing.pauses.all
+            assert pause.until == clock.instant + 7200 * ONE_SECOND
+        clock.instant += 7200 * ONE_SECOND
+        await look(younger)
+        assert query(source, decisions) == [("pause",)]
+        end_worker(source)
+        await look(younger)
+        assert query(source, decisions) == [("pause",), ("resume",)]
+
+
+@pytest.mark.parametrize("is_at_work", [True, False])
+async def test_a_pause_that_a_command_orders_goes_by_an_earlier_run_only_where_no_worker_is_at_work(
+    source: JournalDatabase, is_at_work: bool
+) -> None:
+    """The clock was put back after an ended worker wrote; another one goes on since then, or died before."""
+    hour, clock = 3600 * ONE_SECOND, ServerClock()
+    open_journal = partial(open_shared_journal, source, clock=clock)
+    async with open_journal() as one:
+        await one.recover(NOW, SMS)
+        async with open_journal() as ended:
+            await ended.take([sample_message(1)], [], NOW)
+        clock.instant = NOW - hour
+        if is_at_work:
+            await one.follow(NOW - hour, SMS)
+        async with open_journal() as command:
+            at = await at_next_start(command, clock)
+    assert at == (NOW - hour if is_at_work else NOW)
 
 
 async def test_a_return_is_heard_of_by_a_worker_that_recorded_another_one_on_top_of_it(

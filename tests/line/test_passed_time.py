@@ -156,6 +156,40 @@ def test_a_clock_that_is_ahead_at_a_start_makes_nothing_old_without_a_record() -
     in_time(play)
 
 
+def test_a_step_back_that_was_followed_is_not_noticed_again_after_a_start_of_the_machine() -> None:
+    """What was last written shows a step only if it was written after what is kept of the clock."""
+
+    async def play() -> None:
+        clock = SteppingClock()
+        passed = PassedTime(clock, last_at=START + 1800 * SECOND)
+        assert passed.step_before == -1800 * SECOND
+
+        def noticed(kept: str | None, last_at: int) -> float:
+            assert kept is not None
+            with patch.object(passed_time, "_boot_id", lambda: "another"):
+                return PassedTime(clock, kept, last_at).step_before / SECOND
+
+        assert noticed(passed.record(), START + 1800 * SECOND) == 0
+        await trio.sleep(3600)
+        last_at = clock.now() + SECOND // 2  # clocks are kept right by parts of a second
+        clock.ahead -= 3600 * SECOND
+        kept = passed.record()
+        await trio.sleep(600)
+        assert noticed(kept, last_at) == 0
+        clock.ahead -= 1800 * SECOND
+        assert noticed(kept, last_at) == pytest.approx(600 - 1800)
+        passed.before(0)
+        await trio.sleep(3 * 3600)
+        kept = passed.record()
+        await trio.sleep(1500)
+        last_at = clock.now()
+        clock.ahead -= 1800 * SECOND
+        assert noticed(kept, 0) == pytest.approx(1500 - 1800)
+        assert noticed(kept, last_at) == pytest.approx(-1800)
+
+    in_time(play)
+
+
 def test_the_lower_reading_of_the_oldest_steps_is_remembered() -> None:
     """However many steps follow: the clock was ahead at first, and nothing is old by that."""
 

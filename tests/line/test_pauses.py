@@ -344,13 +344,16 @@ def test_a_pause_ends_by_itself_over_a_restart(world: VirtualWorld, kind: ItemKi
     running(world, second)
 
 
-@pytest.mark.parametrize("when", ["while it runs", "between two runs", "while the machine is off"])
+RESTARTED = "while it runs, then the machine is restarted"
+
+
+@pytest.mark.parametrize("when", ["while it runs", RESTARTED, "between two runs", "while the machine is off"])
 @pytest.mark.parametrize("step", [-86400.0, -100.0, 86400.0])
 def test_a_pause_ends_in_time_though_the_clock_steps(
     world: VirtualWorld, monkeypatch: pytest.MonkeyPatch, step: float, when: str
 ) -> None:
     """It lasts as long as ordered; when the machine was off no longer than that from then on."""
-    while_running = when == "while it runs"
+    while_running = when in {"while it runs", RESTARTED}
     stepped = [0.0]
 
     class Stepping(VirtualClock):
@@ -373,14 +376,14 @@ def test_a_pause_ends_in_time_though_the_clock_steps(
         await anyio.sleep(10.0)
         if while_running:
             stepped[0] = step
-            await ends(supervisor)
+            await (anyio.sleep(10.0) if when == RESTARTED else ends(supervisor))
 
     world.clock = Stepping()
     running(world, first, hours=1)
-    if not while_running:
-        stepped[0] = step
-        if when == "while the machine is off":
-            monkeypatch.setattr(passed_time, "_boot_id", lambda: "another")
+    stepped[0] = step
+    if when in {RESTARTED, "while the machine is off"}:
+        monkeypatch.setattr(passed_time, "_boot_id", lambda: "another")
+    if when != "while it runs":
         running(world, ends, hours=1)
     if when != "while the machine is off":
         assert ended - begun == pytest.approx(600.0, abs=10.0)

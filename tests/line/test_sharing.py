@@ -26,7 +26,7 @@ from support.logs import log_lines
 from support.messages import message
 from support.shared_journal import SharedJournal, shared
 from support.two_providers import BOTH, EMAIL
-from support.virtual import START, VirtualSupervisor, VirtualWorld, live
+from support.virtual import START, VirtualClock, VirtualSupervisor, VirtualWorld, live
 
 pytestmark = pytest.mark.slow
 
@@ -187,6 +187,60 @@ def test_what_another_worker_pauses_and_resumes_is_paused_here_within_a_second(
         journals[0].news.append(FromOthers(pauses=[]))
         await anyio.sleep(3)
         assert sent_ids(world) == [1]
+
+    play(world, scene)
+
+
+def test_a_pause_is_ended_by_the_oldest_worker(world: VirtualWorld, journals: list[SharedJournal]) -> None:
+    """The others follow; when the older ones are gone, this one ends it."""
+
+    async def scene(worker: VirtualSupervisor) -> None:
+        [journal] = journals
+        journal.older_workers = frozenset({(1, 10)})
+        order = Order(Action.PAUSE, ItemKind.CHANNEL, ("sms",), lasts=60.0)
+        await worker.parts.recorder.decide(order, ["sms"])
+        await anyio.sleep(120)
+        assert [pause.key for pause in worker.parts.memory.pauses.all] == ["sms"]
+        journal.older_workers = frozenset()
+        await anyio.sleep(6)
+        assert worker.parts.memory.pauses.all == ()
+
+    play(world, scene)
+
+
+@pytest.mark.parametrize("is_alive", [True, False], ids=["alive", "gone before that"])
+def test_a_step_of_the_clock_is_left_to_an_older_worker_that_commits_after_it(
+    world: VirtualWorld, journals: list[SharedJournal], is_alive: bool
+) -> None:
+    """That moves the pauses, and if it ends later, nothing of the step is left to follow."""
+    ahead = 0
+
+    class Stepping(VirtualClock):
+        def now(self) -> int:
+            return super().now() + ahead
+
+    world.clock = Stepping()
+
+    def until() -> int:
+        [(instant,)] = world.journal_rows("SELECT until FROM pause")
+        return int(str(instant))
+
+    async def scene(worker: VirtualSupervisor) -> None:
+        nonlocal ahead
+        [journal] = journals
+        journal.older_workers = frozenset({(1, 10)})
+        order = Order(Action.PAUSE, ItemKind.CHANNEL, ("sms",), lasts=7200.0)
+        await worker.parts.recorder.decide(order, ["sms"])
+        ordered = until()
+        ahead = -3600 * SECOND
+        await anyio.sleep(10)
+        assert until() == ordered
+        if is_alive:
+            journal.older_workers = frozenset({(1, 11)})
+            await anyio.sleep(10)
+        journal.older_workers = frozenset()
+        await anyio.sleep(10)
+        assert until() == (ordered if is_alive else ordered - 3600 * SECOND)
 
     play(world, scene)
 

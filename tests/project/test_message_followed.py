@@ -35,9 +35,10 @@ ASIDE = {
 }  # fmt: skip
 LOOKS = {
     "Admission.begin", "Admission.end", "Admission.reserve", "Journal.counts", "Journal.has_room",
-    "Journal.misplaced", "Journal.overdue", "Journal.renew", "Journal.resume", "Matching.are_kept",
-    "Operations.overdue", "Operations.resume", "Pauses.at", "Pausing.end_those_over", "TakeSize.came_whole",
-    "Waiting.fetch_overdue", "Waiting.fetch_waiting_for", "is_expired",
+    "Journal.misplaced", "Journal.older_workers", "Journal.overdue", "Journal.renew", "Journal.resume",
+    "Matching.are_kept", "Operations.overdue", "Operations.resume", "Pauses.at", "Pausing.end_those_over",
+    "Pausing.next_end", "TakeSize.came_whole", "Waiting.fetch_overdue",
+    "Waiting.fetch_waiting_for", "is_expired",
 }  # fmt: skip
 SMS = json.dumps({"content": {"en": {"sms": {"text": "hello {word}"}}}})
 RECEIPTS = """

@@ -47,7 +47,7 @@ class Operators:
                 async with self._world.kept.at_rest() as journal:
                     providers = list(self._world.plan.weights)
                     clock = self._world.clock
-                    at = at_next_start(journal, clock) if order.verb is Action.PAUSE else clock.now()
+                    at = await at_next_start(journal, clock) if order.verb is Action.PAUSE else clock.now()
                     decided = await journal.decide(order, at, providers)
                 note_forgotten(self._world, order.verb, decided.done)
                 self._note_changes(order, begun, is_carried_out=True)

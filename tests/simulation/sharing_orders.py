@@ -93,7 +93,7 @@ class Control:
     async def _carried_out(self, order: Order, found: list[Done], process: Process) -> None:
         async with self._kept.opened(process) as journal:
             clock = self._world.clock
-            at = at_next_start(journal, clock) if order.verb is Action.PAUSE else clock.now()
+            at = await at_next_start(journal, clock) if order.verb is Action.PAUSE else clock.now()
             providers = list(self._world.plan.weights)
             found.append((await journal.decide(order, at, providers)).done)
 

@@ -27,6 +27,7 @@ class SharedJournal:
         self._journal = journal
         self.news: deque[FromOthers | JournalError] = deque()
         self.followed: list[tuple[float, Collection[str]]] = []
+        self.older_workers: frozenset[tuple[int, int]] = frozenset()
         self.lasts = True
         self.asked: list[float] = []
         self.renewable = anyio.Event()

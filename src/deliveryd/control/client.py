@@ -178,7 +178,7 @@ async def _carry_out(client: ControlClient, portion: Order) -> ControlReply:
         me = user_name(os.geteuid())
         order = portion._replace(user=at_this_machine(me) if journal.is_shared else me)
         clock = journal.common_clock or WallClock()
-        at = at_next_start(journal, clock) if order.verb is Action.PAUSE else clock.now()
+        at = await at_next_start(journal, clock) if order.verb is Action.PAUSE else clock.now()
         decided = await journal.decide(order, at, client.providers)
     return ControlReply(decided.done, decided.skipped)
 

@@ -119,7 +119,7 @@ class DueMessages:
 
     def _until_a_pause_ends(self) -> float:
         """The seconds until the first pause ends by itself."""
-        return max((self._pauses.next_end - self._clock.now()) / SECOND, 0.0)
+        return max((self._pausing.next_end - self._clock.now()) / SECOND, 0.0)
 
     async def _fetch_all(self) -> float:
         """Make due messages ready; return the seconds until more may be due."""

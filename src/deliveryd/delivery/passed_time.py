@@ -46,7 +46,7 @@ class PassedTime:
         self._clock = clock
         self._boot = _boot_id()
         monotonic = _monotonic()
-        before = looked = 0
+        before = looked = highest = 0
         is_same_boot = False
         self._readings = [ClockReading(0, min(clock.now(), last_at or clock.now()))]
         if kept:
@@ -55,12 +55,15 @@ class PassedTime:
             before = record["passed"] + (monotonic - record["monotonic"] if is_same_boot else 0)
             self._readings = [ClockReading(*each) for each in record["readings"]]
             looked = record["passed"] if is_same_boot else before - KEPT_EVERY
+            highest = record.get("highest", 0)
         self._began = monotonic - before
         self._recorded = None if not kept else before - KEPT_EVERY
         self._looked = looked  # by the time that passed
+        self._highest = max(highest, last_at)  # that the clock showed
         step = self._look()
         if not is_same_boot:  # nobody measured how much time passed
-            step = min(step, clock.now() - last_at if last_at else 0, 0)
+            # What was written before a step that is kept shows no other one.
+            step = min(step, clock.now() - last_at if last_at > highest + STEP else 0, 0)
         self.step_before = step if abs(step) >= STEP else 0
         """Microseconds by which the clock was put forward since the earlier run; negative: back, at least."""
 
@@ -88,6 +91,7 @@ class PassedTime:
             "monotonic": monotonic,
             "passed": self._passed,
             "readings": self._readings,
+            "highest": self._highest,
         }
         return json.dumps(kept)
 
@@ -107,7 +111,9 @@ class PassedTime:
         """
         passed, shown = self._passed, self._clock.now()
         latest = self._readings[-1]
-        step = shown - latest.shown - (passed - latest.passed)
+        expected = latest.shown + (passed - latest.passed)
+        self._highest = max(self._highest, expected, shown)
+        step = shown - expected
         if abs(step) >= STEP:
             since = self._looked if step < 0 else passed
             reading = ClockReading(max(since, latest.passed), shown - (passed - since))
@@ -138,8 +144,13 @@ def _boot_id() -> str:
         return ""
 
 
-def at_next_start(journal: Journal, clock: Clock) -> int:
-    """The present instant by the clock of the earlier run: the next start moves pauses from that one on."""
+async def at_next_start(journal: Journal, clock: Clock) -> int:
+    """The present instant by the clock of the earlier run: the next start moves pauses from that one on.
+
+    While another worker works on the journal, that has followed the clock.
+    """
+    if await journal.others_at_work():
+        return clock.now()
     return clock.now() - PassedTime(clock, journal.kept_clock, journal.last_at).step_before
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable, Collection, Sequence
 
 import anyio
@@ -37,6 +38,8 @@ class Pausing:
         self.here: frozenset[str] = frozenset()
         """The providers that this worker has."""
 
+        self._unfollowed: int | None = None  # microseconds by which the clock was put back
+        self._left_to: frozenset[tuple[int, int]] = frozenset()
         self._turn = anyio.Lock()  # so that pauses change in memory in the order of the journal
 
     def recover(self, left: Recovery, providers: Collection[str]) -> None:
@@ -92,10 +95,16 @@ class Pausing:
             if waits.is_paused(step.waits_for) and not self.pauses.is_in_force(step.waits_for or ""):
                 self._backlog.answered(step.waits_for or "")
 
+    @property
+    def next_end(self) -> float:
+        """When the first pause ends by itself; `inf` while an older worker ends it."""
+        return math.inf if self._journal.older_workers else self.pauses.next_end
+
     async def end_those_over(self) -> None:
         """Resume what was paused until now."""
+        await self._retime()
         now = self._clock.now()
-        if now < self.pauses.next_end:
+        if now < self.next_end:
             return
         async with self._turn:
             ended = [pause for pause in self.pauses.all if pause.until is not None and pause.until <= now]
@@ -107,12 +116,32 @@ class Pausing:
         """Read the pauses again after messages were removed, with which their own pauses go."""
         if self.pauses.hold_messages:
             async with self._turn:
-                self._replace(await self._journal.end_pauses(self._clock.now()))
+                until = 0 if self._journal.older_workers else self._clock.now()
+                self._replace(await self._journal.end_pauses(until))
 
     async def follow_clock(self, back: int) -> None:
-        """Let each pause last as long as ordered; the clock was put back by so much (negative: forward)."""
+        """Let each pause last as long as ordered; the clock was put back by so much (negative: forward).
+
+        All workers notice it, and the oldest moves the pauses. A younger one does so if the older ones end
+        before they commit anything more.
+        """
+        self._leave_to_older()
+        self._unfollowed = (self._unfollowed or 0) + back
+        self._left_to = self._journal.older_workers
+        await self._retime()
+
+    async def _retime(self) -> None:
+        self._leave_to_older()
+        if self._unfollowed is None or self._journal.older_workers:
+            return
         async with self._turn:
-            self._replace(await self._journal.retime_pauses(back, self._clock.now()))
+            self._replace(await self._journal.retime_pauses(self._unfollowed, self._clock.now()))
+        self._unfollowed = None
+
+    def _leave_to_older(self) -> None:
+        """An older worker that committed since then lives, and has noticed the same."""
+        if self._journal.older_workers - self._left_to:
+            self._unfollowed = None
 
     async def park(self, provider: str, pause: Pause) -> bool:
         """Let messages that wait for a provider wait for the end of a pause instead.

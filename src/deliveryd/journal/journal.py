@@ -130,6 +130,18 @@ class Journal(GroupCommit[Db]):
         """Whether other workers may work on it at the same time: then `follow` returns what they did."""
         return self.limits is not None
 
+    @property
+    def older_workers(self) -> frozenset[tuple[int, int]]:
+        """The number of each worker that began before this one and has a lease, and of its commits.
+
+        What is done once for all workers is done by the oldest.
+        """
+        return frozenset()
+
+    async def others_at_work(self) -> bool:
+        """Whether another worker committed within its lease, and since the clock was last put back."""
+        return False
+
     def _log_of_message(self, message_id: int) -> int:
         return self._away.get(message_id, self._own.number)
 
@@ -283,14 +295,14 @@ class Journal(GroupCommit[Db]):
     async def end_pauses(self, now: int) -> Sequence[Pause]:
         """Resume what was paused until an instant that has come, and record that; return all other pauses.
 
-        Their messages go on when they are woken (see `wake`).
+        Their messages go on when they are woken (see `wake`). For the oldest worker: see `older_workers`.
         """
         return await self._commit(lambda db: self._in_own(db).orders.end_pauses(db, now))
 
     async def retime_pauses(self, back: int, now: int) -> Sequence[Pause]:
         """Bring pauses in line with a clock that was put back by this many microseconds (negative: forward).
 
-        Each lasts no longer from `now` on than it was ordered to. Returns all pauses.
+        Each lasts no longer from `now` on than it was ordered to. Returns all pauses. For the oldest worker.
         """
 
         def retime(db: Db) -> Sequence[Pause]:

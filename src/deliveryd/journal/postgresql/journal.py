@@ -29,7 +29,6 @@ from deliveryd.journal.base import (
 )
 from deliveryd.journal.log import Log, LogTerms
 from deliveryd.journal.orders import FORGETTING, PAUSING, Decided, Effect, ItemKind, Order
-from deliveryd.journal.pauses import Pause
 from deliveryd.journal.postgresql import inbox, logs
 from deliveryd.journal.postgresql.commits import (
     ChangedMeanwhile,
@@ -56,7 +55,7 @@ from deliveryd.journal.postgresql.inbox import (
     unmatched_by_ids,
     unmatched_lately,
 )
-from deliveryd.journal.postgresql.lease import Fenced, live_providers
+from deliveryd.journal.postgresql.lease import Fenced, live_providers, others_renewed
 from deliveryd.journal.postgresql.logs import LogSeen
 from deliveryd.journal.postgresql.pacing import Pacing
 from deliveryd.journal.sql import account, deadlines, deletion, own_values, recovery
@@ -167,6 +166,17 @@ class PostgresqlJournal(LeasedCommits):
         self._pruned_to = 0  # the log of the last of them
         self._answered = 0  # rows of inboxes up to this number were there when answers were last forgotten
         self._answered_at = float("-inf")
+
+    @property
+    def older_workers(self) -> frozenset[tuple[int, int]]:
+        """As of the last look at the other workers."""
+        live = self._neighbours.live
+        return frozenset((each.id, each.commits) for each in live if each.id < self._lease.worker)
+
+    async def others_at_work(self) -> bool:
+        """By the database's clock: a lease that is over may not be ended yet."""
+        now, worker = self._clock.now, self._lease.worker
+        return await self._commit(Look(lambda _db: others_renewed(self._db, worker, now(self._db))))
 
     # Intake
 
@@ -297,11 +307,6 @@ class PostgresqlJournal(LeasedCommits):
         found, version = await self._commit(read)
         self._seen["stops"] = version
         return found
-
-    async def retime_pauses(self, back: int, now: int) -> Sequence[Pause]:
-        """All workers notice that the database's clock was put back: the oldest moves what all share."""
-        is_oldest = all(each.id > self._lease.worker for each in self._neighbours.live)
-        return await super().retime_pauses(back if is_oldest else 0, now)
 
     async def _read_own(self, query: Callable[[Db], int]) -> int:
         def read(db: Db) -> int:

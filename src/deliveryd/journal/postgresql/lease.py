@@ -129,6 +129,11 @@ _FORGOTTEN = "SELECT commits FROM main.worker WHERE id = 0"
 _PROVIDERS = "SELECT unnest(providers) FROM main.worker WHERE ended IS NULL"
 _LIVE = "SELECT id, name, lease, commits FROM main.worker WHERE ended {} ORDER BY id"
 
+_RENEWED = """
+SELECT EXISTS (SELECT FROM main.worker WHERE ended IS NULL AND id <> %s
+    AND %s - (extract(epoch FROM renewed_at) * 1000000)::int8 BETWEEN 0 AND lease)
+"""
+
 WATCHED_EVERY = 0.5
 """Least seconds between two looks at the other workers' counters."""
 
@@ -333,6 +338,11 @@ def boot_time() -> float:
 def live_workers(db: Connected) -> list[LiveWorker]:
     """The workers whose leases aren't ended."""
     return _workers(db, "IS NULL")
+
+
+def others_renewed(db: Connected, worker: int, now: int) -> bool:
+    """Whether a worker but this one renewed its lease within its length before `now`."""
+    return db.execute(_RENEWED, (worker, now)).fetchone() == (True,)
 
 
 def live_providers(db: Connected) -> frozenset[str]:

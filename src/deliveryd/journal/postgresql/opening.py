@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import asynccontextmanager, closing, nullcontext, suppress
 from functools import partial
 from typing import TypeVar
 
 import anyio
 import psycopg
 
+from deliveryd.errors import JournalError
 from deliveryd.journal.log import Log, LogTerms
 from deliveryd.journal.place import JournalDatabase
-from deliveryd.journal.postgresql.commits import Work, translated_at_opening
+from deliveryd.journal.postgresql.commits import (
+    LOOKED_EVERY,
+    STALLED,
+    Work,
+    blocked_by,
+    translated_at_opening,
+)
 from deliveryd.journal.postgresql.connection import (
     Connected,
     DatabaseClock,
@@ -34,6 +41,9 @@ from deliveryd.runtime.threads import Blocking, in_thread, own_thread
 from deliveryd.telemetry.log_events import Event, log
 
 T = TypeVar("T")
+
+NOT_OPENED = "the journal can't be opened yet"
+"""The message about a lock, before its holder."""
 
 LEASE = 20.0
 """Seconds after which a worker that commits nothing may be fenced."""
@@ -65,17 +75,16 @@ async def open_shared_journal(
         db = await write(connect)
         journal: PostgresqlJournal | None = None
         try:
-            await write(partial(_as_told, partial(prepare_schema, db)))
+            holder = partial(_lock_holder, source, db.info.backend_pid)
+            opened = partial(_opened, write, blocking or in_thread, holder)
+            await opened(partial(prepare_schema, db))
             at, database_clock = (clock or WallClock()).now(), DatabaseClock(clock)
             begin = partial(begin_work, db, lease, at, boot_time, database_clock, service=service)
-            mine = await write(partial(_as_told, begin))
-            log(
-                Event.JOURNAL_JOINED,
-                worker=own_name(),
-                workers=await write(partial(_as_told, partial(_others, db, mine.worker))),
-            )
-            terms = _terms(db, details_field, keep_variables=keep_variables)
-            own = await write(partial(_as_told, partial(_first_log, db, mine, terms)))
+            mine = await opened(begin)
+            others = await opened(partial(_others, db, mine.worker))
+            log(Event.JOURNAL_JOINED, worker=own_name(), workers=others)
+            terms = await opened(partial(_terms, db, details_field, keep_variables=keep_variables))
+            own = await opened(partial(_first_log, db, mine, terms))
             again = partial(
                 open_shared_journal,
                 source,
@@ -90,7 +99,7 @@ async def open_shared_journal(
             work, read = Work(db, connect, mine, write, observe), partial(connect_to_read, source)
             make = partial(PostgresqlJournal, work, own, terms, read, blocking or in_thread)
             make = partial(make, clock=clock, under_next_lease=again)
-            journal = await write(partial(_as_told, make))
+            journal = await opened(make)
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(journal.run)
                 try:
@@ -118,6 +127,44 @@ def _first_log(connection: Connected, lease: Lease, terms: LogTerms) -> int:
 
 def _others(db: Connected, worker: int) -> list[str]:
     return [each.name for each in live_workers(db) if each.id != worker]
+
+
+async def _opened(
+    write: Blocking, read: Blocking, lock_holder: Callable[[], str | None], work: Callable[[], T]
+) -> T:
+    """Work in the journal's thread; log who holds a lock that it waits for, and when it got it."""
+    is_logged = False
+    results: list[T] = []
+    failure: Exception | None = None
+
+    async def log_lock() -> None:
+        nonlocal is_logged
+        await anyio.sleep(STALLED)
+        while not is_logged:
+            if (holder := await read(lock_holder)) is not None:
+                log(Event.JOURNAL_UNREACHABLE, reason=f"{NOT_OPENED}: {holder}")
+                is_logged = True
+            await anyio.sleep(LOOKED_EVERY)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(log_lock)
+        try:
+            results.append(await write(partial(_as_told, work)))
+        except Exception as error:  # raised below: from here it would be in a group
+            failure = error
+        tasks.cancel_scope.cancel()
+    if failure is not None:
+        raise failure
+    if is_logged:
+        log(Event.JOURNAL_REACHED)
+    return results[0]
+
+
+def _lock_holder(source: JournalDatabase, pid: int) -> str | None:
+    """Which session holds the lock that a session waits for; None: none does, or it can't be asked."""
+    with suppress(psycopg.Error, JournalError), closing(connect_to_read(source)) as db:
+        return blocked_by(db, pid)
+    return None
 
 
 def _as_told(work: Callable[[], T]) -> T:

@@ -203,7 +203,9 @@ def _held_rightly(case: Case) -> Iterator[str]:
     provider = case.history.rows[case.message.id].provider or ""
     is_configured = provider in providers_of(case.history.plan, last)
     has_new_mappings = any(life.needs_more for life in case.history.lives)
-    says_something_else = bool(crashes) and (case.history.plan.renewal is not None or has_new_mappings)
+    plan = case.history.plan
+    is_unread = plan.moved is not None and Trouble.GARBAGE_AFTER in plan.troubles.get("settings", ())
+    says_something_else = bool(crashes) and (plan.renewal is not None or has_new_mappings or is_unread)
     fits_no_more = last.needs_more and any(
         case.may_have_arrived(asked) and MORE not in asked.content for asked in case.asked
     )

@@ -79,14 +79,26 @@ def test_a_plan_of_several_providers_that_once_broke_a_promise_keeps_it(number: 
     assert not violations(run_plan(seeded_plan(number, layers=1)))
 
 
-BROKE_WITH_ALL_LAYERS = (327854, 341036, 1001745, 1011344, 2003879, 8007481, 40700768, 120018238, 150011510)
+BROKE_WITH_ALL_LAYERS = (
+    327854,
+    341036,
+    1001745,
+    1011344,
+    2003879,
+    8007481,
+    40700768,
+    120018238,
+    150011510,
+    180014961,
+)
 """Seeds of plans in which a message waited for the provider that was left to it while a working one had
 refused it (327854), or its queue wasn't looked at when the last provider was given up (341036); a doubt at a
 disabled provider was held, since its customer wasn't looked up (1001745); an operator's end didn't name who
 failed before (1011344); events that the service failed at stopped all others (2003879); and a message waited
 for a provider that was down when an earlier run ended, and that nobody tried since (8007481). The oracle
-misjudged three: messages came in place of elements without an id (40700768), a worker crashed after the next
-channel had been asked (120018238), and an answer came at the very instant of its time-out (150011510).
+misjudged four: messages came in place of elements without an id (40700768), a worker crashed after the next
+channel had been asked (120018238), an answer came at the very instant of its time-out (150011510), and the
+settings couldn't be read any more from which a message in doubt was to be rendered again (180014961).
 """
 
 

@@ -345,14 +345,16 @@ def test_the_pause_between_questions_grows(virtual: VirtualWorld) -> None:
 
 
 @pytest.mark.slow
-def test_what_expires_while_the_lookup_is_down_says_so(virtual: VirtualWorld) -> None:
-    """The questions end with the message."""
+@pytest.mark.parametrize("after", [None, 3000.0])
+def test_what_expires_while_the_lookup_is_down_says_so(virtual: VirtualWorld, after: float | None) -> None:
+    """The questions end with the message, however long the provider asks to wait for the next one."""
     settings = json.loads(str(virtual.service.settings[1]))
     expires_at = format_instant(START + 600 * SECOND)
     virtual.service.settings[1] = json.dumps({**settings, "delivery": {"expiresAt": expires_at}})
-    ask(virtual, *[AskLater("503")] * 60)
+    ask(virtual, *[AskLater("503", after)] * 60)
     [event] = [event for event in virtual.service.events if event["status"] == "error"]
     assert event["details"] == f"expired at {expires_at}; sms: outcome unknown"
+    assert event["timestamp"] < format_instant(START + 605 * SECOND)
 
 
 # after a kill

@@ -182,7 +182,9 @@ class Attempts:
             found = AskLater(f"the adapter failed with {type(error).__name__}")
         if isinstance(found, Taken):
             return self._verdicts.found(entry, found)
-        return self._verdicts.ask_later(entry, found) if isinstance(found, AskLater) else None
+        if isinstance(found, AskLater):
+            return message.within_its_time(self._verdicts.ask_later(entry, found))
+        return None
 
     def _after_delay(self, message: Delivery) -> Transition:
         """The step of a message of which the adapter sent nothing: it was too late."""
@@ -203,8 +205,7 @@ class Attempts:
         step = self._verdicts.decide(entry, customer, verdict)
         if isinstance(verdict, Stopped):
             step = self._with_stop(step, customer, verdict)
-        expires_at = message.expires_at
-        return step if expires_at is None else transitions.no_later_than(step, expires_at + 1)
+        return message.within_its_time(step)
 
     def _with_stop(self, step: Transition, customer: Customer | None, verdict: Stopped) -> Transition:
         """The step after a try, with the recipient put on the list of those who can't be reached any more."""

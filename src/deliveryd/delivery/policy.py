@@ -105,4 +105,6 @@ class DoubtPolicy:
             details = f"{self._provider}: {doubt.reason} (tried {entry.counted_tries} times)"
             return transitions.exhausted(entry, before, now, details, outcome)
         pause = self._policy.retry.pause(max(entry.stay_tries, 1), at_least)
-        return transitions.repeated(entry, before, now, now + int(pause * SECOND), outcome)
+        step = transitions.repeated(entry, before, now, now + int(pause * SECOND), outcome)
+        expires_at = None if entry.content is None else entry.content.expires_at
+        return step if expires_at is None else transitions.no_later_than(step, expires_at + 1)

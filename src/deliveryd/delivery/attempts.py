@@ -163,14 +163,17 @@ class Attempts:
     async def _before_repeat(self, message: Delivery, dispatch: Dispatch) -> Transition | None:
         """The step of a message in doubt that isn't repeated; None: it is, by the policy or an order."""
         entry = message.entry
+        is_held = await self._is_held(entry)
         if self._asks(entry):
             if (step := await self.settle_by_asking(message, dispatch)) is not None:
                 return step
             if (why := self.obstacle(message)) is not None:
                 return self._verdicts.not_repeated(entry, State.SENDING, why)
-        if self._doubt.repeats or await self._journal.repeat_is_ordered(entry.id, entry.stay):
-            return None
-        return self._verdicts.not_repeated(entry, State.SENDING, transitions.HOLDS)
+        return self._verdicts.not_repeated(entry, State.SENDING, transitions.HOLDS) if is_held else None
+
+    async def _is_held(self, entry: Entry) -> bool:
+        """Whether `on_in_doubt` holds a message in doubt: no operator ordered its repeat."""
+        return not self._doubt.repeats and not await self._journal.repeat_is_ordered(entry.id, entry.stay)
 
     async def settle_by_asking(self, message: Delivery, dispatch: Dispatch) -> Transition | None:
         """Ask whether the provider has a message in doubt; return the step, or None: repeat it."""
@@ -183,6 +186,8 @@ class Attempts:
         if isinstance(found, Taken):
             return self._verdicts.found(entry, found)
         if isinstance(found, AskLater):
+            if await self._journal.repeat_is_ordered(entry.id, entry.stay):  # it stays so: no repeat was made
+                found = found._replace(reason=f"{transitions.REPEAT_ORDERED}; {found.reason}")
             return message.within_its_time(self._verdicts.ask_later(entry, found))
         return None
 

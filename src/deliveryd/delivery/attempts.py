@@ -83,6 +83,18 @@ class Attempts:
         entry = message.becomes(entry.begun(self._name, digest, now))
         return transitions.intent(entry, now, self._intermediate)
 
+    async def held(self, message: Delivery, now: int) -> Transition | None:
+        """The step of a message in doubt that `on_in_doubt` holds; None: it has another one.
+
+        One that its provider is asked for is held only after the question, which has an intent.
+        """
+        entry = message.entry
+        if self._asks(entry) or message.held_back(self._pauses, now) is not None:
+            return None
+        if not await self._is_held(entry) or self.obstacle(message) is not None:
+            return None
+        return self._verdicts.not_repeated(message.bound, State.READY, transitions.HOLDS)
+
     def _has_stopped(self, customer: Customer | None) -> bool:
         if self._channel_name not in self._stopped.digests or customer is None:
             return False

@@ -363,7 +363,7 @@ def test_what_expires_while_the_lookup_is_down_says_so(virtual: VirtualWorld, af
 def test_an_order_to_repeat_stands_until_the_provider_could_be_asked(
     virtual: VirtualWorld, found: Found, attempts: int
 ) -> None:
-    """With on_in_doubt = "hold", also when all tries are used up: a question is none, and nothing was sent."""
+    """With on_in_doubt = "hold", also when all tries are used up: a question is none, nothing was sent."""
     text = virtual.path.read_text().replace("attempts = 4", f"attempts = {attempts}")
     virtual.write(text.replace("[channels.sms]\n", '[channels.sms]\non_in_doubt = "hold"\n'))
     channel, answers = virtual.channels["sms"], [AskLater("503", 100.0), AskLater("503"), found]

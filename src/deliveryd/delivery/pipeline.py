@@ -77,7 +77,7 @@ class Pipeline:
     async def recover(self) -> None:
         """0. Take up what an earlier run left, before anything else."""
         await recover_line(self._common, self._stations.doubts, self._stations.availability)
-        await self._common.waiting.release_all(self._stations.disabled)
+        await self._common.waiting.leave((), self._stations.disabled)
         await self._stations.deadlines.recover()
 
     def loops(self) -> Sequence[Callable[[], Coroutine[Any, Any, None]]]:

@@ -80,13 +80,15 @@ async def _record_what_stands(recorder: Recorder, steps: Sequence[Transition]) -
 def _after_crash(doubtful: Doubtful, providers: Mapping[str, DoubtPolicy], now: int) -> Transition | None:
     """The step of a message whose try has no outcome, or that was held; None: it stays held.
 
-    The try isn't counted: it may not have been made, and the worker is at fault. Without its provider the
-    message is held.
+    The try isn't counted: it may not have been made, and the worker is at fault. Without its provider a
+    message in doubt is held.
     """
     entry, state, reason = doubtful
     policy = providers.get(entry.provider or "")
     if state is State.IN_DOUBT:
-        return None if policy is None else policy.after_hold(entry, reason or "", now)
+        if policy is None:
+            return None if entry.doubt else transitions.released(entry, state, now)
+        return policy.after_hold(entry, reason or "", now)
     if policy is not None:
         return policy.after_try(entry, transitions.WORKER_ENDED, now)
     return transitions.held_in_doubt(entry, now, Outcome("in_doubt", None, transitions.WORKER_ENDED))

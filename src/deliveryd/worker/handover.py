@@ -93,8 +93,7 @@ class Handover:
 
     async def sweep(self) -> None:
         """Do again what follows from a reload: some steps are recorded after it that were made before."""
-        if self._removed:
-            await self._common.waiting.leave(self._removed)
+        await self._common.waiting.leave(self._removed, self._stations.disabled)
         if self._repeating:
             providers, self._repeating = self._repeating - self._removed, set()
             await self._repeat_held(providers)
@@ -205,7 +204,6 @@ class Handover:
             if not states[name].is_down:
                 backlog.answered(waits.recovery(name))
         if difference.routes:
-            await waiting.release_all(self._stations.disabled)
             for name in states:
                 backlog.answered(waits.alone(name))
         await self._wake_paused({channel_of(name) for name in difference.added})

@@ -25,6 +25,10 @@ _HELD = f"""
 SELECT {ENTRY} FROM message WHERE ended_at IS NULL AND due_at IS NULL AND state = {State.IN_DOUBT:d}
     AND provider IN (SELECT value FROM json_each(?)) AND id > ? ORDER BY id LIMIT ?
 """  # noqa: S608  # constants
+_PUT_OFF = f"""
+SELECT {ENTRY} FROM message WHERE ended_at IS NULL AND due_at IS NULL AND state = {State.IN_DOUBT:d}
+    AND doubt = 0 AND provider IN (SELECT value FROM json_each(?)) LIMIT ?
+"""  # noqa: S608  # constants
 _INTERRUPTED = f"""
 UPDATE message SET state = {transitions.RUN_INTERRUPTED.after:d}, due_at = ?, waits_for = NULL
 WHERE {_MOVING} AND state = {transitions.RUN_INTERRUPTED.before:d}
@@ -171,20 +175,27 @@ SELECT {ENTRY} FROM message WHERE id IN (
 def release(db: Db, provider: str, at: int, limit: int) -> int:
     """Let messages that wait for a provider be due at any; return how many."""
     found = _at(db, [provider], FREE, 0, limit)
-    return _move(db, [transitions.released(entry, at) for entry in found])
+    return _move(db, [transitions.released(entry, State.WAITING, at) for entry in found])
 
 
-def leave(db: Db, providers: Collection[str], at: int, limit: int) -> Left:
-    """Hold what is in doubt at removed providers, and let all else that waits there leave them."""
-    doubtful = _at(db, providers, WAITING_KEYS, 1, limit)
+def leave(db: Db, removed: Collection[str], disabled: Collection[str], at: int, limit: int) -> Left:
+    """Hold what waits in doubt at removed providers; let all else that waits or is held be due at any.
+
+    At disabled ones what is in doubt stays.
+    """
+    doubtful = _at(db, removed, WAITING_KEYS, 1, limit)
     held = _move(db, [transitions.held_without_provider(entry, State.WAITING, at) for entry in doubtful])
+    providers = [*removed, *disabled]
     free = _at(db, providers, WAITING_KEYS, 0, limit)
-    return Left(held, _move(db, [transitions.left(entry, at) for entry in free]))
+    released = _move(db, [transitions.released(entry, State.WAITING, at) for entry in free])
+    put_off = [entry_of(row) for row in db.execute(_PUT_OFF, (to_json(providers), limit))]
+    resumed = _move(db, [transitions.released(entry, State.IN_DOUBT, at) for entry in put_off])
+    return Left(held, released, resumed)
 
 
-def leave_all(db: Db, providers: Collection[str], at: int) -> None:
-    """The same, however many messages wait there."""
-    while max(leave(db, providers, at, LEFT_AT_ONCE)) == LEFT_AT_ONCE:
+def leave_all(db: Db, removed: Collection[str], at: int) -> None:
+    """The same for removed ones, however many messages wait there."""
+    while max(leave(db, removed, (), at, LEFT_AT_ONCE)) == LEFT_AT_ONCE:
         pass
 
 

@@ -138,6 +138,7 @@ def rules() -> Mapping[str, Rule]:
         "recovery._INTERRUPTED": Rule(DUE),
         "recovery._DUE_NOW": Rule(DUE - {"state"}),
         "recovery._HOLD_PAUSED": Rule(HELD),
+        "recovery._WAKE_PAUSED": Rule(DUE - {"state"}),
         "deadlines._RENEW": Rule(frozenset({"confirm_by"})),
         "deadlines._DROP": Rule(AWAITED, EMPTIED),
         "deadlines._GO_ON": Rule(WENT_ON - {"waits_for"}, ACCEPTED | AWAITED),

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from deliveryd import transitions
+from deliveryd.delivery.admission import Sends
 from deliveryd.delivery.availability import Availability
 from deliveryd.delivery.common import Common
 from deliveryd.delivery.dispatch_queue import KEPT
@@ -52,6 +53,12 @@ async def adopt_line(common: Common, left: Recovery, providers: Mapping[str, Dou
             count=len(left.taken) + left.waiting,
             in_flight=len(left.doubtful),
         )
+
+
+async def look_at_paused(common: Common, dispatchers: Mapping[str, Sends]) -> None:
+    """Let what is paused go on where another provider or channel may take it, as when providers changed."""
+    passed_over = [pause for each in dispatchers.values() for pause in each.admission.passed_over]
+    await common.memory.pausing.look_again(passed_over)
 
 
 def _has_work(left: Recovery) -> bool:

@@ -12,7 +12,7 @@ from deliveryd.journal.sql import statements
 from deliveryd.journal.sql.account import open_states
 from deliveryd.journal.sql.db import Db, each_of
 from deliveryd.journal.sql.outbox import WATERMARK
-from deliveryd.journal.sql.pauses import IS_PAUSED, count_paused, paused_in_doubt_elsewhere
+from deliveryd.journal.sql.pauses import IS_PAUSED, count_paused, paused_elsewhere
 from deliveryd.journal.sql.receipt_match import Matching
 from deliveryd.model import Entry, Transition
 from deliveryd.runtime import waits
@@ -41,6 +41,7 @@ _NEXT_WAITED_AT = "SELECT min(waits_at) FROM message WHERE waits_at > ?"
 _HOLD_PAUSED = f"""
 UPDATE message SET state = {transitions.CHANNEL_REMOVED.after:d}, due_at = NULL, waits_for = NULL WHERE id = ?
 """  # noqa: S608  # a constant
+_WAKE_PAUSED = "UPDATE message SET due_at = ?, waits_for = NULL WHERE id = ?"
 
 
 def recover(db: Db, now: int, providers: Collection[str], matching: Matching) -> Recovery:
@@ -53,8 +54,9 @@ def recover(db: Db, now: int, providers: Collection[str], matching: Matching) ->
     db.execute(_INTERRUPTED, (now,))
     effects = matching.match_at_rest(db, tried, now)
     db.execute(_DUE_NOW, (now, to_json(keys_of(providers, WAITING_KEYS))))
+    db.executemany(_HOLD_PAUSED, [(id_,) for id_ in paused_elsewhere(db, 1, providers)])
+    db.executemany(_WAKE_PAUSED, [(now, id_) for id_ in paused_elsewhere(db, 0, providers)])
     leave_all(db, each_of(db, _NEXT_WAITED_AT) - set(providers), now)
-    db.executemany(_HOLD_PAUSED, [(id_,) for id_ in paused_in_doubt_elsewhere(db, providers)])
     taken = [entry_of(row) for row in db.execute(_OPEN, (State.TAKEN,))]
     doubtful = [
         Doubtful(entry, state, latest_doubt(db, entry))

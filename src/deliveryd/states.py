@@ -48,8 +48,7 @@ class Cause(Enum):
     HELD = "held in doubt"  # on_in_doubt = "hold", or its content would differ now
     INTERRUPTED = "worker ended"
     CHANNEL_REMOVED = "channel removed"
-    PROVIDER_REMOVED = "provider removed"
-    RELEASED = "released"  # another provider may take it, while its own is down or paused
+    RELEASED = "released"  # another provider may take it: its own is down, paused, disabled or removed
     ORDERED_RESEND = "ordered: resend"
     ORDERED_SENT = "ordered: settle as sent"
     ORDERED_FAILED = "ordered: settle as failed"
@@ -85,7 +84,6 @@ TRANSITIONS: dict[State, dict[Cause, State]] = {
     State.WAITING: {
         Cause.DUE: State.READY,
         Cause.RELEASED: State.WAITING,
-        Cause.PROVIDER_REMOVED: State.WAITING,
         Cause.CHANNEL_REMOVED: State.IN_DOUBT,
         Cause.RECEIPT_PROVES: State.SENT,
     },
@@ -101,6 +99,7 @@ TRANSITIONS: dict[State, dict[Cause, State]] = {
     },
     State.IN_DOUBT: {
         Cause.REPEATED: State.WAITING,
+        Cause.RELEASED: State.WAITING,
         Cause.ORDERED_RESEND: State.WAITING,
         Cause.ORDERED_SENT: State.SENT,
         Cause.RECEIPT_PROVES: State.SENT,

@@ -52,11 +52,6 @@ _UNFIT = (
     " it or let it begin again (resend --new-key)"
 )
 
-WAS_REMOVED = "the provider was removed"
-WAS_DISABLED = "the provider was disabled"
-IS_SUPPRESSED = "the recipient is suppressed"
-"""Why a message doesn't come back to a provider that may have it."""
-
 NOT_OUTLASTED = "not sent: the worker's lease of the journal could have ended before the attempt"
 """Why a message waits that had an intent: another worker could have adopted and repeated it meanwhile."""
 
@@ -80,8 +75,6 @@ _DEFERRED = edge(State.READY, Cause.DEFERRED)
 _PAUSED = edge(State.READY, Cause.PAUSED)
 _UNDELIVERABLE = edge(State.READY, Cause.UNDELIVERABLE)
 _HELD_BEFORE_A_TRY = edge(State.READY, Cause.HELD)
-_RELEASED = edge(State.WAITING, Cause.RELEASED)
-_LEFT = edge(State.WAITING, Cause.PROVIDER_REMOVED)
 _HELD = edge(State.SENDING, Cause.HELD)
 _RETRY = edge(State.SENDING, Cause.RETRY)
 _GIVEN_UP = edge(State.SENDING, Cause.GIVEN_UP)
@@ -170,14 +163,12 @@ def held_without_provider(entry: Entry, before: State, at: int) -> Transition:
     return Transition(entry, *(CHANNEL_REMOVED if before is State.WAITING else _HELD_BEFORE_A_TRY), at)
 
 
-def released(entry: Entry, at: int) -> Transition:
-    """A message that waits at a provider may go to another one; its stay goes on if it comes back."""
-    return Transition(entry.released(), *_RELEASED, at, due_at=at)
+def released(entry: Entry, before: State, at: int) -> Transition:
+    """A message that isn't in doubt, and waits or is held at a provider, is due at any.
 
-
-def left(entry: Entry, at: int) -> Transition:
-    """A message leaves a provider that was removed, and is due at any other one."""
-    return Transition(entry.left(WAS_REMOVED), *_LEFT, at, due_at=at)
+    Its stay goes on if it comes back; from one that is removed or disabled the router has it leave.
+    """
+    return Transition(entry.released(), *edge(before, Cause.RELEASED), at, due_at=at)
 
 
 def intent(entry: Entry, at: int, intermediate: Collection[str]) -> Transition:

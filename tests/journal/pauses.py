@@ -213,6 +213,21 @@ class PauseCases:
             assert (left.waiting, left.paused) == (0, {})
             assert await state_counts(journal) == {State.IN_DOUBT: 1}
 
+    async def test_what_is_paused_without_a_doubt_leaves_a_provider_that_was_removed(
+        self, open_journal: OpenJournal
+    ) -> None:
+        """Bound to it, no end of a pause would let it go on; what is bound to none stays paused."""
+        async with open_journal() as journal:
+            await make_ready(journal, 2)
+            await bring_to_wait(journal, 1, NOW, "sms")
+            (entry,) = (await journal.due(NOW, {"sms": 1})).entries
+            steps = [transitions.parked(each, NOW, None, SETTINGS) for each in (entry, sample_entry(2))]
+            await journal.change(steps)
+        async with open_journal() as journal:
+            left = await journal.recover(NOW, ["email"])
+            assert (left.waiting, left.paused) == (1, {SETTINGS: 1})
+            assert (await journal.due(NOW, {"": 9})).entries == [sample_entry(1)]
+
     async def test_a_forgotten_message_leaves_no_pause(self, open_journal: OpenJournal) -> None:
         async with open_journal() as journal:
             await give(journal, Action.PAUSE, ItemKind.MESSAGE, 1, 2)

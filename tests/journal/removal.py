@@ -39,27 +39,29 @@ class RemovalCases:
             )
             await bring_to_wait(journal, 2, later, "sms")
             await bring_to_wait(journal, 3, later, "email")
-            assert await journal.leave(["sms"], NOW, 10) == Left(0, 2)
-            assert await journal.leave(["sms"], NOW, 10) == Left(0, 0)
+            assert await journal.leave(["sms"], [], NOW, 10) == Left(0, 2, 0)
+            assert await journal.leave(["sms"], [], NOW, 10) == Left(0, 0, 0)
             due = (await journal.due(NOW, {"": 10, "sms": 10, "email": 10})).entries
             assert [(entry.id, entry.provider) for entry in due] == [(1, None), (2, None)]
 
-    @pytest.mark.parametrize("way", ["reload", "restart", "released"])
+    @pytest.mark.parametrize("way", ["removed", "disabled", "restart", "released"])
     @pytest.mark.parametrize("tries", ["none", "in vain", "may have arrived"])
-    async def test_a_message_leaves_its_provider_by_the_step_of_the_transitions(
+    async def test_a_message_is_released_by_the_step_of_the_transitions(
         self, open_journal: OpenJournal, tries: str, way: str
     ) -> None:
         """Nothing else is written: what the journal has afterwards is what the step says, in every column."""
         async with open_journal() as journal:
             entry = await _at_sms(journal, tries)
-            if way == "reload":
-                await journal.leave(["sms"], NOW + 2, 10)
+            if way == "removed":
+                await journal.leave(["sms"], [], NOW + 2, 10)
+            elif way == "disabled":
+                await journal.leave([], ["sms"], NOW + 2, 10)
             elif way == "restart":
                 await journal.recover(NOW + 2, ["email"])
             else:
                 assert await journal.release("sms", NOW + 2, 10) == 1
-            step = transitions.released if way == "released" else transitions.left
-            assert (await journal.due(NOW + 2, {"": 10})).entries == [step(entry, NOW + 2).entry]
+            step = transitions.released(entry, State.WAITING, NOW + 2)
+            assert (await journal.due(NOW + 2, {"": 10})).entries == [step.entry]
 
     async def test_a_message_leaves_only_what_it_was_tried_at_and_may_have_arrived_at(
         self, open_journal: OpenJournal
@@ -68,7 +70,7 @@ class RemovalCases:
         async with open_journal() as journal:
             for tries, spent in (("none", ()), ("in vain", ()), ("may have arrived", ("sms",))):
                 entry = await _at_sms(journal, tries, id_=len(tries))
-                left = transitions.left(entry, NOW).entry
+                left = entry.left("the provider was removed")
                 assert tuple(each.provider for each in left.spent) == spent
                 assert (left.content, left.digest, left.stay_tries) == (None, None, 0)
 
@@ -76,16 +78,34 @@ class RemovalCases:
         """And listed as held there."""
         async with open_journal() as journal:
             entry = await bring_in_doubt(journal, 7, State.WAITING)
-            assert await journal.leave(["sms"], NOW, 10) == Left(1, 0)
+            assert await journal.leave([], ["sms"], NOW, 10) == Left(0, 0, 0)
+            assert await journal.leave(["sms"], [], NOW, 10) == Left(1, 0, 0)
             assert await state_counts(journal) == {State.IN_DOUBT: 1}
             assert [each.entry.id for each in await journal.held(["sms"], 0, 10)] == [entry.id]
             assert await journal.held(["email"], 0, 10) == await journal.held(["sms"], 7, 10) == []
+
+    @pytest.mark.parametrize("way", ["removed", "disabled"])
+    async def test_what_is_held_without_a_doubt_is_due_at_any_provider(
+        self, open_journal: OpenJournal, way: str
+    ) -> None:
+        """It was only put off, and its kept content didn't fit; what is held in doubt stays held."""
+        async with open_journal() as journal:
+            entry = await _at_sms(journal, "may have arrived")
+            later = NOW + 60 * ONE_SECOND
+            assert (await journal.due(later, {"sms": 1})).entries == [entry]
+            await journal.change([transitions.not_repeated(entry, State.READY, later, "why")])
+            doubtful = await bring_in_doubt(journal, 7)
+            removed, disabled = (["sms"], []) if way == "removed" else ([], ["sms"])
+            assert await journal.leave(removed, disabled, later, 10) == Left(0, 0, 1)
+            assert [each.entry.id for each in await journal.held(["sms"], 0, 10)] == [doubtful.id]
+            step = transitions.released(entry, State.IN_DOUBT, later)
+            assert (await journal.due(later, {"": 10})).entries == [step.entry]
 
     async def test_portions_are_no_larger_than_asked_for(self, open_journal: OpenJournal) -> None:
         async with open_journal() as journal:
             for id_ in range(1, 6):
                 await bring_to_wait(journal, id_, NOW + ONE_SECOND, "sms")
-            released = [(await journal.leave(["sms"], NOW, 2)).released for _ in range(4)]
+            released = [(await journal.leave(["sms"], [], NOW, 2)).released for _ in range(4)]
             assert released == [2, 2, 1, 0]
 
     async def test_the_orphans_of_a_provider_are_counted(self, open_journal: OpenJournal) -> None:

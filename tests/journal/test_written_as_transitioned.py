@@ -88,8 +88,7 @@ AWAITED = frozenset({"confirm_by", "confirm_within", "failed_next"})
 EMPTIED = frozenset({"variables"})
 
 DUE = changed_by((NEW, Transition(NEW, *transitions.DUE, AT)))
-RELEASED = changed_by((TRIED, transitions.released(TRIED, AT)))
-LEFT = changed_by((BUSY, transitions.left(BUSY, AT)), (TRIED, transitions.left(TRIED, AT)))
+RELEASED = changed_by((TRIED, transitions.released(TRIED, State.WAITING, AT)))
 HELD = changed_by((DOUBTFUL, transitions.held_without_provider(DOUBTFUL, State.WAITING, AT)))
 TAKEN = changed_by(
     (DOUBTFUL, transitions.accepted(DOUBTFUL, AT, "p1", ())),
@@ -113,7 +112,8 @@ class Rule(NamedTuple):
 
 def rules() -> Mapping[str, Rule]:
     to_wait = changed_by(
-        (BUSY, transitions.left(BUSY, AT)), (BUSY, transitions.retry_later(BUSY, AT, 2, FAILED, None))
+        (BUSY, transitions.released(BUSY, State.WAITING, AT)),
+        (BUSY, transitions.retry_later(BUSY, AT, 2, FAILED, None)),
     )
     confirmed = transitions.accepted(DOUBTFUL, AT, "p1", (), Confirmation(1, 1, failed_next=True))
     return {
@@ -138,6 +138,7 @@ def rules() -> Mapping[str, Rule]:
         "recovery._INTERRUPTED": Rule(DUE),
         "recovery._DUE_NOW": Rule(DUE - {"state"}),
         "recovery._HOLD_PAUSED": Rule(HELD),
+        "recovery._WAKE_PAUSED": Rule(DUE - {"state"}),
         "deadlines._RENEW": Rule(frozenset({"confirm_by"})),
         "deadlines._DROP": Rule(AWAITED, EMPTIED),
         "deadlines._GO_ON": Rule(WENT_ON - {"waits_for"}, ACCEPTED | AWAITED),
@@ -207,6 +208,6 @@ def test_no_statement_about_messages_is_written_within_a_function() -> None:
                 assert not any(UPDATE.search(text) for text in texts if isinstance(text, str)), path
 
 
-def test_leaving_changes_all_that_belongs_to_the_stay() -> None:
-    assert {"provider", "counted_tries", "stay", "stay_tries", "spent", "content", "digest"} <= LEFT
+def test_a_release_changes_nothing_that_belongs_to_the_stay() -> None:
+    """It goes on at the same provider; the router has it leave one that takes it no more."""
     assert not {"stay", "stay_tries", "spent", "content", "digest"} & RELEASED

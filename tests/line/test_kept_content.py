@@ -331,7 +331,8 @@ def test_what_was_only_answered_503_goes_on_though_doubts_are_held(world: KeptWo
 def test_what_waits_in_doubt_is_held_when_doubts_are_held_from_now_on(
     world: KeptWorld, by_reload: bool
 ) -> None:
-    """Nothing is sent once more after `on_in_doubt` is "hold", but by an operator's order."""
+    """Nothing is sent once more after `on_in_doubt` is "hold", nor reported, but by an operator's order."""
+    world.write("[events]\nintermediate = ['sending']\n" + world.path.read_text(encoding="utf-8"))
     world.provider.answer = cut_off
 
     def change() -> None:
@@ -346,10 +347,12 @@ def test_what_waits_in_doubt_is_held_when_doubts_are_held_from_now_on(
         run(world)
     assert len(world.provider.requests) == COUNT
     assert world.standing() == [(State.IN_DOUBT, 1, COUNT)]
+    assert world.journal_rows("SELECT DISTINCT stay_tries FROM unaccepted") == [(1,)], "no other try was made"
+    assert all(world.service.statuses(id_) == ["dequeued", "sending"] for id_ in EVERYBODY)
     assert world.violations() == {}
     assert len(world.order(Action.RESEND).done) == COUNT
     run(world, 5)
     world.provider.answer = accept
     run(world)
     assert set(world.provider.keys.values()) == {3}, "an order stands until its repeat is made"
-    assert all(world.service.statuses(id_) == ["dequeued", "sent"] for id_ in EVERYBODY)
+    assert all(world.service.statuses(id_)[-1] == "sent" for id_ in EVERYBODY)

@@ -15,8 +15,9 @@ from deliveryd.channels.base import Accepted, Dispatch, InDoubt, TryAgain, Verdi
 from deliveryd.directory.base import NoDirectory
 from deliveryd.journal.orders import Action, ItemKind, Order
 from deliveryd.model import Customer
+from deliveryd.states import State
 from support.messages import message
-from support.virtual import CONFIG, VirtualWorld, live
+from support.virtual import CONFIG, VirtualSupervisor, VirtualWorld, live
 
 BUSY = TryAgain("provider answered 503", may_have_arrived=True)
 LOST = InDoubt("the connection broke")
@@ -231,4 +232,73 @@ def test_what_was_answered_503_is_not_sent_to_who_stopped_meanwhile(world: Virtu
     assert [dispatch.rendered.block for _, dispatch in world.channels["email"].attempts] == ["email"]
     assert world.journal_rows("SELECT spent FROM message") == [
         ('[["sms","the recipient is suppressed",false]]',)
+    ]
+
+
+async def reload(world: VirtualWorld, worker: VirtualSupervisor, text: str) -> None:
+    """Let a worker go on by another configuration."""
+    world.write(text)
+    assert worker.reloader is not None
+    await worker.reloader.reload(accept_orphans=True)
+
+
+def without_sms(world: VirtualWorld, how: str) -> str:
+    """The configuration with the provider sms disabled or removed."""
+    if how == "removed":
+        return BEFORE + EMAIL
+    text = world.path.read_text(encoding="utf-8")
+    return text.replace("[channels.sms]\n", "[channels.sms]\nenabled = false\n")
+
+
+@pytest.mark.parametrize("how", ["disabled", "removed"])
+@pytest.mark.parametrize("answer", [BUSY, TryAgain("provider answered 503", 3000.0, may_have_arrived=True)])
+def test_an_attempt_during_a_reload_does_not_keep_its_message_at_the_provider(
+    world: VirtualWorld, how: str, answer: TryAgain
+) -> None:
+    """Its step is recorded after those were released that waited; the next look comes within a minute."""
+    world.add(EMAIL)
+    world.channels["sms"].seconds = 8.0
+    world.channels["sms"].verdict = lambda _: answer
+
+    async def run() -> None:
+        async with world.at_work() as worker:
+            await trio.sleep(4)
+            await reload(world, worker, without_sms(world, how))
+            await trio.sleep(90)
+
+    live(run)
+    assert len(world.channels["sms"].attempts) == 1
+    assert world.service.statuses(1) == ["dequeued", "sent"]
+
+
+@pytest.mark.parametrize("how", ["disabled", "removed"])
+@pytest.mark.parametrize("by_reload", [True, False])
+def test_what_is_held_after_a_503_leaves_its_provider(
+    world: VirtualWorld, how: str, *, by_reload: bool
+) -> None:
+    """It was held since its kept content doesn't fit any more: there is no doubt that keeps it."""
+    world.add(EMAIL)
+    channel = world.channels["sms"]
+    channel.verdict = lambda _: TryAgain("provider answered 503", 5.0, may_have_arrived=True)
+
+    async def run() -> None:
+        async with world.at_work() as worker:
+            await trio.sleep(1)
+            channel.reaches = lambda customer: False  # type: ignore[method-assign]  # noqa: ARG005
+            await trio.sleep(60)
+            assert world.journal_rows("SELECT state, doubt FROM message") == [(State.IN_DOUBT, 0)]
+            text = without_sms(world, how)
+            if by_reload:
+                await reload(world, worker, text)
+                await trio.sleep(10)
+                assert worker.parts.memory.backlog.count == 0
+        world.write(text)
+        if not by_reload:
+            async with world.at_work():
+                await trio.sleep(10)
+
+    live(run)
+    assert world.service.statuses(1) == ["dequeued", "sent"]
+    assert world.journal_rows("SELECT provider, spent FROM message") == [
+        ("email", f'[["sms","the provider was {how}",false]]')
     ]

@@ -29,6 +29,7 @@ from deliveryd.channels.http.ask_options import LookupOptions
 from deliveryd.channels.http.asking import read_lookup
 from deliveryd.channels.http.options import HttpChannelOptions
 from deliveryd.http.wire import WireResponse
+from deliveryd.journal.orders import Action, ItemKind, Order
 from deliveryd.journal.reader import file_reader
 from deliveryd.model import SECOND, format_instant
 from deliveryd.states import State
@@ -345,14 +346,42 @@ def test_the_pause_between_questions_grows(virtual: VirtualWorld) -> None:
 
 
 @pytest.mark.slow
-def test_what_expires_while_the_lookup_is_down_says_so(virtual: VirtualWorld) -> None:
-    """The questions end with the message."""
+@pytest.mark.parametrize("after", [None, 3000.0])
+def test_what_expires_while_the_lookup_is_down_says_so(virtual: VirtualWorld, after: float | None) -> None:
+    """The questions end with the message, however long the provider asks to wait for the next one."""
     settings = json.loads(str(virtual.service.settings[1]))
     expires_at = format_instant(START + 600 * SECOND)
     virtual.service.settings[1] = json.dumps({**settings, "delivery": {"expiresAt": expires_at}})
-    ask(virtual, *[AskLater("503")] * 60)
+    ask(virtual, *[AskLater("503", after)] * 60)
     [event] = [event for event in virtual.service.events if event["status"] == "error"]
     assert event["details"] == f"expired at {expires_at}; sms: outcome unknown"
+    assert event["timestamp"] < format_instant(START + 605 * SECOND)
+
+
+@pytest.mark.parametrize("attempts", [1, 4])
+@pytest.mark.parametrize("found", [Taken("p"), NotTaken()])
+def test_an_order_to_repeat_stands_until_the_provider_could_be_asked(
+    virtual: VirtualWorld, found: Found, attempts: int
+) -> None:
+    """With on_in_doubt = "hold", also when all tries are used up: a question is none, nothing was sent."""
+    text = virtual.path.read_text().replace("attempts = 4", f"attempts = {attempts}")
+    virtual.write(text.replace("[channels.sms]\n", '[channels.sms]\non_in_doubt = "hold"\n'))
+    channel, answers = virtual.channels["sms"], [AskLater("503", 100.0), AskLater("503"), found]
+    channel.verdict = lambda _: InDoubt("cut off") if len(channel.attempts) == 1 else Accepted("second")
+    channel.found = lambda _: answers.pop(0)
+
+    async def run() -> None:
+        async with virtual.at_work() as worker:
+            await trio.sleep(5)
+            assert virtual.journal_rows("SELECT state FROM message") == [(State.IN_DOUBT,)]
+            order = Order(Action.RESEND, ItemKind.MESSAGE, ("1",))
+            assert (await worker.parts.recorder.decide(order, ["sms"])).done == ("1",)
+            await trio.sleep(600)
+
+    live(run)
+    assert not answers
+    assert len(channel.attempts) == (1 if isinstance(found, Taken) else 2)
+    assert virtual.service.statuses(1) == ["dequeued", "sent"]
 
 
 # after a kill

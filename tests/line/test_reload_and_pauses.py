@@ -9,7 +9,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from deliveryd.channels.base import InDoubt
+from deliveryd.channels.base import InDoubt, TryAgain
 from deliveryd.errors import ConfigError
 from deliveryd.journal.orders import Action, ItemKind, Order
 from support.messages import message
@@ -108,6 +108,87 @@ def test_what_waits_for_a_paused_provider_goes_to_one_that_a_reload_added(world:
         assert worker.parts.memory.backlog.paused == 0
 
     play(world, scene)
+
+
+def parked_at_a(world: VirtualWorld, kind: ItemKind, key: str, text: str, *, by_reload: bool) -> None:
+    """Pause what message 1 got a 503 from, and message 2 was not tried at; then go on by another file."""
+    world.channels[A].verdict = lambda _dispatch: TryAgain("503", 20.0, may_have_arrived=True)
+
+    async def scene(worker: VirtualSupervisor) -> None:
+        world.service.enqueue(message(1))
+        await anyio.sleep(3.0)
+        assert await carry_out(worker, Action.PAUSE, kind, key)
+        world.service.enqueue(message(2))
+        await anyio.sleep(60.0)
+        assert world.journal_rows("SELECT provider FROM message ORDER BY id") == [(A,), ("",)]
+        assert worker.parts.memory.backlog.paused == 2
+        if by_reload:
+            await goes_on(worker)
+
+    async def goes_on(worker: VirtualSupervisor) -> None:
+        if by_reload:
+            world.write(text)
+            await reload(worker, accept_orphans=True)
+        await anyio.sleep(90.0)
+        assert worker.parts.memory.backlog.paused == worker.parts.memory.backlog.count == 0
+
+    play(world, scene)
+    if not by_reload:
+        world.write(text)
+        play(world, goes_on)
+
+
+@pytest.mark.parametrize("by_reload", [True, False])
+@pytest.mark.parametrize("how", ["disabled", "removed"])
+@pytest.mark.parametrize(("kind", "key"), [(ItemKind.PROVIDER, A), (ItemKind.CHANNEL, "sms")])
+def test_what_is_paused_leaves_a_provider_that_takes_nothing_new(
+    world: VirtualWorld, kind: ItemKind, key: str, how: str, *, by_reload: bool
+) -> None:
+    """The pause would hold it there for ever, while new messages go to the next channel."""
+    world.write(HEAD + ORDER + PROVIDER_A + E_MAIL)
+    disabled = PROVIDER_A + "enabled = false\n"
+    parked_at_a(
+        world, kind, key, HEAD + ORDER + (disabled if how == "disabled" else "") + E_MAIL, by_reload=by_reload
+    )
+    assert (sent(world, A), sorted(sent(world, EMAIL))) == ([1], [1, 2])
+
+
+@pytest.mark.parametrize("by_reload", [True, False])
+@pytest.mark.parametrize("how", ["enabled", "added"])
+def test_what_is_paused_goes_to_another_provider_that_takes_it_now(
+    world: VirtualWorld, how: str, *, by_reload: bool
+) -> None:
+    """Also after a restart, which doesn't know what was different before."""
+    if how == "enabled":
+        world.write(HEAD + ORDER + PROVIDER_A + PROVIDER_B + "enabled = false\n")
+    text = HEAD + ORDER + PROVIDER_A + PROVIDER_B
+    parked_at_a(world, ItemKind.PROVIDER, A, text, by_reload=by_reload)
+    assert (sent(world, A), sorted(sent(world, B))) == ([1], [1, 2])
+
+
+@pytest.mark.parametrize("by_reload", [True, False])
+def test_what_is_paused_with_its_channel_stays_so_beside_another_provider(
+    world: VirtualWorld, *, by_reload: bool
+) -> None:
+    """The pause of the channel holds there whatever its providers are."""
+
+    async def scene(worker: VirtualSupervisor) -> None:
+        await carry_out(worker, Action.PAUSE, ItemKind.CHANNEL, "sms")
+        world.service.enqueue(message(1))
+        await anyio.sleep(10.0)
+        world.write(HEAD + ORDER + PROVIDER_A + PROVIDER_B)
+        if by_reload:
+            await reload(worker)
+            await still_paused(worker)
+
+    async def still_paused(worker: VirtualSupervisor) -> None:
+        await anyio.sleep(90.0)
+        assert worker.parts.memory.backlog.paused == 1
+        assert (sent(world, A), sent(world, B)) == ([], [])
+
+    play(world, scene)
+    if not by_reload:
+        play(world, still_paused)
 
 
 def test_a_pause_is_in_force_again_when_a_reload_brings_its_channel_back(world: VirtualWorld) -> None:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from deliveryd import transitions
 from deliveryd.delivery.routing import Router
-from deliveryd.model import Entry, Transition
+from deliveryd.model import Entry
 from simulation.breaks_of_keeping import tries_without_a_request_counted
 
 Patch = pytest.MonkeyPatch
@@ -14,12 +13,6 @@ Patch = pytest.MonkeyPatch
 
 def content_kept_by_what_leaves(patch: Patch) -> None:
     """The provider is cleared, and what was said there stays to be repeated."""
-
-    def left(entry: Entry, at: int) -> Transition:
-        step = transitions.released(entry, at)
-        return step._replace(before=transitions._LEFT.before, after=transitions._LEFT.after)
-
-    patch.setattr(transitions, "left", left)
     patch.setattr(Router, "without_removed", lambda _self, entry: entry)
 
 

@@ -10,7 +10,6 @@ import pytest
 from deliveryd.delivery.dispatcher import Dispatcher
 from deliveryd.delivery.routing import Router
 from deliveryd.delivery.waiting import Waiting
-from deliveryd.journal.base import Left
 from deliveryd.journal.sql import recovery
 from deliveryd.journal.sql.db import Db
 from deliveryd.model import Entry
@@ -33,8 +32,8 @@ def queue_of_a_removed_provider_dropped(patch: Patch) -> None:
 def waiting_messages_left_at_a_removed_provider(patch: Patch) -> None:
     """What waits in the journal stays bound to it."""
 
-    async def nothing(_self: Waiting, _providers: Collection[str]) -> Left:
-        return Left(0, 0)
+    async def nothing(_self: Waiting, *_providers: Collection[str]) -> None:
+        return
 
     patch.setattr(Waiting, "leave", nothing)
 

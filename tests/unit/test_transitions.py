@@ -42,7 +42,6 @@ TABLE: Mapping[str, Mapping[str, str]] = {
     "WAITING": {
         "DUE": "READY",
         "RELEASED": "WAITING",
-        "PROVIDER_REMOVED": "WAITING",
         "CHANNEL_REMOVED": "IN_DOUBT",
         "RECEIPT_PROVES": "SENT",
     },
@@ -58,6 +57,7 @@ TABLE: Mapping[str, Mapping[str, str]] = {
     },
     "IN_DOUBT": {
         "REPEATED": "WAITING",
+        "RELEASED": "WAITING",
         "ORDERED_RESEND": "WAITING",
         "ORDERED_SENT": "SENT",
         "RECEIPT_PROVES": "SENT",
@@ -98,8 +98,7 @@ MADE: Mapping[tuple[State, Cause], Transition | ReceiptStep | Edge | None] = {
     (State.READY, Cause.UNDELIVERABLE): transitions.undeliverable(ENTRY, AT, "no content"),
     (State.READY, Cause.EXPIRED): transitions.expired(ENTRY, State.READY, AT, AT),
     (State.WAITING, Cause.DUE): transitions.DUE,
-    (State.WAITING, Cause.RELEASED): transitions.released(ENTRY, AT),
-    (State.WAITING, Cause.PROVIDER_REMOVED): transitions.left(ENTRY, AT),
+    (State.WAITING, Cause.RELEASED): transitions.released(ENTRY, State.WAITING, AT),
     (State.WAITING, Cause.CHANNEL_REMOVED): transitions.CHANNEL_REMOVED,
     (State.WAITING, Cause.RECEIPT_PROVES): proved(State.WAITING),
     (State.SENDING, Cause.GIVEN_UP): transitions.given_up(ENTRY, AT, BUSY, "busy"),
@@ -111,6 +110,7 @@ MADE: Mapping[tuple[State, Cause], Transition | ReceiptStep | Edge | None] = {
     (State.SENDING, Cause.EXHAUSTED): transitions.exhausted(DOUBTFUL, State.SENDING, AT, "sms: x", BUSY),
     (State.SENDING, Cause.EXPIRED): transitions.expired(ENTRY, State.SENDING, AT, AT),
     (State.IN_DOUBT, Cause.REPEATED): transitions.repeated(DOUBTFUL, State.IN_DOUBT, AT, LATER, None),
+    (State.IN_DOUBT, Cause.RELEASED): transitions.released(ENTRY, State.IN_DOUBT, AT),
     (State.IN_DOUBT, Cause.ORDERED_RESEND): transitions.ordered_resend(DOUBTFUL, AT),
     (State.IN_DOUBT, Cause.ORDERED_SENT): transitions.ordered_sent(DOUBTFUL, AT),
     (State.IN_DOUBT, Cause.RECEIPT_PROVES): proved(State.IN_DOUBT),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Protocol
 
 from deliveryd.delivery.common import Common
@@ -161,6 +161,20 @@ class Admission:
         if self.pause is not None:
             return self._pauses.of_channel(self._channel_name) is None and self._choice.has_other(self._name)
         return self._breaker.is_open and (self._is_given_up or self._choice.has_other(self._name))
+
+    @property
+    def passed_over(self) -> Collection[Pause]:
+        """The pauses here whose messages may go elsewhere, but for those in doubt.
+
+        The provider isn't enabled, or another one of its channel isn't paused.
+        """
+        in_channel, here = self._pauses.of_channel(self._channel_name), self._pauses.of_provider(self._name)
+        enabled = self._choice.enabled.values()
+        if in_channel is not None:
+            goes_on = not enabled
+        else:
+            goes_on = not self._is_enabled or not all(each.standing.is_paused for each in enabled)
+        return [pause for pause in (in_channel, here) if goes_on and pause is not None]
 
     @property
     def needs_probe(self) -> bool:

@@ -83,6 +83,18 @@ class Attempts:
         entry = message.becomes(entry.begun(self._name, digest, now))
         return transitions.intent(entry, now, self._intermediate)
 
+    async def held(self, message: Delivery, now: int) -> Transition | None:
+        """The step of a message in doubt that `on_in_doubt` holds; None: it has another one.
+
+        One that its provider is asked for is held only after the question, which has an intent.
+        """
+        entry = message.entry
+        if self._asks(entry) or message.held_back(self._pauses, now) is not None:
+            return None
+        if not await self._is_held(entry) or self.obstacle(message) is not None:
+            return None
+        return self._verdicts.not_repeated(message.bound, State.READY, transitions.HOLDS)
+
     def _has_stopped(self, customer: Customer | None) -> bool:
         if self._channel_name not in self._stopped.digests or customer is None:
             return False
@@ -165,14 +177,17 @@ class Attempts:
     async def _before_repeat(self, message: Delivery, dispatch: Dispatch) -> Transition | None:
         """The step of a message in doubt that isn't repeated; None: it is, by the policy or an order."""
         entry = message.entry
+        is_held = await self._is_held(entry)
         if self._asks(entry):
             if (step := await self.settle_by_asking(message, dispatch)) is not None:
                 return step
             if (why := self.obstacle(message)) is not None:
                 return self._verdicts.not_repeated(entry, State.SENDING, why)
-        if self._doubt.repeats or await self._journal.repeat_is_ordered(entry.id, entry.stay):
-            return None
-        return self._verdicts.not_repeated(entry, State.SENDING, transitions.HOLDS)
+        return self._verdicts.not_repeated(entry, State.SENDING, transitions.HOLDS) if is_held else None
+
+    async def _is_held(self, entry: Entry) -> bool:
+        """Whether `on_in_doubt` holds a message in doubt: no operator ordered its repeat."""
+        return not self._doubt.repeats and not await self._journal.repeat_is_ordered(entry.id, entry.stay)
 
     async def settle_by_asking(self, message: Delivery, dispatch: Dispatch) -> Transition | None:
         """Ask whether the provider has a message in doubt; return the step, or None: repeat it."""
@@ -184,7 +199,11 @@ class Attempts:
             found = AskLater(f"the adapter failed with {type(error).__name__}")
         if isinstance(found, Taken):
             return self._verdicts.found(entry, found)
-        return self._verdicts.ask_later(entry, found) if isinstance(found, AskLater) else None
+        if isinstance(found, AskLater):
+            if await self._journal.repeat_is_ordered(entry.id, entry.stay):  # it stays so: no repeat was made
+                found = found._replace(reason=f"{transitions.REPEAT_ORDERED}; {found.reason}")
+            return message.within_its_time(self._verdicts.ask_later(entry, found))
+        return None
 
     def _after_delay(self, message: Delivery) -> Transition:
         """The step of a message of which the adapter sent nothing: it was too late."""
@@ -205,8 +224,7 @@ class Attempts:
         step = self._verdicts.decide(entry, customer, verdict)
         if isinstance(verdict, Stopped):
             step = self._with_stop(step, customer, verdict)
-        expires_at = message.expires_at
-        return step if expires_at is None else transitions.no_later_than(step, expires_at + 1)
+        return message.within_its_time(step)
 
     def _with_stop(self, step: Transition, customer: Customer | None, verdict: Stopped) -> Transition:
         """The step after a try, with the recipient put on the list of those who can't be reached any more."""

@@ -285,7 +285,8 @@ class Dispatcher:
                 characters = 0
                 await anyio.lowlevel.checkpoint()
             characters += message.size
-            steps.append(step := attempts.begin(message, now))
+            held = await attempts.held(message, now) if message.entry.doubt else None
+            steps.append(step := held or attempts.begin(message, now))
             if step.after is State.SENDING:
                 begun.append(message)
             else:

@@ -91,12 +91,14 @@ class Delivery:
         """Wait for the end of a pause, or until the message expires."""
         return transitions.parked(self.entry, now, self.expires_at, pause.waits_for)
 
+    def within_its_time(self, step: Transition) -> Transition:
+        """The step; by one that waits, the message is due when it expires at the latest."""
+        return step if self.expires_at is None else transitions.no_later_than(step, self.expires_at + 1)
+
     def deferred(self, now: int, seconds: float, waits_for: str | None) -> Transition:
         """Wait in the journal for so many seconds at most, and no longer than until the message expires.
 
         `waits_for` names what wakes it; None: only its time does.
         """
         due_at = now + int(seconds * SECOND)
-        if self.expires_at is not None:
-            due_at = min(due_at, self.expires_at + 1)
-        return transitions.deferred(self.bound, now, due_at, waits_for)
+        return self.within_its_time(transitions.deferred(self.bound, now, due_at, waits_for))

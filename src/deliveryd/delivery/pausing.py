@@ -155,6 +155,13 @@ class Pausing:
             self._backlog.answered(pause.waits_for)
         return parked == PAUSE_PORTION
 
+    async def look_again(self, pauses: Collection[Pause]) -> None:
+        """Let all messages go on that wait for the ends of these; what can't go elsewhere is paused again."""
+        waits_for = {pause.waits_for for pause in pauses}
+        left = self._backlog.paused
+        while waits_for and left > 0 and await self.wake(waits_for):
+            left -= PAUSE_PORTION
+
     async def wake(self, waits_for: Collection[str]) -> bool:
         """Make a portion of messages due whose pause ended; return whether there may be more of them."""
         woken = await self._journal.wake(waits_for, self._clock.now(), PAUSE_PORTION)

@@ -24,7 +24,7 @@ from deliveryd.delivery.intake import Intake
 from deliveryd.delivery.outcomes import Outcomes
 from deliveryd.delivery.policy import DoubtPolicy
 from deliveryd.delivery.preparation import Preparer
-from deliveryd.delivery.recovery import recover_line
+from deliveryd.delivery.recovery import look_at_paused, recover_line
 from deliveryd.delivery.reporting import Reporting
 from deliveryd.delivery.routing import Route
 from deliveryd.delivery.sharing import Sharing
@@ -77,7 +77,8 @@ class Pipeline:
     async def recover(self) -> None:
         """0. Take up what an earlier run left, before anything else."""
         await recover_line(self._common, self._stations.doubts, self._stations.availability)
-        await self._common.waiting.release_all(self._stations.disabled)
+        await look_at_paused(self._common, self._dispatchers)
+        await self._common.waiting.leave((), self._stations.disabled)
         await self._stations.deadlines.recover()
 
     def loops(self) -> Sequence[Callable[[], Coroutine[Any, Any, None]]]:

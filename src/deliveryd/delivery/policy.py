@@ -77,14 +77,23 @@ class DoubtPolicy:
         if is_unreadable and entry.doubt:  # whatever the policy says by the next start
             is_held, reason = True, reason + transitions.UNREADABLE_TWICE
         outcome = Outcome("in_doubt", provider_id, reason, words)
-        log(
-            Event.MESSAGE_IN_DOUBT,
-            channel=self._channel, provider=self._provider, message_id=entry.id, reason=reason,
-        )  # fmt: skip
+        self._log(entry, reason)
         if is_held:
             return transitions.held_in_doubt(entry, now, outcome)
-        at_least = max(at_least or 0.0, self._policy.lookup_after) or None
         return self._repeat(entry._replace(doubt=True), State.SENDING, now, outcome, at_least)
+
+    def after_question(
+        self, entry: Entry, reason: str, now: int, at_least: float | None = None
+    ) -> Transition:
+        """The step of a message about which its provider couldn't be asked: it waits for the next question.
+
+        It does so by the policy, or by an operator's order that `reason` begins with.
+        """
+        outcome = Outcome("in_doubt", None, reason)
+        self._log(entry, reason)
+        if not self.repeats and not reason.startswith(transitions.REPEAT_ORDERED):
+            return transitions.held_in_doubt(entry, now, outcome)
+        return self._wait(entry, State.SENDING, now, outcome, at_least)
 
     def after_hold(self, entry: Entry, reason: str, now: int) -> Transition | None:
         """The step of a message that was held; None: it stays so, by the policy or for its reason.
@@ -95,14 +104,28 @@ class DoubtPolicy:
         if (entry.doubt and not self.repeats) or reason.endswith(stays):
             return None
         outcome = Outcome("in_doubt", None, reason)
-        return self._repeat(entry, State.IN_DOUBT, now, outcome, self._policy.lookup_after or None)
+        return self._repeat(entry, State.IN_DOUBT, now, outcome)
 
     def _repeat(
-        self, entry: Entry, before: State, now: int, doubt: Outcome, at_least: float | None
+        self, entry: Entry, before: State, now: int, doubt: Outcome, at_least: float | None = None
     ) -> Transition:
         outcome = doubt if before is State.SENDING else None  # a held try has its outcome
         if entry.counted_tries >= self._policy.retry.attempts:
             details = f"{self._provider}: {doubt.reason} (tried {entry.counted_tries} times)"
             return transitions.exhausted(entry, before, now, details, outcome)
+        return self._wait(entry, before, now, outcome, at_least)
+
+    def _wait(
+        self, entry: Entry, before: State, now: int, outcome: Outcome | None, at_least: float | None
+    ) -> Transition:
+        at_least = max(at_least or 0.0, self._policy.lookup_after) or None
         pause = self._policy.retry.pause(max(entry.stay_tries, 1), at_least)
-        return transitions.repeated(entry, before, now, now + int(pause * SECOND), outcome)
+        step = transitions.repeated(entry, before, now, now + int(pause * SECOND), outcome)
+        expires_at = None if entry.content is None else entry.content.expires_at
+        return step if expires_at is None else transitions.no_later_than(step, expires_at + 1)
+
+    def _log(self, entry: Entry, reason: str) -> None:
+        log(
+            Event.MESSAGE_IN_DOUBT,
+            channel=self._channel, provider=self._provider, message_id=entry.id, reason=reason,
+        )  # fmt: skip

@@ -21,6 +21,7 @@ from deliveryd.rendering.content import CompiledSettings
 from deliveryd.runtime import waits
 from deliveryd.runtime.waits import PROMPT
 from deliveryd.runtime.wakeup import AutoResetEvent
+from deliveryd.states import ENDED
 
 UNREQUESTED_PAUSE = 60.0
 """Seconds that a message waits for settings that aren't requested: too many ids are already."""
@@ -65,11 +66,15 @@ class Preparer:
         self._steps: list[Transition] = []  # of those that wait in the journal for an answer
 
     def adopt(self, router: Router) -> None:
-        """Route by another router from now on; what has no route and no recorded step begins again."""
+        """Route by another router from now on; what has no route and no recorded step begins again.
+
+        A step to an end stays: by no router would the message go on, and its content is cleared.
+        """
         self._router = router
         messages, self._messages = self._messages, []
-        steps, self._steps = self._steps, []
-        self._ready.add([*(message.entry for message in messages), *(step.entry for step in steps)])
+        waiting = [step.entry for step in self._steps if step.after not in ENDED]
+        self._steps = [step for step in self._steps if step.after in ENDED]
+        self._ready.add([*(message.entry for message in messages), *waiting])
 
     async def run(self) -> None:
         """Request settings, and let messages go on that wait for a turn to ask the directory."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from deliveryd import transitions
+from deliveryd.delivery.admission import Sends
 from deliveryd.delivery.availability import Availability
 from deliveryd.delivery.common import Common
 from deliveryd.delivery.dispatch_queue import KEPT
@@ -54,6 +55,12 @@ async def adopt_line(common: Common, left: Recovery, providers: Mapping[str, Dou
         )
 
 
+async def look_at_paused(common: Common, dispatchers: Mapping[str, Sends]) -> None:
+    """Let what is paused go on where another provider or channel may take it, as when providers changed."""
+    passed_over = [pause for each in dispatchers.values() for pause in each.admission.passed_over]
+    await common.memory.pausing.look_again(passed_over)
+
+
 def _has_work(left: Recovery) -> bool:
     return bool(left.taken or left.doubtful or left.waiting or left.reporting)
 
@@ -80,13 +87,15 @@ async def _record_what_stands(recorder: Recorder, steps: Sequence[Transition]) -
 def _after_crash(doubtful: Doubtful, providers: Mapping[str, DoubtPolicy], now: int) -> Transition | None:
     """The step of a message whose try has no outcome, or that was held; None: it stays held.
 
-    The try isn't counted: it may not have been made, and the worker is at fault. Without its provider the
-    message is held.
+    The try isn't counted: it may not have been made, and the worker is at fault. Without its provider a
+    message in doubt is held.
     """
     entry, state, reason = doubtful
     policy = providers.get(entry.provider or "")
     if state is State.IN_DOUBT:
-        return None if policy is None else policy.after_hold(entry, reason or "", now)
+        if policy is None:
+            return None if entry.doubt else transitions.released(entry, state, now)
+        return policy.after_hold(entry, reason or "", now)
     if policy is not None:
         return policy.after_try(entry, transitions.WORKER_ENDED, now)
     return transitions.held_in_doubt(entry, now, Outcome("in_doubt", None, transitions.WORKER_ENDED))

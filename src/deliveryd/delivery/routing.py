@@ -18,7 +18,6 @@ from deliveryd.model import Customer, Entry, Rendered, Transition, channel_of, f
 from deliveryd.rendering.content import Broken, CompiledBlock, CompiledSettings, Missing
 from deliveryd.rendering.language import candidates, matching
 from deliveryd.states import State
-from deliveryd.transitions import IS_SUPPRESSED, WAS_DISABLED, WAS_REMOVED
 
 
 class ChannelRoute(NamedTuple):
@@ -53,6 +52,9 @@ _Place = tuple[str, str]
 
 DOWN = "provider was down"
 WAS_PAUSED = "provider was paused"
+WAS_REMOVED = "the provider was removed"
+WAS_DISABLED = "the provider was disabled"
+IS_SUPPRESSED = "the recipient is suppressed"
 """Why a message doesn't come back to a provider that may have it."""
 
 _MOST_KEPT = 50

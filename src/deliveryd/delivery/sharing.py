@@ -10,7 +10,7 @@ import anyio
 from deliveryd.delivery.admission import Sends
 from deliveryd.delivery.common import Common
 from deliveryd.delivery.policy import DoubtPolicy
-from deliveryd.delivery.recovery import adopt_line
+from deliveryd.delivery.recovery import adopt_line, look_at_paused
 from deliveryd.journal.base import FromOthers
 from deliveryd.runtime.wakeup import AutoResetEvent
 
@@ -83,6 +83,7 @@ class Sharing:
             for dispatcher in self._dispatchers.values():
                 dispatcher.admission.provider.expect_waiting()
             await adopt_line(self._common, found.adopted, providers)
+            await look_at_paused(self._common, self._dispatchers)
         return found.pauses is not None or found.has_more
 
     def _follow_outages(self, found: FromOthers) -> None:

@@ -68,7 +68,7 @@ class VerdictHandler:
     def ask_later(self, entry: Entry, found: AskLater) -> Transition:
         """The step of a message in doubt about which the provider couldn't be asked; no try is counted."""
         self._unanswered(entry)
-        return self._doubt.after_try(entry, found.reason, self._clock.now(), found.after)
+        return self._doubt.after_question(entry, found.reason, self._clock.now(), found.after)
 
     def not_repeated(self, entry: Entry, before: State, reason: str) -> Transition:
         """The step of a message that may have arrived, and that can't be repeated as it was."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 from deliveryd.delivery.memory import LineMemory
-from deliveryd.journal.base import Doubtful, Left
+from deliveryd.journal.base import Doubtful
 from deliveryd.journal.journal import Journal
 from deliveryd.model import SECOND, Clock, Entry
 from deliveryd.telemetry.log_events import Event, log
@@ -88,23 +88,15 @@ class Waiting:
             self._backlog.changed.set()
         return released == WAKE_BATCH
 
-    async def release_all(self, providers: Collection[str]) -> None:
-        """Release whatever waits for these providers: the router has it leave those that aren't enabled."""
-        for provider in providers:
-            while await self.release(provider):
-                pass
-
-    async def leave(self, providers: Collection[str]) -> Left:
-        """Hold what is in doubt at removed providers, and let all else that waits there go elsewhere."""
-        held = released = 0
-        while True:
-            portion = await self._journal.leave(providers, self._clock.now(), WAKE_BATCH)
-            held, released = held + portion.held, released + portion.released
-            self._backlog.change(-portion.held)
-            if portion.released:
+    async def leave(self, removed: Collection[str], disabled: Collection[str]) -> None:
+        """Let all that isn't in doubt leave these providers; hold what is, and waits at removed ones."""
+        while removed or disabled:
+            portion = await self._journal.leave(removed, disabled, self._clock.now(), WAKE_BATCH)
+            self._backlog.change(portion.resumed - portion.held)
+            if portion.released or portion.resumed:
                 self._backlog.changed.set()
             if max(portion) < WAKE_BATCH:
-                return Left(held, released)
+                break
 
     async def held(self, providers: Collection[str]) -> Sequence[Doubtful]:
         """The messages held in doubt at these providers."""

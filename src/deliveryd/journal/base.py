@@ -169,10 +169,14 @@ class Orphans(NamedTuple):
 
 
 class Left(NamedTuple):
-    """What became of messages that waited at removed providers: how many are held, and how many go on."""
+    """What became of messages at providers that take nothing new.
+
+    How many are held that waited, how many waited and are due at any provider, and how many were held.
+    """
 
     held: int
     released: int
+    resumed: int
 
 
 class Counts(NamedTuple):

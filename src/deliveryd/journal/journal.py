@@ -511,13 +511,14 @@ class Journal(GroupCommit[Db]):
         self._have(log, [each.entry for each in found.doubtful])
         return found
 
-    async def leave(self, providers: Collection[str], at: int, limit: int) -> Left:
-        """Do to messages that wait at these removed providers what `recover` does; at most `limit` of each.
+    async def leave(self, removed: Collection[str], disabled: Collection[str], at: int, limit: int) -> Left:
+        """Let messages that wait or are held at these providers be due at `at`, bound to none.
 
-        Those in doubt are held; the others are due at `at`, bound to none.
+        Those that wait in doubt are held where the provider is removed, and stay where it is disabled, as do
+        those that are held in doubt, and those that are paused. At most `limit` of each kind.
         """
         return await self._commit(
-            lambda db: _sum_left([recovery.leave(db, providers, at, limit) for _ in self._each(db)])
+            lambda db: _sum_left([recovery.leave(db, removed, disabled, at, limit) for _ in self._each(db)])
         )
 
     async def held(self, providers: Collection[str], after: int, limit: int) -> list[Doubtful]:
@@ -678,4 +679,8 @@ def _all_due(found: Sequence[Due]) -> Due:
 
 
 def _sum_left(found: Sequence[Left]) -> Left:
-    return Left(sum(each.held for each in found), sum(each.released for each in found))
+    return Left(
+        sum(each.held for each in found),
+        sum(each.released for each in found),
+        sum(each.resumed for each in found),
+    )

@@ -11,11 +11,9 @@ from anyio.abc import TaskGroup
 from deliveryd.config import Config
 from deliveryd.delivery.dispatch_queue import KEPT
 from deliveryd.delivery.dispatcher import Dispatcher
-from deliveryd.delivery.pausing import PAUSE_PORTION
 from deliveryd.delivery.provider import Provider
+from deliveryd.delivery.recovery import look_at_paused
 from deliveryd.errors import IllegalTransition
-from deliveryd.journal.pauses import PauseKind
-from deliveryd.model import channel_of
 from deliveryd.runtime import waits
 from deliveryd.telemetry.log_events import Event, log
 from deliveryd.worker.outside import Closable, Outside
@@ -93,8 +91,7 @@ class Handover:
 
     async def sweep(self) -> None:
         """Do again what follows from a reload: some steps are recorded after it that were made before."""
-        if self._removed:
-            await self._common.waiting.leave(self._removed)
+        await self._common.waiting.leave(self._removed, self._stations.disabled)
         if self._repeating:
             providers, self._repeating = self._repeating - self._removed, set()
             await self._repeat_held(providers)
@@ -197,6 +194,10 @@ class Handover:
     ) -> None:
         """Let messages go on that wait for what has changed, as a start does."""
         waiting, backlog = self._common.waiting, self._memory.backlog
+        if difference.routes:
+            await look_at_paused(self._common, self._stations.dispatchers)
+            for name in states:
+                backlog.answered(waits.alone(name))
         await self.sweep()
         self._repeating |= {*to_repeat, *difference.added, *difference.changed}
         await self._repeat_held(self._repeating)
@@ -204,25 +205,8 @@ class Handover:
             await waiting.wake([waits.recovery(name)], most=KEPT)
             if not states[name].is_down:
                 backlog.answered(waits.recovery(name))
-        if difference.routes:
-            await waiting.release_all(self._stations.disabled)
-            for name in states:
-                backlog.answered(waits.alone(name))
-        await self._wake_paused({channel_of(name) for name in difference.added})
         backlog.note_short_of_room(states)
         backlog.changed.set()
-
-    async def _wake_paused(self, channels: Collection[str]) -> None:
-        """Let messages go on that wait for a paused provider of a channel that has another one now.
-
-        Those that can't be sent there wait for the pause again.
-        """
-        pausing = self._memory.pausing
-        for pause in pausing.pauses.all:
-            if pause.kind is PauseKind.PROVIDER and channel_of(pause.key) in channels:
-                left = self._memory.backlog.paused
-                while left > 0 and await pausing.wake([pause.waits_for]):
-                    left -= PAUSE_PORTION
 
     async def _repeat_held(self, providers: Collection[str]) -> None:
         """Repeat what is held in doubt at providers that repeat it now."""

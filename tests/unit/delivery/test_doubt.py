@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import pytest
+
 from deliveryd.delivery.policy import DispatchPolicy, DoubtPolicy, RetryPolicy
-from deliveryd.model import Entry
+from deliveryd.model import SECOND, Content, Entry, Rendered, Transition
 from deliveryd.runtime.breaker import BreakerPolicy
 from deliveryd.states import State
 
@@ -34,3 +38,21 @@ def test_a_first_unreadable_answer_is_repeated_when_repeats_are_allowed_later() 
     again = resending.after_hold(REPEATED, reason or "", 1)
     assert again is not None
     assert again.after is State.WAITING
+
+
+@pytest.mark.parametrize(
+    "step_of",
+    [
+        lambda policy, entry: policy.after_try(entry, "cut off", SECOND, 3000.0),
+        lambda policy, entry: policy.after_hold(entry, "cut off", SECOND),
+    ],
+    ids=["after a try", "after a hold"],
+)
+def test_a_repeat_is_due_when_its_message_expires_at_the_latest(
+    step_of: Callable[[DoubtPolicy, Entry], Transition],
+) -> None:
+    """The service hears of the end then, not when the provider would have been asked, or sent, again."""
+    policy = DoubtPolicy("sms", RESENDING._replace(lookup_after=3600.0))
+    content = Content(Rendered("sms", "en", {"text": "hi"}), {}, expires_at=60 * SECOND)
+    step = step_of(policy, REPEATED._replace(content=content))
+    assert (step.after, step.due_at) == (State.WAITING, 60 * SECOND + 1)

@@ -36,7 +36,7 @@ UPDATE message SET waits_for = ?1 WHERE id IN (SELECT id FROM message
 """
 _UNBINDABLE = f"""
 SELECT id FROM message INDEXED BY message_held
-WHERE {IS_PAUSED} AND doubt = 1 AND provider NOT IN (SELECT value FROM json_each(?))
+WHERE {IS_PAUSED} AND doubt = ? AND provider <> '' AND provider NOT IN (SELECT value FROM json_each(?))
 """  # noqa: S608  # constants
 _STATE = "SELECT state, coalesce(confirm_by, failed_next) FROM main.message WHERE id = ?"
 _TAKEN_LATELY = f"""
@@ -82,9 +82,9 @@ def park(db: Db, waits_for: str, instead_of: Collection[str], limit: int) -> int
     return db.execute(_PARK, (waits_for, to_json(list(instead_of)), limit)).rowcount
 
 
-def paused_in_doubt_elsewhere(db: Db, providers: Collection[str]) -> list[int]:
-    """The paused messages that are in doubt at a provider that isn't among these."""
-    return [id_ for (id_,) in db.execute(_UNBINDABLE, (to_json(list(providers)),))]
+def paused_elsewhere(db: Db, doubt: int, providers: Collection[str]) -> list[int]:
+    """The paused messages that are bound to a provider that isn't among these, in doubt (1) or not (0)."""
+    return [id_ for (id_,) in db.execute(_UNBINDABLE, (doubt, to_json(list(providers))))]
 
 
 def hindrance_to_pause(db: Db, message_id: int) -> str | None:

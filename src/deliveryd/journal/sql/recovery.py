@@ -12,7 +12,7 @@ from deliveryd.journal.sql import statements
 from deliveryd.journal.sql.account import open_states
 from deliveryd.journal.sql.db import Db, each_of
 from deliveryd.journal.sql.outbox import WATERMARK
-from deliveryd.journal.sql.pauses import IS_PAUSED, count_paused, paused_in_doubt_elsewhere
+from deliveryd.journal.sql.pauses import IS_PAUSED, count_paused, paused_elsewhere
 from deliveryd.journal.sql.receipt_match import Matching
 from deliveryd.model import Entry, Transition
 from deliveryd.runtime import waits
@@ -24,6 +24,10 @@ _TRIED = f"SELECT {ENTRY} FROM message WHERE {_MOVING} AND state = ? AND (stay_t
 _HELD = f"""
 SELECT {ENTRY} FROM message WHERE ended_at IS NULL AND due_at IS NULL AND state = {State.IN_DOUBT:d}
     AND provider IN (SELECT value FROM json_each(?)) AND id > ? ORDER BY id LIMIT ?
+"""  # noqa: S608  # constants
+_PUT_OFF = f"""
+SELECT {ENTRY} FROM message WHERE ended_at IS NULL AND due_at IS NULL AND state = {State.IN_DOUBT:d}
+    AND doubt = 0 AND provider IN (SELECT value FROM json_each(?)) LIMIT ?
 """  # noqa: S608  # constants
 _INTERRUPTED = f"""
 UPDATE message SET state = {transitions.RUN_INTERRUPTED.after:d}, due_at = ?, waits_for = NULL
@@ -37,6 +41,7 @@ _NEXT_WAITED_AT = "SELECT min(waits_at) FROM message WHERE waits_at > ?"
 _HOLD_PAUSED = f"""
 UPDATE message SET state = {transitions.CHANNEL_REMOVED.after:d}, due_at = NULL, waits_for = NULL WHERE id = ?
 """  # noqa: S608  # a constant
+_WAKE_PAUSED = "UPDATE message SET due_at = ?, waits_for = NULL WHERE id = ?"
 
 
 def recover(db: Db, now: int, providers: Collection[str], matching: Matching) -> Recovery:
@@ -49,8 +54,9 @@ def recover(db: Db, now: int, providers: Collection[str], matching: Matching) ->
     db.execute(_INTERRUPTED, (now,))
     effects = matching.match_at_rest(db, tried, now)
     db.execute(_DUE_NOW, (now, to_json(keys_of(providers, WAITING_KEYS))))
+    db.executemany(_HOLD_PAUSED, [(id_,) for id_ in paused_elsewhere(db, 1, providers)])
+    db.executemany(_WAKE_PAUSED, [(now, id_) for id_ in paused_elsewhere(db, 0, providers)])
     leave_all(db, each_of(db, _NEXT_WAITED_AT) - set(providers), now)
-    db.executemany(_HOLD_PAUSED, [(id_,) for id_ in paused_in_doubt_elsewhere(db, providers)])
     taken = [entry_of(row) for row in db.execute(_OPEN, (State.TAKEN,))]
     doubtful = [
         Doubtful(entry, state, latest_doubt(db, entry))
@@ -171,20 +177,27 @@ SELECT {ENTRY} FROM message WHERE id IN (
 def release(db: Db, provider: str, at: int, limit: int) -> int:
     """Let messages that wait for a provider be due at any; return how many."""
     found = _at(db, [provider], FREE, 0, limit)
-    return _move(db, [transitions.released(entry, at) for entry in found])
+    return _move(db, [transitions.released(entry, State.WAITING, at) for entry in found])
 
 
-def leave(db: Db, providers: Collection[str], at: int, limit: int) -> Left:
-    """Hold what is in doubt at removed providers, and let all else that waits there leave them."""
-    doubtful = _at(db, providers, WAITING_KEYS, 1, limit)
+def leave(db: Db, removed: Collection[str], disabled: Collection[str], at: int, limit: int) -> Left:
+    """Hold what waits in doubt at removed providers; let all else that waits or is held be due at any.
+
+    At disabled ones what is in doubt stays.
+    """
+    doubtful = _at(db, removed, WAITING_KEYS, 1, limit)
     held = _move(db, [transitions.held_without_provider(entry, State.WAITING, at) for entry in doubtful])
+    providers = [*removed, *disabled]
     free = _at(db, providers, WAITING_KEYS, 0, limit)
-    return Left(held, _move(db, [transitions.left(entry, at) for entry in free]))
+    released = _move(db, [transitions.released(entry, State.WAITING, at) for entry in free])
+    put_off = [entry_of(row) for row in db.execute(_PUT_OFF, (to_json(providers), limit))]
+    resumed = _move(db, [transitions.released(entry, State.IN_DOUBT, at) for entry in put_off])
+    return Left(held, released, resumed)
 
 
-def leave_all(db: Db, providers: Collection[str], at: int) -> None:
-    """The same, however many messages wait there."""
-    while max(leave(db, providers, at, LEFT_AT_ONCE)) == LEFT_AT_ONCE:
+def leave_all(db: Db, removed: Collection[str], at: int) -> None:
+    """The same for removed ones, however many messages wait there."""
+    while max(leave(db, removed, (), at, LEFT_AT_ONCE)) == LEFT_AT_ONCE:
         pass
 
 

@@ -65,6 +65,7 @@ def lint(
             metavar="FILE",
             help="The configuration file. Files can be checked without one, but for what channels limit.",
             envvar="DELIVERYD_CONFIG",
+            readable=False,
         ),
     ] = None,
     settings: Annotated[

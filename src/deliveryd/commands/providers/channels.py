@@ -277,6 +277,7 @@ PresetsOf = Annotated[
         metavar="FILE",
         help="Include the presets that this configuration file adds.",
         envvar="DELIVERYD_CONFIG",
+        readable=False,
     ),
 ]
 

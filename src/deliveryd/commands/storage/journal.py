@@ -156,16 +156,20 @@ def take_over_service(
     """Accept service.base_url as the service's new address.
 
     It must be the same service, with the same ids, at another address: messages of another one would be lost,
-    or reported as sent. A worker has to be stopped for that.
+    or reported as sent. A worker has to be stopped for that. If the address is the journal's already, nothing
+    is done.
     """
     loaded = load_journal_as_owner(config, "service.base_url", "settings.cache_dir", "settings.size_limit")
     service = loaded.service.address
     user = at_this_machine(user_name(os.geteuid()))
     order = Order(Action.ADOPT, ItemKind.SERVICE, (service,), user, caller(), why)
     before = adopt_service(loaded.journal.place, order, time.time_ns() // 1000)
-    anyio.run(clear_settings, loaded)  # it may have been at this address before, with other templates
+    if before != service:
+        anyio.run(clear_settings, loaded)  # it may have been at this address before, with other templates
     if as_data:
         print_json({"service": service, "before": before})
+    elif before == service:
+        print_lines(f"nothing to do: the journal belongs to the service at {service} already")
     else:
         was = "" if before is None else f", and belonged to the one at {before} before"
         print_lines(f"the journal belongs to the service at {service} now{was}")

@@ -21,6 +21,7 @@ from deliveryd.journal.reader import file_reader
 from deliveryd.journal.sqlite.journal import open_journal_file
 from deliveryd.journal.sqlite.lock import lock_of
 from deliveryd.sandbox.faults import ApplyThenDelay
+from support.logs import log_lines
 from support.messages import message, sms_settings
 from support.patience import PATIENCE
 from support.terminal import command
@@ -137,6 +138,24 @@ async def test_a_journal_with_two_hard_links_is_refused(tmp_path: Path) -> None:
     with pytest.raises(JournalError, match="2 names"):
         async with open_journal_file(tmp_path / "other" / "journal.db"):
             pass
+
+
+@pytest.mark.parametrize("empty", [False, True])
+@pytest.mark.anyio
+async def test_a_journal_that_is_made_is_logged(tmp_path: Path, empty: bool) -> None:
+    """Also in place of an emptied file: with a mistyped address, or a lost journal, messages seem new."""
+    path = tmp_path / "state" / "journal.db"
+    if empty:
+        path.parent.mkdir()
+        path.touch(0o600)
+    with log_lines("info") as lines:
+        for _ in range(2):
+            async with open_journal_file(path):
+                pass
+        created = [line for line in lines() if line["event"] == "journal.created"]
+    assert [(line["level"], line["file"], line["reason"]) for line in created] == [
+        ("info", str(path), "the file was empty" if empty else "there was no file")
+    ]
 
 
 # files that vanish

@@ -65,7 +65,8 @@ async def open_shared_journal(
         db = await write(connect)
         journal: PostgresqlJournal | None = None
         try:
-            await write(partial(_as_told, partial(prepare_schema, db)))
+            if await write(partial(_as_told, partial(prepare_schema, db))):
+                log(Event.JOURNAL_CREATED, reason=f"the database {source.name} held none")
             at, database_clock = (clock or WallClock()).now(), DatabaseClock(clock)
             begin = partial(begin_work, db, lease, at, boot_time, database_clock, service=service)
             mine = await write(partial(_as_told, begin))

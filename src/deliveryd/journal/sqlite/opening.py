@@ -26,6 +26,7 @@ from deliveryd.journal.sqlite.files import (
 )
 from deliveryd.journal.sqlite.lock import lock_owner
 from deliveryd.runtime.rights import open_own
+from deliveryd.telemetry.log_events import Event, log
 
 T = TypeVar("T")
 
@@ -177,7 +178,9 @@ def open_database(path: Path) -> FileConnection:
 def _opened(path: Path) -> FileConnection:
     refuse_foreign(path)
     check_header(path)
-    make_file(path, _make)
+    reason = "the file was empty" if path.exists() else "there was no file"
+    if make_file(path, _make):
+        log(Event.JOURNAL_CREATED, file=str(path), reason=reason)
     keep_private(path)
     verify_log(path)
     renew_log(path)

@@ -95,8 +95,10 @@ def import_stopped(
 ) -> None:
     """Put recipients on the list.
 
-    Blank lines are skipped, and so are recipients who are on the list already. Where the channel sends to
-    phone numbers or mail addresses, so is anything else, which is reported, with exit status 1."""
+    Blank lines are skipped, and so are recipients who are on the list already. Where the channel sends mail,
+    or all its mappings send {customer.phone|e164}, anything but a mail address or a phone number is skipped
+    too, and reported, with exit status 1. On any other channel, also one that sends {customer.phone} without
+    |e164, each line is put on the list as it is."""
     own = f"channels.{split_identity(channel)[0]}"  # a mistake there would change what its recipients are
     loaded = load_journal_as_owner(config, own, "channels.order", "channels.presets_dir")
     channel = _channel(loaded, channel)

@@ -24,7 +24,7 @@ from deliveryd.journal.sqlite.files import (
     renew_log,
     verify_log,
 )
-from deliveryd.journal.sqlite.lock import lock_owner
+from deliveryd.journal.sqlite.lock import exclusive_journal, lock_owner
 from deliveryd.runtime.rights import open_own
 from deliveryd.telemetry.log_events import Event, log
 
@@ -103,6 +103,17 @@ def unmark_file_moved(path: Path) -> bool:
         _check_format(application, version - MOVED)
         db.execute(f"PRAGMA user_version = {version - MOVED}")
         return True
+
+
+def reopen_file(path: Path) -> bool:
+    """Let workers use a file's journal again that was moved; return whether it was marked.
+
+    Raises JournalLocked, JournalError.
+    """
+    if not path.exists():
+        raise JournalUnusable(f"there is no journal at {path}")
+    with exclusive_journal(path):
+        return checked(path, lambda: unmark_file_moved(path))
 
 
 def check_format(db: sqlite3.Connection) -> None:

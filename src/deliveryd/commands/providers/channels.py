@@ -133,7 +133,8 @@ def _found(catalogue: Catalogue, name: str) -> Preset | None:
         preset = catalogue.find(name)
         if preset is None:
             known = [*ADAPTERS, *catalogue.names()]
-            raise UsageError(f"{str(error).partition(' (')[0]}{suggestion(name, known)}") from None
+            hint = suggestion(name, known) or f"; there are: {', '.join(known)}"
+            raise UsageError(f"{str(error).partition(' (')[0]}{hint}") from None
         return preset
     return None
 

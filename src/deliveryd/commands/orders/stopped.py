@@ -116,7 +116,10 @@ def export(*, config: ConfigOption = USUAL_CONFIG, channel: ChannelName) -> None
 
     `import` reads them back into the same journal; another journal has another key for its digests."""
     loaded = load_journal_as_owner(config)
-    found = open_reader(loaded.journal.place).stopped(_channel(loaded, channel))
+    channel = _channel(loaded, channel)
+    found = open_reader(loaded.journal.place).stopped(channel)
+    if not found:  # as above
+        insist_on_a_channel(channel, known_channels(loaded))
     print_lines(*(each.name for each in found))
 
 

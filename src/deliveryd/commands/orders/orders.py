@@ -26,10 +26,10 @@ Wanted = Mapping[ItemKind, Sequence[str]]
 """What an order is about: keys by their kind."""
 
 
-def insist_on_a_choice(names: Sequence[object], everything: bool) -> None:
-    """Raise BadParameter unless exactly one of names and --all is given."""
+def insist_on_a_choice(names: Sequence[object], everything: bool, what: str = "message ids") -> None:
+    """Raise BadParameter unless exactly one of names and --all is given; `what` the names are."""
     if bool(names) == everything:
-        raise typer.BadParameter("give what is meant, or --all, but not both")
+        raise typer.BadParameter(f"give {what}, or --all{', but not both' if everything else ''}")
 
 
 def name_of(kind: ItemKind, key: object) -> str:

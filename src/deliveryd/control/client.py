@@ -69,10 +69,15 @@ class NoWorker(JournalError):
     """No worker is listening at the socket."""
 
 
+class NoAnswer(JournalError):
+    """The request was sent, and no answer came: the worker may have done what it asks for, or do it yet."""
+
+
 def ask(place: Path, request: Request, timeout: float = ANSWER_TIMEOUT) -> Mapping[str, object]:
     """Send a request to the worker at this socket; return its answer.
 
-    Raises NoWorker, JournalError if it failed, ConfigError if it was refused for a configuration's problems.
+    Raises NoWorker, NoAnswer, JournalError if it failed, ConfigError if it was refused for a configuration's
+    problems.
     """
     with _connected(place, timeout) as connection:
         try:
@@ -80,7 +85,7 @@ def ask(place: Path, request: Request, timeout: float = ANSWER_TIMEOUT) -> Mappi
             with connection.makefile("rb") as answers:
                 return read_reply(answers.readline(LONGEST_REPLY))
         except (OSError, ValueError) as error:
-            raise JournalError("no answer from the worker") from error
+            raise NoAnswer("no answer from the worker") from error
 
 
 def stream(place: Path, request: Request) -> Iterator[Mapping[str, object]]:
@@ -166,11 +171,9 @@ def _order(client: ControlClient, portion: Order) -> ControlReply:
             pass
         except ValueError:
             raise JournalError("the worker's answer can't be read") from None
-        except JournalError as error:
-            if isinstance(error.__cause__, OSError | ValueError):
-                text = "no answer from the worker; repeat the command: what is already done will be skipped"
-                raise JournalError(text) from error
-            raise
+        except NoAnswer as error:
+            text = f"{error}; repeat the command: what is already done will be skipped"
+            raise JournalError(text) from error
         try:
             return anyio.run(_carry_out, client, portion)
         except JournalLocked as error:

@@ -29,7 +29,7 @@ from pydantic import (
 from deliveryd.channels.options import ChannelsOptions, ProviderConfig, read_channels
 from deliveryd.directory.registry import CustomersOptions, read_customers
 from deliveryd.errors import ConfigError, JournalUnusable, LanguageUnreadable
-from deliveryd.http.addresses import parse_listen
+from deliveryd.http.addresses import collide, parse_listen
 from deliveryd.http.target import target_of
 from deliveryd.http.tls import TlsFiles
 from deliveryd.journal.place import NOT_INSTALLED, JournalDatabase, JournalFile, JournalPlace
@@ -544,6 +544,7 @@ def _check(file: ConfigFile, config: Config) -> None:
         *_plain_text(config),
         *_unserved_addresses(config),
         *_lost_receipts(config),
+        *_shared_address(config),
         *_receipt_keys(config),
         *_traces(config),
         *_journal_problems(config),
@@ -629,6 +630,13 @@ def _lost_receipts(config: Config) -> Iterator[tuple[str, str]]:
         ):
             text = f"is missing; {place}.signature covers the address that the provider calls"
             yield "receipts.public_url", text
+
+
+def _shared_address(config: Config) -> Iterator[tuple[str, str]]:
+    """Yield the address of receipts, if the admin server has it and there are receipts."""
+    admin, receipts = config.admin.listen, config.receipts.listen
+    if config.channels.reporting and admin and receipts and collide(admin, receipts):
+        yield "receipts.listen", f"is the same address as admin.listen, {admin}: give it another port"
 
 
 def _unserved_addresses(config: Config) -> Iterator[tuple[str, str]]:

@@ -80,7 +80,7 @@ retry = {{ attempts = 2, base = "20ms", max = "50ms" }}
 CHATTER = frozenset(
     {"queue.taken", "queue.resumed", "events.accepted", "events.recovered", "channel.recovered"}
     | {"worker.started", "worker.ready", "server.listening", "journal.account", "journal.recovered"}
-    | {"worker.draining", "worker.stopped"}
+    | {"worker.draining", "worker.stopped", "journal.created"}
 )
 """Lines that any calm run has."""
 

@@ -22,7 +22,7 @@ import pytest
 from deliveryd.errors import JournalError, JournalLocked, JournalUnusable
 from deliveryd.journal.journal import Journal
 from deliveryd.journal.moving import move as moving
-from deliveryd.journal.moving.move import move_journal, reopen_journal
+from deliveryd.journal.moving.move import move_journal, reopen_database
 from deliveryd.journal.opening import JournalTerms, open_journal, open_reader
 from deliveryd.journal.orders import Action, ItemKind, Order
 from deliveryd.journal.place import JournalDatabase, JournalFile, JournalPlace
@@ -32,6 +32,7 @@ from deliveryd.journal.postgresql.lease import begin_work, boot_time
 from deliveryd.journal.reader import DecisionSelection
 from deliveryd.journal.selection import Selection
 from deliveryd.journal.sql.own_values import SignedToken
+from deliveryd.journal.sqlite.opening import reopen_file
 from deliveryd.model import (
     Confirmation,
     Malformed,
@@ -60,6 +61,7 @@ from journal.samples import (
 )
 from support.forked import run_deliveryd
 from support.postgres import new_database
+from support.terminal import command
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
@@ -602,8 +604,9 @@ async def test_what_was_moved_refuses_workers_until_it_is_reopened(
         async with opened(database):
             pass
     for place in (file, database):
-        assert reopen_journal(place)
-        assert not reopen_journal(place)
+        for is_marked in (True, False):
+            reopened = reopen_file(file.path) if place is file else reopen_database(database)
+            assert reopened is is_marked
         async with opened(place) as journal:
             assert (await journal.account()).states == {State.READY: 1}
 
@@ -763,6 +766,22 @@ async def test_the_command_says_what_it_did_and_what_to_do_next(
     assert "--accept-duplicates" in refused.stderr
     reopened = await anyio.to_thread.run_sync(run, "reopen", "--url", url, "--accept-duplicates")
     assert (reopened.returncode, reopened.stderr) == (0, "")
+
+
+async def test_what_concerns_files_alone_needs_no_driver(
+    file: JournalFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither URL names a database."""
+    async with opened(file):
+        pass
+    monkeypatch.setitem(sys.modules, "deliveryd.journal.moving.move", None)
+    url = f"sqlite:///{file.path}"
+    moved = await anyio.to_thread.run_sync(command, "journal", "move", "--from", url, "--to", f"{url}2")
+    assert (moved.status, "a copy of the file will do" in moved.err) == (78, True), moved.err
+    reopened = await anyio.to_thread.run_sync(
+        command, "journal", "reopen", "--url", url, "--accept-duplicates"
+    )
+    assert (reopened.status, "wasn't moved: workers can use it" in reopened.err) == (1, True), reopened.err
 
 
 @pytest.mark.parametrize(

@@ -262,3 +262,11 @@ async def test_a_start_is_logged_with_the_workers_name_and_who_else_is_there(sou
     assert [(line["worker"], line["workers"]) for line in joined] == [
         (first.name, ""), (second.name, first.name),
     ]  # fmt: skip
+
+
+async def test_only_the_start_that_makes_the_journal_logs_that(source: JournalDatabase) -> None:
+    with log_lines("info") as lines:
+        async with open_shared_journal(source), open_shared_journal(source):
+            pass
+        created = [line["reason"] for line in lines() if line["event"] == "journal.created"]
+    assert created == [f"the database {source.name} held none"]

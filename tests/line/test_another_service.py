@@ -150,7 +150,19 @@ def test_a_service_that_moved_is_adopted_and_recorded(world: VirtualWorld) -> No
     live_with(world)
     assert world.service.statuses(1) == ["dequeued", "sent", "dequeued", "sent"]
     assert [dispatch.entry.id for _, dispatch in world.channels["sms"].attempts] == [1, 2]
-    assert journal_command(world, "adopt-service", "--json").data == {"service": NEW, "before": NEW}
+
+
+def test_an_address_that_the_journal_has_already_is_not_adopted(world: VirtualWorld) -> None:
+    """Nothing is recorded, the cache stays, and a running worker is no obstacle."""
+    world.service.enqueue(message(1))
+    live_with(world)
+    with exclusive_worker(world.folder / "journal.db"):
+        found = journal_command(world, "adopt-service")
+    told = f"nothing to do: the journal belongs to the service at {OLD} already\n"
+    assert (found.status, found.out) == (0, told)
+    assert world.journal_rows("SELECT verb FROM decision") == []
+    assert command("cache", "info", "--settings", "1", "--config", world.path).status == 0
+    assert journal_command(world, "adopt-service", "--json").data == {"service": OLD, "before": OLD}
 
 
 def test_a_journal_isnt_adopted_while_a_worker_has_it(world: VirtualWorld) -> None:
@@ -160,9 +172,11 @@ def test_a_journal_isnt_adopted_while_a_worker_has_it(world: VirtualWorld) -> No
     assert not (world.folder / "journal.db").exists()
     world.service.enqueue(message(1))
     live_with(world)
+    name_service(world, NEW)
     with exclusive_worker(world.folder / "journal.db"):
         answered = journal_command(world, "adopt-service")
     assert answered.status == 1
+    name_service(world, OLD)
     assert command("cache", "info", "--settings", "1", "--config", world.path).status == 0
     assert answered.err.endswith("): stop the worker first\n")
 
@@ -219,6 +233,7 @@ async def test_all_workers_of_a_database_have_one_service(database: JournalDatab
         await begin(database, OLD)
         with pytest.raises(JournalLocked, match="stop all workers of it first"):
             adopt(database, NEW)
+        assert adopt(database, OLD) == OLD
     assert adopt(database, NEW) == OLD
     await begin(database, NEW)
     assert examine_database(database).service == NEW

@@ -13,6 +13,7 @@ import httpx
 import pytest
 import trio
 
+from deliveryd.admin.sections import facts_of
 from deliveryd.channels.base import Accepted, Dispatch, InDoubt, Refused, TryAgain, Verdict
 from deliveryd.journal.base import Counts, Open
 from deliveryd.runtime.threads import Blocking, inline
@@ -115,6 +116,38 @@ def test_an_endpoint_that_is_down_takes_readiness_and_never_life(
             assert health.alive()[0]
         await trio.sleep(120)
         assert health.ready() == (True, "taking messages")
+
+    scene(world, play)
+
+
+def test_events_that_the_service_does_not_accept_are_counted_at_once(world: VirtualWorld) -> None:
+    """The journal's figures are older than the reason, which is that they wait."""
+    world.service.enqueue(canary(1), canary(2))
+    world.service.trouble = lambda request: httpx.Response(503) if request.url.path == "/events" else None
+
+    async def play(health: WorkerHealth, _parts: Parts) -> None:
+        health.refresh(Counts({}, 0, 0, 0, 0), Open())
+        await trio.sleep(5)
+        overview = health.overview()
+        assert overview.reason == "the service accepts no events; they wait in the journal"
+        assert (overview.events.waiting, health.levels().outbox) == (2, 2)
+        assert "2 events to report" in health.sentence()
+        [events] = [fact for fact in facts_of(overview) if fact.name == "events"]
+        assert (events.number, events.asides) == ("2", [])
+
+    scene(world, play)
+
+
+@pytest.mark.parametrize("state", ["waiting", "in_doubt"])
+def test_messages_that_are_paused_or_in_doubt_are_not_denied(world: VirtualWorld, state: str) -> None:
+    """They are the only ones, and the oldest one is that of the others."""
+
+    async def play(health: WorkerHealth, _parts: Parts) -> None:
+        health.refresh(Counts({State[state.upper()]: 22}, 0, 0, 0, 0), Open())
+        [waiting] = [fact for fact in facts_of(health.overview()) if fact.name == "waiting"]
+        assert (waiting.number, waiting.asides) == {
+            "waiting": ("22", []), "in_doubt": ("0", ["22 in doubt"]),
+        }[state]  # fmt: skip
 
     scene(world, play)
 

@@ -128,6 +128,10 @@ def test_the_list_in_the_hands_of_operators(world: World, bot: Gateway) -> None:
 
     assert stopped(world, "lift", "--channel", "messenger", *digests).status == 0
     assert stopped(world, "list", "--json").data == []
+    assert stopped(world, "export", "--channel", "messenger") == Answered(0, "", "")
+    mistyped = stopped(world, "export", "--channel", "mesenger")
+    assert (mistyped.status, mistyped.out) == (2, "")
+    assert "there is no channel 'mesenger'; did you mean messenger?" in mistyped.err
     again = stopped(world, "lift", "--channel", "messenger", "c1")
     assert (again.status, "isn't suppressed on messenger" in again.out) == (1, True)
     addresses.write_text("\n".join(digests))

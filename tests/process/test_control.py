@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from deliveryd.commands.run import reload as reload_command
 from support.messages import message, sms_settings
 from support.ordering import ANN, audited, end, hold, order, running
 from support.patience import PATIENCE
@@ -355,6 +356,26 @@ def test_commands_that_come_all_at_once_are_all_answered(world: World) -> None:
         worker.send_signal(signal.SIGCONT)
         for connection in waiting:
             assert connection.makefile("rb").readline().startswith(b'{"status": ')
+    end(worker)
+
+
+def test_a_reload_without_an_answer_is_said_to_be_open(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The worker stands still, and applies the configuration when it goes on."""
+    worker = running(world)
+    world.change("[queue]", "[queue]\nbatch_size = 7")
+    worker.send_signal(signal.SIGSTOP)
+    monkeypatch.setattr(reload_command, "RELOAD_TIMEOUT", 0.1)
+    answered = command("reload", "--config", world.config)
+    assert answered.status == 1
+    assert answered.err == (
+        "deliveryd: no answer from the worker: it may have applied the configuration, or may do so yet; when"
+        " it answers again, deliveryd status shows its last reload\n"
+    )
+    worker.send_signal(signal.SIGCONT)
+    status = command("status", "--config", world.config, "--json").data
+    while status["last_reload"] is None:
+        status = command("status", "--config", world.config, "--json").data
+    assert status["last_reload"]["changes"] == ["queue.batch_size"]
     end(worker)
 
 

@@ -70,6 +70,48 @@ def test_ctrl_c_in_another_command_says_that_it_was_interrupted(world: World) ->
     assert told == "deliveryd: interrupted: nothing was read\n"
 
 
+INTERRUPTED = """
+import atexit, os, signal, sys
+from deliveryd.__main__ import main
+
+def interrupt():
+    os.kill(os.getpid(), signal.SIGINT)
+
+class Finder:
+    def find_spec(name, *_):
+        if name == where:
+            interrupt()
+
+where, *sys.argv[1:] = sys.argv[1:]
+sys.meta_path.insert(0, Finder)
+if where == "end":
+    atexit.register(interrupt)
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("where", "words", "status", "text"),
+    [
+        ("deliveryd.commands.app", ["find"], 1, "deliveryd: interrupted\n"),
+        ("deliveryd.commands.messages.find", ["find"], 1, "deliveryd: interrupted\n"),
+        ("end", ["--version"], 0, ""),
+        ("end", ["channels", "list"], 0, ""),
+        ("end", ["config", "show", "--config", "absent"], 78, "absent: can't be read"),
+    ],
+)
+def test_ctrl_c_while_a_command_loads_or_ends_shows_no_traceback(
+    where: str, words: list[str], status: int, text: str
+) -> None:
+    """It comes in the middle of an import, or when all is done: the status is that of the command then."""
+    program = [sys.executable, "-c", INTERRUPTED, where, *words]
+    ended = subprocess.run(program, capture_output=True, text=True, check=False, timeout=PATIENCE)
+    assert ended.returncode == status
+    assert ended.stderr.startswith(text)
+    assert "Traceback" not in ended.stderr
+    assert "ignored" not in ended.stderr
+
+
 def test_without_a_terminal_the_log_says_what_is_under_way(world: World) -> None:
     """The same facts as fields; standard error holds nothing that is no JSON."""
     world.add('[run]\ndrain_timeout = "300ms"\n')

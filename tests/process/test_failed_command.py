@@ -47,7 +47,7 @@ def world(tmp_path: Path) -> Iterator[World]:
 def of(world: World, *words: object) -> Answered:
     """Run a command; its words may be followed by options."""
     first, *rest = words
-    group = [rest.pop(0)] if first == "failed" else []
+    group = [rest.pop(0)] if first in {"failed", "dead", "in-doubt"} else []
     return command(first, *group, "--config", world.config, *rest)
 
 
@@ -284,7 +284,10 @@ def test_decisions_are_listed_with_who_made_them_when_and_why(world: World) -> N
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
-        (("failed", "retry"), "give what is meant, or --all, but not both"),
+        (("failed", "retry"), "give message ids, or --all\n"),
+        (("failed", "retry", "1", "--all"), "give message ids, or --all, but not both\n"),
+        (("dead", "drop"), "give names of dead letters, or --all\n"),
+        (("in-doubt", "resend"), "give message ids, or --all\n"),
         (("failed", "retry", "1", "--channel", "sms"), "go with --all"),
         (("failed", "retry", "one"), "isn't an integer"),
         (("failed", "list", "--since", "yesterday"), "--since"),

@@ -21,8 +21,10 @@ from deliveryd.journal.reader import file_reader
 from deliveryd.journal.sqlite.journal import open_journal_file
 from deliveryd.journal.sqlite.lock import lock_of
 from deliveryd.sandbox.faults import ApplyThenDelay
+from support.logs import log_lines
 from support.messages import message, sms_settings
 from support.patience import PATIENCE
+from support.terminal import command
 from support.world import World, get, open_world
 
 pytestmark = pytest.mark.slow
@@ -138,6 +140,24 @@ async def test_a_journal_with_two_hard_links_is_refused(tmp_path: Path) -> None:
             pass
 
 
+@pytest.mark.parametrize("empty", [False, True])
+@pytest.mark.anyio
+async def test_a_journal_that_is_made_is_logged(tmp_path: Path, empty: bool) -> None:
+    """Also in place of an emptied file: with a mistyped address, or a lost journal, messages seem new."""
+    path = tmp_path / "state" / "journal.db"
+    if empty:
+        path.parent.mkdir()
+        path.touch(0o600)
+    with log_lines("info") as lines:
+        for _ in range(2):
+            async with open_journal_file(path):
+                pass
+        created = [line for line in lines() if line["event"] == "journal.created"]
+    assert [(line["level"], line["file"], line["reason"]) for line in created] == [
+        ("info", str(path), "the file was empty" if empty else "there was no file")
+    ]
+
+
 # files that vanish
 
 
@@ -195,6 +215,27 @@ def test_a_journal_that_is_deleted_or_replaced_stops_intake_and_the_worker_finis
     if harm is replace_by_a_copy:
         assert {file: file.read_bytes() for file in there} == there
     assert world.state.statuses(2) == []
+
+
+@pytest.mark.parametrize("moved", [("",), ("", "-wal", "-shm")])
+def test_commands_name_the_worker_that_has_the_only_copy(world: World, moved: tuple[str, ...]) -> None:
+    """Instead of advising to move the rest away, or to expect a new journal."""
+    world.state.enqueue(message(1))
+    worker = world.start(log="info")
+    world.state.wait_for(lambda state: state.statuses(1) == ["dequeued", "sent"], PATIENCE)
+    for suffix in moved:
+        world.folder.joinpath(f"journal.db{suffix}").rename(world.folder / f"elsewhere{suffix}")
+    wait_until_logged(worker, world, "journal.misplaced")
+    text = (
+        f"{world.folder / 'journal.db'} is empty or gone while process {worker.pid} uses it: don't restart"
+        " that worker, and move nothing away."
+    )
+    for arguments in (("check", "--offline"), ("explain", "1"), ("journal", "adopt-service")):
+        answered = command(*arguments, "--config", world.config)
+        assert (answered.status, text in answered.out + answered.err) == (1, True), answered
+        assert "move both away" not in answered.out + answered.err
+    worker.terminate()
+    assert worker.wait(PATIENCE) == 0
 
 
 def test_a_journal_that_is_moved_back_is_used_again(world: World) -> None:

@@ -219,6 +219,35 @@ def test_bad_input_is_a_usage_error(world: World, arguments: tuple[str, ...], to
     assert (answered.status, told in answered.err) == (2, True), answered.err
 
 
+def test_an_order_without_a_worker_states_when_it_counts(world: World) -> None:
+    """Also that a pause before the first start created the journal: a mistyped one shows at once."""
+    journal = world.folder / "journal.db"
+    first = give(world, "pause", "message", *range(1, MOST_KEYS + 2))
+    assert (first.status, len(first.out.splitlines())) == (0, MOST_KEYS + 2)
+    assert [line for line in first.err.splitlines() if "wasn't taken yet" not in line] == [
+        f"deliveryd: note: there was no journal at {journal}: it was created",
+        "deliveryd: note: no worker is running; this counts from the next start",
+    ]
+    for verb in ("pause", "resume"):
+        answered = give(world, verb, "intake", "--json")
+        assert (answered.status, answered.data["done"]) == (0, ["intake"])
+        assert answered.err == "deliveryd: note: no worker is running; this counts from the next start\n"
+    worker = running(world)
+    assert give(world, "pause", "intake") == Answered(0, "paused: 1\n  intake\n", "")
+    ended(worker)
+
+
+@pytest.mark.parametrize("order", [("resume", "intake"), ("failed", "retry", 1), ("forget", 1)])
+def test_an_order_about_what_a_journal_holds_creates_none(world: World, order: tuple[str, ...]) -> None:
+    verb, *rest = order
+    answered = command(verb, *rest, "--config", world.config)
+    journal = world.folder / "journal.db"
+    assert (answered.status, answered.err) == (
+        1, f"deliveryd: there is no journal at {journal}: deliveryd hasn't run with it yet\n",
+    )  # fmt: skip
+    assert not journal.exists()
+
+
 def test_nothing_is_paused_before_the_first_run(world: World) -> None:
     assert command("paused", "--config", world.config).out == "nothing is paused\n"
     assert json.loads(command("paused", "--config", world.config, "--json").out) == []

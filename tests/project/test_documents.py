@@ -38,10 +38,12 @@ from deliveryd.worker.health import __file__ as vitals_file
 from deliveryd.worker.reload import Change, needs_restart
 from support.messages import message, sms_settings
 from support.places import ROOT
+from support.terminal import command
 from support.verdicts import nameless
 from support.world import World, open_world
 
 REFERENCE = ROOT / "docs" / "reference"
+NIGHT = ROOT / "docs" / "how-to" / "night"
 TUTORIAL = ROOT / "docs" / "tutorial" / "first-messages.md"
 GATEWAYS = ROOT / "docs" / "how-to" / "add-a-channel.md"
 ADAPTERS = ROOT / "docs" / "how-to" / "write-an-adapter.md"
@@ -295,6 +297,15 @@ def test_every_command_that_is_shown_exists_with_its_options(words: list[str], p
     program.commands[words[0]].make_context(words[0], words[1:]).close()
 
 
+@pytest.mark.parametrize("words", [words for _, words in SHOWN if words[:2] == ["config", "init"]])
+def test_a_configuration_is_written_as_shown(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    answered = command(*words)
+    assert (answered.status, "deliveryd.toml was written" in answered.out) == (0, True), answered.err
+
+
 def test_every_command_is_shown() -> None:
     """There is no command without an example."""
     assert {words[0] for _, words in SHOWN} >= set(COMMANDS) - {"demo"}
@@ -346,6 +357,13 @@ def test_every_sentence_of_readiness_is_explained(function: str, title: str) -> 
     if function == "ready":
         sentences |= {TOO_MANY, TOO_MANY_PAUSED, "paused: intake since ... by ... (reason)"}
     assert {cells[0] for cells in rows(REFERENCE / "admin-pages.md", title)} == sentences
+    if function == "ready":
+        night = "".join(page.read_text(encoding="utf-8") for page in NIGHT.glob("*.md"))
+        cells = [row[0] for row in rows(NIGHT / "queue-stands-still.md", "# The queue stands still")]
+        quoted = re.findall(r"`/readyz` reports `([^`]+)`", night) + re.findall(r"`([^`]+)`", "".join(cells))
+        begins = {each.partition("...")[0].rstrip() for each in quoted}
+        known = list(map(str, sentences))
+        assert {each for each in begins if not any(text.startswith(each) for text in known)} == set()
 
 
 def test_every_key_that_the_table_of_decisions_names_exists() -> None:

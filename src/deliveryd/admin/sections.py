@@ -136,12 +136,12 @@ def facts_of(overview: Overview) -> Iterator[Fact]:
     held, most = overview.in_flight, overview.in_flight_limit
     yield Fact("in flight", f"{held:,}", f"of {most:,} places", (), held / max(most, 1))
     waiting, in_doubt = (overview.messages.get(state, 0) for state in ("waiting", "in_doubt"))
-    asides = [f"oldest {age(oldest.message)}" if oldest.message is not None else "no message is open"]
+    asides = [f"oldest {age(oldest.message)}"] if oldest.message is not None else []
     asides += [f"{in_doubt:,} in doubt"] if in_doubt else []
     if overview.waiting_unbound:
         asides.append(f"{overview.waiting_unbound:,} for settings, a customer or a free provider")
     yield Fact("waiting", f"{waiting:,}", "message" if waiting == 1 else "messages", asides)
-    asides = [f"oldest {age(oldest.event)}" if oldest.event is not None else "all accepted by the service"]
+    asides = [f"oldest {age(oldest.event)}"] if events.waiting and oldest.event is not None else []
     asides += [f"{events.refused:,} refused"] if events.refused else []
     yield Fact("events", f"{events.waiting:,}", "to report", asides)
     if disk is None:

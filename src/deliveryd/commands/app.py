@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
 from typing import Any, NamedTuple, cast
@@ -128,6 +128,8 @@ class Program(TyperGroup):
         if args[0] in COMMANDS:
             with _loading():
                 self.load(args[0])
+            if callable(ctx.obj):  # see `run_program`
+                ctx.obj()
         return super().resolve_command(ctx, args)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -187,12 +189,15 @@ def _loading() -> Iterator[None]:
         gc.enable()
 
 
-def run_program() -> None:
-    """Run the command line. Exit status: 0 good, 1 failed, 2 usage, 78 configuration (design 6)."""
+def run_program(on_loaded: Callable[[], None] | None = None) -> None:
+    """Run the command line. Exit status: 0 good, 1 failed, 2 usage, 78 configuration (design 6).
+
+    `on_loaded` is called when the command is loaded, before it runs.
+    """
     protect_memory()
     os.environ[NO_PLUGINS] = "__all__"
     try:
-        build_program()(prog_name="deliveryd")
+        build_program()(prog_name="deliveryd", obj=on_loaded)
     except SystemExit as end:
         if end.code == INTERRUPTED:
             print_errors("deliveryd: interrupted")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -30,9 +30,10 @@ from deliveryd.control.protocol import (
     write_request,
 )
 from deliveryd.errors import JournalError, JournalLocked
-from deliveryd.journal.opening import JournalTerms, open_journal
-from deliveryd.journal.orders import Action, ItemKind, Order
+from deliveryd.journal.opening import JournalTerms, open_journal, open_reader
+from deliveryd.journal.orders import PAUSING, Action, ItemKind, Order
 from deliveryd.journal.place import JournalFile, JournalPlace
+from deliveryd.journal.sqlite.opening import JournalAbsent
 from deliveryd.model import WallClock
 from deliveryd.runtime.rights import NotOwn, at_this_machine, check_own_socket, user_name
 
@@ -45,24 +46,38 @@ CONNECT_PAUSE = 0.1
 LOGIN = Path("/proc/self/loginuid")
 NOBODY_LOGGED_IN = 2**32 - 1
 
+_BEFORE_THE_FIRST_START = frozenset({Action.PAUSE, Action.STOP})
+"""Orders about what is still to come: they create a journal that isn't there yet."""
+
+_NEXT_START = "no worker is running; this counts from the next start"
+
 
 class ControlClient(NamedTuple):
-    """A journal, and the parts of the configuration that orders need; `socket` is `control.socket`."""
+    """A journal, and the parts of the configuration that orders need; `socket` is `control.socket`.
+
+    `note` gets what an operator should read of an order that was carried out without a worker.
+    """
 
     journal: JournalPlace
     socket: Path
     terms: JournalTerms
     providers: Sequence[str]
+    note: Callable[[str], None] = lambda _text: None
 
 
 class NoWorker(JournalError):
     """No worker is listening at the socket."""
 
 
+class NoAnswer(JournalError):
+    """The request was sent, and no answer came: the worker may have done what it asks for, or do it yet."""
+
+
 def ask(place: Path, request: Request, timeout: float = ANSWER_TIMEOUT) -> Mapping[str, object]:
     """Send a request to the worker at this socket; return its answer.
 
-    Raises NoWorker, JournalError if it failed, ConfigError if it was refused for a configuration's problems.
+    Raises NoWorker, NoAnswer, JournalError if it failed, ConfigError if it was refused for a configuration's
+    problems.
     """
     with _connected(place, timeout) as connection:
         try:
@@ -70,7 +85,7 @@ def ask(place: Path, request: Request, timeout: float = ANSWER_TIMEOUT) -> Mappi
             with connection.makefile("rb") as answers:
                 return read_reply(answers.readline(LONGEST_REPLY))
         except (OSError, ValueError) as error:
-            raise JournalError("no answer from the worker") from error
+            raise NoAnswer("no answer from the worker") from error
 
 
 def stream(place: Path, request: Request) -> Iterator[Mapping[str, object]]:
@@ -156,11 +171,9 @@ def _order(client: ControlClient, portion: Order) -> ControlReply:
             pass
         except ValueError:
             raise JournalError("the worker's answer can't be read") from None
-        except JournalError as error:
-            if isinstance(error.__cause__, OSError | ValueError):
-                text = "no answer from the worker; repeat the command: what is already done will be skipped"
-                raise JournalError(text) from error
-            raise
+        except NoAnswer as error:
+            text = f"{error}; repeat the command: what is already done will be skipped"
+            raise JournalError(text) from error
         try:
             return anyio.run(_carry_out, client, portion)
         except JournalLocked as error:
@@ -174,13 +187,29 @@ def _order(client: ControlClient, portion: Order) -> ControlReply:
 async def _carry_out(client: ControlClient, portion: Order) -> ControlReply:
     from deliveryd.delivery.passed_time import at_next_start  # noqa: PLC0415  # not where commands only read
 
+    is_new = _is_absent(client.journal, portion.verb)
     async with open_journal(client.journal, client.terms) as journal:
         me = user_name(os.geteuid())
         order = portion._replace(user=at_this_machine(me) if journal.is_shared else me)
         clock = journal.common_clock or WallClock()
         at = await at_next_start(journal, clock) if order.verb is Action.PAUSE else clock.now()
         decided = await journal.decide(order, at, client.providers)
+    if is_new:
+        client.note(f"there was no journal at {client.journal.name}: it was created")
+    if order.verb in PAUSING and not journal.is_shared:  # of a shared one other machines may have workers
+        client.note(_NEXT_START)
     return ControlReply(decided.done, decided.skipped)
+
+
+def _is_absent(place: JournalPlace, verb: Action) -> bool:
+    """Return whether an order creates the journal. Raises JournalAbsent if it needs one, JournalError."""
+    try:
+        open_reader(place).known((), ())
+    except JournalAbsent:
+        if verb not in _BEFORE_THE_FIRST_START:
+            raise
+        return True
+    return False
 
 
 def caller() -> str | None:

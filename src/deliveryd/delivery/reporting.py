@@ -77,6 +77,11 @@ class Reporting:
         """How many messages have an event that the service fails at, while it accepts others."""
         return len(self._held)
 
+    @property
+    def unanswered(self) -> int:
+        """How many events were read that the service has neither accepted nor refused."""
+        return len(self._unsettled) - self._unsettled.answered
+
     def adopt(self, *, batch_size: int, flush_interval: float) -> None:
         """Report by other limits from now on."""
         if batch_size != self._batch_size:

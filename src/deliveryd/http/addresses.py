@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import re
 import socket
+from ipaddress import ip_address
 
 from deliveryd.errors import AddressInUse, ConfigError
 
@@ -24,6 +25,22 @@ def parse_listen(listen: str) -> tuple[str, int]:
     if int(match["port"]) > 65535:
         raise ValueError("the port must be between 0 and 65535")
     return match["v6"] or match["host"], int(match["port"])
+
+
+def collide(one: str, other: str) -> bool:
+    """Whether two servers can't have these addresses at the same time, as far as that shows without look-ups.
+
+    0.0.0.0 and [::] take the port of all addresses of their family.
+    """
+    (host, port), (other_host, other_port) = parse_listen(one), parse_listen(other)
+    if port != other_port or port == 0:
+        return False
+    try:
+        hosts = ip_address(host), ip_address(other_host)
+    except ValueError:  # a name
+        return host.lower() == other_host.lower()
+    is_any = any(each.is_unspecified for each in hosts) and hosts[0].version == hosts[1].version
+    return is_any or hosts[0] == hosts[1]
 
 
 def bind(key: str, listen: str) -> socket.socket:

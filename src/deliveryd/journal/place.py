@@ -38,3 +38,10 @@ class JournalDatabase(NamedTuple):
 
 
 JournalPlace = JournalFile | JournalDatabase
+
+
+def both_are(place: JournalPlace) -> str:
+    """Return why a journal isn't moved to another place of its kind, and what to do instead."""
+    if isinstance(place, JournalFile):
+        return "both are SQLite files: while no worker has it, a copy of the file will do"
+    return "both are PostgreSQL databases: pg_dump and pg_restore copy one"

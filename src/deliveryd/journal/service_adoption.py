@@ -25,7 +25,8 @@ def read_service(path: Path) -> str | None:
 def adopt_service(place: JournalPlace, order: Order, at: int) -> str | None:
     """Have the journal belong to the address that is the order's key; return the one that it had before.
 
-    Raises JournalLocked while a worker uses it, JournalAbsent if there is none, JournalError.
+    If that is the same, nothing is done or recorded. Raises JournalLocked while a worker uses the journal,
+    JournalAbsent if there is none, JournalError.
     """
     if isinstance(place, JournalFile):
         return _adopt(place.path, order, at)
@@ -37,8 +38,9 @@ def adopt_service(place: JournalPlace, order: Order, at: int) -> str | None:
 
 
 def _adopt(path: Path, order: Order, at: int) -> str | None:
-    read_service(path)  # raises JournalAbsent: opening it would make one
     (service,) = order.keys
+    if read_service(path) == service:  # raises JournalAbsent: opening it would make one
+        return service
     record = (at, order.verb, order.kind, service, None, order.user, order.caller, order.reason)
     with exclusive_journal(path), closing(open_database(path)) as db:
 

@@ -175,6 +175,7 @@ class Event(StrEnum):
     )
 
     JOURNAL_RECOVERED = "journal.recovered", INFO, "the journal holds messages of a previous run"
+    JOURNAL_CREATED = "journal.created", INFO, "there was no journal at journal.url, and a new one was made"
     JOURNAL_AWAITED = "journal.awaited", INFO, "a command uses the journal; the start waits for it"
     JOURNAL_ACCOUNT = "journal.account", INFO, "the sums of all messages ever taken"
     JOURNAL_GAP = "journal.gap", ERROR, "messages are missing from the journal; deliveryd audit lists them"

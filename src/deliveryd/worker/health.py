@@ -138,7 +138,7 @@ class WorkerHealth:
         return (
             f"{reason[:1].upper()}{reason[1:]}: {self._parts.memory.in_flight.held} in flight,"
             f" {waiting - paused} waiting{and_paused}, {in_doubt} in doubt,"
-            f" {counts.events_waiting} events to report"
+            f" {self._events_waiting} events to report"
         )
 
     def overview(self) -> Overview:
@@ -166,7 +166,7 @@ class WorkerHealth:
             messages={state.name.lower(): number for state, number in counts.states.items()},
             waiting_unbound=open_.waiting.get("", 0),
             events=EventsView(
-                counts.events_waiting, counts.events_refused, self._parts.stations.reporting.failing
+                self._events_waiting, counts.events_refused, self._parts.stations.reporting.failing
             ),
             oldest=_oldest(open_, now),
             malformed=counts.malformed,
@@ -204,7 +204,7 @@ class WorkerHealth:
         pauses = Counter(str(pause.kind) for pause in self._parts.memory.pauses.all)
         return Levels(
             counts.states,
-            counts.events_waiting,
+            self._events_waiting,
             _size_of(self.config.journal.place),
             {
                 name: each.terms.provider.is_down
@@ -223,6 +223,11 @@ class WorkerHealth:
             log_dropped=dropped_lines(),
             events_failing=self._parts.stations.reporting.failing,
         )
+
+    @property
+    def _events_waiting(self) -> int:
+        """Events to report: those that the journal had some seconds ago, and at least those in memory now."""
+        return max(self._counts.events_waiting, self._parts.stations.reporting.unanswered)
 
     def _disk(self) -> Disk | None:
         journal = self._parts.journal

@@ -133,6 +133,10 @@ def test_an_unknown_name_is_an_error_with_a_suggestion(config: Path) -> None:
     shown = command("channels", "show", "--config", str(config), "posbox")
     assert shown.status == 2
     assert shown.err == "deliveryd: unknown adapter 'posbox'; did you mean postbox?\n"
+    shown = command("channels", "show", "--config", str(config), "nope")
+    assert shown.status == 2
+    assert shown.err.startswith("deliveryd: unknown adapter 'nope'; there are: http, smtp, ")
+    assert "postbox" in shown.err
 
 
 def test_a_mistake_in_a_preset_is_named(config: Path) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from deliveryd.commands.common.conventions import CONFIGURATION
 from deliveryd.http.reachability import connect_problem
 from deliveryd.http.tls import TlsFiles
 from support.check_command import check, line, warned
@@ -119,7 +120,10 @@ def test_one_address_for_two_servers_is_found_out(world: World) -> None:
     world.change('[admin]\nlisten = ""', f'[admin]\nlisten = "127.0.0.1:{port}"')
     world.change('[receipts]\nlisten = ""', f'[receipts]\nlisten = "127.0.0.1:{port}"')
     world.add('receipt = { provider_id = "/id", status = "/status", delivered = ["ok"], failed = [] }\n')
-    assert "Address already in use" in line(check(world), "receipts.listen")
+    for options in ((), ("--offline",)):
+        answered = check(world, *options)
+        assert answered.status == CONFIGURATION
+        assert "receipts.listen: is the same address as admin.listen" in answered.out + answered.err
 
 
 @pytest.mark.slow

@@ -80,6 +80,22 @@ def no_right_to_write(world: World, held: ExitStack) -> None:
     held.enter_context(as_nobody(world))
 
 
+def config_of_another_user(world: World, held: ExitStack) -> None:
+    for words in OF_CONFIG:  # as above
+        command(*words, "--config", world.config)
+    held.enter_context(as_nobody(world))
+    world.config.chmod(0)
+
+
+def no_config(world: World, _held: ExitStack) -> None:
+    world.config.unlink()
+
+
+def folder_for_a_config(world: World, _held: ExitStack) -> None:
+    world.config.unlink()
+    world.config.mkdir()
+
+
 def port_in_use(world: World, held: ExitStack) -> None:
     server = held.enter_context(socket.create_server(("127.0.0.1", 0)))
     port = server.getsockname()[1]
@@ -102,10 +118,14 @@ def broken_customer_file(world: World, _held: ExitStack) -> None:
     world.folder.joinpath("customers.jsonl").write_text('{"id": "Ann"}\n')
 
 
-CHECK, RUN = ("check",), ("run", "--until-idle")
+CHECK, RUN, STATUS = ("check",), ("run", "--until-idle"), ("status",)
+OF_CONFIG = (CHECK, RUN, STATUS, ("health",), ("lint", "--cached"), ("channels", "list"))
 EXPLAIN, RENDER, AUDIT = ("explain", "1"), ("render", "--settings", "1", "--customer", "1"), ("audit",)
 
 TABLE: list[tuple[Cause, int, tuple[tuple[str, ...], ...]]] = [
+    (config_of_another_user, CONFIGURATION, OF_CONFIG),
+    (no_config, CONFIGURATION, OF_CONFIG),
+    (folder_for_a_config, CONFIGURATION, OF_CONFIG),
     (mistyped_key, CONFIGURATION, (CHECK, RUN, RENDER)),
     (no_secret, CONFIGURATION, (CHECK, RUN, RENDER)),
     (no_certificates, CONFIGURATION, (CHECK, RUN, RENDER)),

@@ -157,6 +157,9 @@ def test_several_files_lists_and_objects_by_id(tmp_path: Path) -> None:
         (None, None, "unreadable-settings", None),
     ]
     assert [Path(each["file"]).name for each in found[-2:]] == ["broken.json", "absent.json"]
+    assert [each["remedy"] for each in found[-2:]] == [
+        "correct them: nothing of them is sent", "name a file that this user can read",
+    ]  # fmt: skip
 
 
 @pytest.fixture

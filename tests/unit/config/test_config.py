@@ -425,6 +425,38 @@ def test_receipts_without_a_server_for_them_are_a_mistake(path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("admin", "receipts", "is_refused"),
+    [
+        ("127.0.0.1:9471", None, True),
+        (None, "127.0.0.1:9470", True),
+        ("127.0.0.1:9000", "0.0.0.0:9000", True),
+        ("[::]:9000", "[::1]:9000", True),
+        ("[::1]:9000", "[0:0::1]:9000", True),
+        ("Localhost:9000", "localhost:9000", True),
+        ("127.0.0.1:9000", "127.0.0.1:9001", False),
+        ("127.0.0.1:9000", "127.0.0.2:9000", False),
+        ("0.0.0.0:9000", "[::]:9000", False),
+        ("127.0.0.1:0", "127.0.0.1:0", False),
+        ("", "127.0.0.1:9470", False),
+    ],
+)
+def test_two_servers_on_one_address_are_a_mistake(
+    path: Path, admin: str | None, receipts: str | None, is_refused: bool
+) -> None:
+    """If receipts are configured: their server isn't started before."""
+    tables = [("admin", admin), ("receipts", receipts)]
+    listen = "".join(f'[{name}]\nlisten = "{given}"\n' for name, given in tables if given is not None)
+    receipt = 'provider_id = "/id"\nreceipt = { provider_id = "/id", status = "/s", delivered = ["ok"] }\n'
+    loaded(path, f"{SERVICE}{listen}{SMS}")
+    text = f"{SERVICE}{listen}{SMS}{receipt}"
+    if is_refused:
+        [told] = problems(path, text)
+        assert told.startswith("config.toml:receipts.listen: is the same address as admin.listen")
+    else:
+        loaded(path, text)
+
+
 def test_secrets_that_cannot_be_used_are_told_with_their_keys_and_never_shown(path: Path) -> None:
     open_to_all = path.parent / "token"
     open_to_all.write_text("s3cret")

@@ -185,7 +185,7 @@ async def test_nothing_is_taken_while_the_journal_holds_too_much(
         station.recorder.blocked_by = None
         await station.queue.asked_times(1)
         assert anyio.current_time() < 62
-    paused, resumed = lines()[:2]
+    _created, paused, resumed = lines()[:3]
     assert (paused["event"], paused["reason"]) == ("queue.paused", "the disk is full")
     assert resumed["event"] == "queue.resumed"
 

@@ -71,6 +71,23 @@ def test_a_header_may_list_several_signatures(value: str, genuine: bool) -> None
     assert is_genuine(table, "app123", sent) is genuine
 
 
+@pytest.mark.parametrize(
+    ("table", "headers", "reason"),
+    [
+        ({"header": "X-Sig"}, {}, "there is no header X-Sig"),
+        ({"header": "X-Sig"}, {"x_sig": "zz"}, "there is no usable signature in the header X-Sig"),
+        ({"at": "query:sig"}, {}, "there is no usable signature in query:sig"),
+    ],
+)
+def test_a_signature_that_is_missing_is_named(
+    table: dict[str, Any], headers: dict[str, str], reason: str
+) -> None:
+    scheme = open_scheme(options(secret_file="/unused", **table))
+    with pytest.raises(Forged) as forged:
+        signed_content(scheme, request(b"{}", **headers), [b"key"], NOW * SECOND)
+    assert str(forged.value) == reason
+
+
 def test_a_signature_may_stand_in_the_query() -> None:
     """Viber's, which it sends as a parameter, too."""
     secret = "445da6az1s345z78-dazcczb2542zv51a-e0vc5fva17480im9"

@@ -21,9 +21,10 @@ from deliveryd.rendering.language import standard_tag
 ConfigOption = Annotated[
     Path,
     typer.Option(
-        "--config", "-c", metavar="FILE", help="The configuration file (TOML).", envvar="DELIVERYD_CONFIG"
+        "--config", "-c", metavar="FILE", help="The configuration file (TOML).", envvar="DELIVERYD_CONFIG",
+        readable=False,  # not checked by typer, which would report it as a usage error
     ),
-]
+]  # fmt: skip
 AsData = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would happen, without changing anything.")]
 Everything = Annotated[bool, typer.Option("--all", help="Select everything that the other options match.")]

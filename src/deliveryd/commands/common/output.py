@@ -25,8 +25,9 @@ _UNESCAPED_BY_JSON = re.compile(
 
 
 def print_lines(*lines: str) -> None:
-    """Write lines to standard output; line breaks inside them are escaped."""
-    typer.echo("\n".join(map(printable, lines)))
+    """Write lines to standard output, if there are any; line breaks inside them are escaped."""
+    if lines:
+        typer.echo("\n".join(map(printable, lines)))
 
 
 def print_errors(*lines: str) -> None:

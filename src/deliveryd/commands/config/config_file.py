@@ -286,7 +286,10 @@ def init(
         write_answers(file)
     else:
         raise typer.BadParameter("standard input isn't a terminal: give the keys with --set")
-    print_lines(f"{file} was written; next: deliveryd check --config {file}")
+    print_lines(
+        f"{file} was written; next: deliveryd check --config {file}",
+        f"only you can read it; for the systemd unit, which has a user of its own, run: chmod 0644 {file}",
+    )
 
 
 @config_file.command()

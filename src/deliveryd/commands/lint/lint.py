@@ -65,6 +65,7 @@ def lint(
             metavar="FILE",
             help="The configuration file. Files can be checked without one, but for what channels limit.",
             envvar="DELIVERYD_CONFIG",
+            readable=False,
         ),
     ] = None,
     settings: Annotated[
@@ -194,7 +195,7 @@ def run_lint(
     for each in settings:
         if each.settings is None:
             text = each.problem or "can't be read"
-            problem = LintFinding("unreadable-settings", text, "correct them: nothing of them is sent")
+            problem = LintFinding("unreadable-settings", text, each.remedy)
             found.append(Located(each, problem, each.problem_at or _spot(each, problem)))
             continue
         sample = sample_for(each)

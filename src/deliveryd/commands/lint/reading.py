@@ -109,8 +109,8 @@ _CACHED = "settings/"
 class LintedSettings(NamedTuple):
     """Settings to lint, or why they can't be read.
 
-    `label` is the settings ID, or a file and the position in it; `file` is None for the service's answers
-    and for the cache. `at` is the place of the settings in the file.
+    `remedy` is what to do then. `label` is the settings ID, or a file and the position in it; `file` is None
+    for the service's answers and for the cache. `at` is the place of the settings in the file.
     """
 
     label: str
@@ -122,6 +122,7 @@ class LintedSettings(NamedTuple):
     at: JsonPath = ()
     places: SourceMap | None = None
     problem_at: Spot | None = None
+    remedy: str = "correct them: nothing of them is sent"
 
 
 def settings_of_file(name: str) -> Sequence[LintedSettings]:
@@ -132,7 +133,8 @@ def settings_of_file(name: str) -> Sequence[LintedSettings]:
         raw = sys.stdin.buffer.read() if is_input else Path(name).read_bytes()
         found = list(_settings_in(label, raw.decode("utf-8-sig")))
     except OSError as error:
-        found = [_unreadable(label, f"can't be read: {error.strerror}")]
+        unread = _unreadable(label, f"can't be read: {error.strerror}")
+        found = [unread._replace(remedy="name a file that this user can read")]
     except UnicodeDecodeError as error:
         found = [_unreadable(label, f"isn't UTF-8 at byte {error.start}")]
     return [each._replace(file=None) for each in found] if is_input else found

@@ -123,7 +123,7 @@ def retry(
 
     Events are reported again, messages start over, receipts are matched again.
     """
-    insist_on_a_choice(names or (), everything)
+    insist_on_a_choice(names or (), everything, "names of dead letters")
     _decide(load_journal_as_owner(config), Action.RETRY, names, which, how)
 
 
@@ -140,7 +140,7 @@ def drop(
 
     They stay in the journal, marked as dropped.
     """
-    insist_on_a_choice(names or (), everything)
+    insist_on_a_choice(names or (), everything, "names of dead letters")
     _decide(load_journal_as_owner(config), Action.DROP, names, which, how)
 
 

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import cache
 from types import MappingProxyType
 
 import typer
 
 from deliveryd.commands.common.conventions import FAILED
 from deliveryd.commands.common.options import Ordering
-from deliveryd.commands.common.output import print_json, print_lines
+from deliveryd.commands.common.output import print_errors, print_json, print_lines
 from deliveryd.config import Config
 from deliveryd.control.client import ControlClient, order
 from deliveryd.control.protocol import MOST_KEYS, ControlReply
 from deliveryd.errors import DeliverydError
 from deliveryd.journal.opening import JournalTerms, open_reader
 from deliveryd.journal.orders import NOT_RETRIED, Action, ItemKind
+from deliveryd.journal.sqlite.opening import JournalAbsent
 from deliveryd.model import format_instant
 
 _SHOWN_IDS = 5
@@ -24,10 +26,10 @@ Wanted = Mapping[ItemKind, Sequence[str]]
 """What an order is about: keys by their kind."""
 
 
-def insist_on_a_choice(names: Sequence[object], everything: bool) -> None:
-    """Raise BadParameter unless exactly one of names and --all is given."""
+def insist_on_a_choice(names: Sequence[object], everything: bool, what: str = "message ids") -> None:
+    """Raise BadParameter unless exactly one of names and --all is given; `what` the names are."""
     if bool(names) == everything:
-        raise typer.BadParameter("give what is meant, or --all, but not both")
+        raise typer.BadParameter(f"give {what}, or --all{', but not both' if everything else ''}")
 
 
 def name_of(kind: ItemKind, key: object) -> str:
@@ -42,7 +44,12 @@ def client_of(config: Config) -> ControlClient:
         config.control.socket,
         JournalTerms(config.events.details_field, config.journal.keep_variables, lease=config.journal.lease),
         config.channels.named,
+        cache(_print_note),  # once, however many portions there are
     )
+
+
+def _print_note(text: str) -> None:
+    print_errors(f"deliveryd: note: {text}")
 
 
 def carry_out(
@@ -155,6 +162,8 @@ def _order_messages(
     """Carry it out in portions, of which each is one transaction."""
     try:
         reply = order(client_of(config), verb, ItemKind.MESSAGE, list(map(str, ids)), why)
+    except JournalAbsent:
+        raise
     except DeliverydError as error:
         again = ""
         if until is not None:

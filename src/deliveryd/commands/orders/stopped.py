@@ -96,8 +96,10 @@ def import_stopped(
 ) -> None:
     """Put recipients on the list.
 
-    Blank lines are skipped, and so are recipients who are on the list already. Where the channel sends to
-    phone numbers or mail addresses, so is anything else, which is reported, with exit status 1."""
+    Blank lines are skipped, and so are recipients who are on the list already. Where the channel sends mail,
+    or all its mappings send {customer.phone|e164}, anything but a mail address or a phone number is skipped
+    too, and reported, with exit status 1. On any other channel, also one that sends {customer.phone} without
+    |e164, each line is put on the list as it is."""
     loaded = load_journal_as_owner(config, *_tables_of(channel))
     channel = _channel(loaded, channel)
     insist_on_a_channel(channel, sorted(loaded.channels.configured))
@@ -114,7 +116,10 @@ def export(*, config: ConfigOption = USUAL_CONFIG, channel: ChannelName) -> None
 
     `import` reads them back into the same journal; another journal has another key for its digests."""
     loaded = load_journal_as_owner(config)
-    found = open_reader(loaded.journal.place).stopped(_channel(loaded, channel))
+    channel = _channel(loaded, channel)
+    found = open_reader(loaded.journal.place).stopped(channel)
+    if not found:  # as above
+        insist_on_a_channel(channel, known_channels(loaded))
     print_lines(*(each.name for each in found))
 
 

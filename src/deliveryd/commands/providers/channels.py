@@ -133,7 +133,8 @@ def _found(catalogue: Catalogue, name: str) -> Preset | None:
         preset = catalogue.find(name)
         if preset is None:
             known = [*ADAPTERS, *catalogue.names()]
-            raise UsageError(f"{str(error).partition(' (')[0]}{suggestion(name, known)}") from None
+            hint = suggestion(name, known) or f"; there are: {', '.join(known)}"
+            raise UsageError(f"{str(error).partition(' (')[0]}{hint}") from None
         return preset
     return None
 
@@ -277,6 +278,7 @@ PresetsOf = Annotated[
         metavar="FILE",
         help="Include the presets that this configuration file adds.",
         envvar="DELIVERYD_CONFIG",
+        readable=False,
     ),
 ]
 

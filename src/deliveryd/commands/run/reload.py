@@ -12,7 +12,7 @@ from deliveryd.commands.common.conventions import CONFIGURATION, USUAL_CONFIG
 from deliveryd.commands.common.options import AsData, ConfigOption
 from deliveryd.commands.common.output import print_errors, print_json, print_lines
 from deliveryd.config import examine
-from deliveryd.control.client import NoWorker, ask, caller
+from deliveryd.control.client import NoAnswer, NoWorker, ask, caller
 from deliveryd.control.protocol import ReloadRequest
 from deliveryd.errors import ConfigError, DeliverydError
 
@@ -49,6 +49,11 @@ def reload(
     except NoWorker as error:
         raise DeliverydError(
             f"{error}. If journal.url or control.socket was changed, restart the worker"
+        ) from None
+    except NoAnswer as error:
+        raise DeliverydError(
+            f"{error}: it may have applied the configuration, or may do so yet; when it answers again,"
+            " deliveryd status shows its last reload"
         ) from None
     except ConfigError as error:
         if as_data:

@@ -22,8 +22,9 @@ from deliveryd.config import SQLITE, load_part
 from deliveryd.control.client import caller
 from deliveryd.errors import DeliverydError, JournalUnreachable, JournalUnusable
 from deliveryd.journal.orders import Action, ItemKind, Order
-from deliveryd.journal.place import NOT_INSTALLED, JournalDatabase, JournalFile, JournalPlace
+from deliveryd.journal.place import NOT_INSTALLED, JournalDatabase, JournalFile, JournalPlace, both_are
 from deliveryd.journal.service_adoption import adopt_service
+from deliveryd.journal.sqlite.opening import reopen_file
 from deliveryd.runtime.privileges import work_as_owner
 from deliveryd.runtime.rights import at_this_machine, user_name
 
@@ -88,6 +89,8 @@ def move(
     if source is None or target is None:
         configured = load_part(config, ("journal",)).config.journal.place
         source, target = source or configured, target or configured
+    if type(source) is type(target):
+        raise JournalUnusable(both_are(source))
     _work_as_owner_of(source, target)
     try:
         from deliveryd.journal.moving.move import move_journal  # noqa: PLC0415  # an extra
@@ -137,16 +140,20 @@ def reopen(
         )
     _work_as_owner_of(place)
     try:
-        from deliveryd.journal.moving.move import reopen_journal  # noqa: PLC0415  # an extra
-    except ImportError as error:
-        raise DeliverydError(f"a journal's URL {NOT_INSTALLED}") from error
-    try:
-        is_reopened = reopen_journal(place)
+        is_reopened = reopen_file(place.path) if isinstance(place, JournalFile) else _reopen_database(place)
     except (JournalUnreachable, JournalUnusable) as error:
         raise _by_options(error, {"--url": url}) from None
     if not is_reopened:
         raise DeliverydError(f"the journal at {_url(place)} wasn't moved: workers can use it")
     print_lines(f"workers can use the journal at {_url(place)} again")
+
+
+def _reopen_database(place: JournalDatabase) -> bool:
+    try:
+        from deliveryd.journal.moving.move import reopen_database  # noqa: PLC0415  # an extra
+    except ImportError as error:
+        raise DeliverydError(f"a journal's URL {NOT_INSTALLED}") from error
+    return reopen_database(place)
 
 
 @journal.command("adopt-service")
@@ -156,7 +163,8 @@ def take_over_service(
     """Accept service.base_url as the service's new address.
 
     It must be the same service, with the same ids, at another address: messages of another one would be lost,
-    or reported as sent. A worker has to be stopped for that.
+    or reported as sent. A worker has to be stopped for that. If the address is the journal's already, nothing
+    is done.
     """
     loaded = load_journal_as_owner(config, "service.base_url", "settings.cache_dir", "settings.size_limit")
     service = loaded.service.address
@@ -165,10 +173,13 @@ def take_over_service(
     before = adopt_service(loaded.journal.place, order, time.time_ns() // 1000)
     if as_data:
         print_json({"service": service, "before": before})
+    elif before == service:
+        print_lines(f"nothing to do: the journal belongs to the service at {service} already")
     else:
         was = "" if before is None else f", and belonged to the one at {before} before"
         print_lines(f"the journal belongs to the service at {service} now{was}")
-    anyio.run(clear_settings, loaded)  # it may have been at this address before, with other templates
+    if before != service:
+        anyio.run(clear_settings, loaded)  # it may have been at this address before, with other templates
 
 
 def _place(url: str | None, option: str, password_file: Path | None) -> JournalPlace | None:

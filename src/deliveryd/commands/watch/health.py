@@ -19,7 +19,7 @@ def health(
     config: Annotated[
         Path | None,
         typer.Option(
-            "--config", "-c", metavar="FILE", envvar="DELIVERYD_CONFIG",
+            "--config", "-c", metavar="FILE", envvar="DELIVERYD_CONFIG", readable=False,
             help=f"The worker's configuration, for admin.listen. Default: {USUAL_CONFIG}, if it exists.",
         ),
     ] = None,

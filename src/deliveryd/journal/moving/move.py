@@ -21,7 +21,7 @@ import psycopg
 from deliveryd.errors import JournalError, JournalLocked, JournalUnreachable, JournalUnusable
 from deliveryd.journal.base import Account
 from deliveryd.journal.moving.copies import Watch, fill_database, fill_file
-from deliveryd.journal.place import JournalDatabase, JournalFile, JournalPlace
+from deliveryd.journal.place import JournalDatabase, JournalFile, JournalPlace, both_are
 from deliveryd.journal.postgresql import schema as tables
 from deliveryd.journal.postgresql.commits import translated_at_opening
 from deliveryd.journal.postgresql.connection import Connected, connect_to_copy
@@ -79,19 +79,16 @@ def move_journal(
             moved = _to_database(source, target, now, watch)
         case JournalDatabase(), JournalFile():
             moved = _to_file(source, target, now, watch, waits)
-        case JournalFile(), _:
-            raise JournalUnusable("both are SQLite files: while no worker has it, a copy of the file will do")
         case _:
-            raise JournalUnusable("both are PostgreSQL databases: pg_dump and pg_restore copy one")
+            raise JournalUnusable(both_are(source))
     return Moved(moved, time.monotonic() - began)
 
 
-def reopen_journal(place: JournalPlace) -> bool:
-    """Let workers use a journal again that was moved; return whether it was marked. Raises JournalError."""
-    if isinstance(place, JournalFile):
-        _insist_on_a_file(place)
-        with exclusive_journal(place.path):
-            return checked(place.path, lambda: unmark_file_moved(place.path))
+def reopen_database(place: JournalDatabase) -> bool:
+    """Let workers use a journal again that was moved; return whether it was marked. Raises JournalError.
+
+    For a file see `reopen_file`.
+    """
     with _database(place) as db, _translated(), db.transaction():
         tables.lock_schema(db)
         return tables.unmark_moved(db)

@@ -77,7 +77,8 @@ async def open_shared_journal(
         try:
             holder = partial(_lock_holder, source, db.info.backend_pid)
             opened = partial(_opened, write, blocking or in_thread, holder)
-            await opened(partial(prepare_schema, db))
+            if await opened(partial(prepare_schema, db)):
+                log(Event.JOURNAL_CREATED, reason=f"the database {source.name} held none")
             at, database_clock = (clock or WallClock()).now(), DatabaseClock(clock)
             begin = partial(begin_work, db, lease, at, boot_time, database_clock, service=service)
             mine = await opened(begin)

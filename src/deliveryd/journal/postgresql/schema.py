@@ -245,12 +245,14 @@ def _statements() -> Iterator[str]:
     yield "SET LOCAL search_path = main"  # of what follows in the transaction
 
 
-def prepare_schema(db: Connected) -> None:
-    """Create the tables in an empty database. Raises JournalUnusable."""
+def prepare_schema(db: Connected) -> bool:
+    """Create the tables in an empty database; return whether it was empty. Raises JournalUnusable."""
     with db.transaction():
         lock_schema(db)
-        if writable_format(db) is None:
+        is_empty = writable_format(db) is None
+        if is_empty:
             _create(db)
+    return is_empty
 
 
 def prepare_target(db: Connected) -> None:

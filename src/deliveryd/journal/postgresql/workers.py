@@ -172,13 +172,15 @@ class Workers:
 
         def adopt(db: Connected) -> str | None:
             lock_schema(db)
+            before = kept_service(Database(db))
+            if before == service:
+                return before
             if workers := live_workers(db):
                 names = ", ".join(each.name for each in workers)
                 raise JournalLocked(
                     f"the journal is in use by {names}: stop all workers of it first; of one that is"
                     " gone, end the lease with deliveryd workers fence"
                 )
-            before = kept_service(Database(db))
             keep_service(Database(db), service)
             by = By(order.user, order.caller, order.reason)
             _note(db, at, (order.verb, order.kind, service), by)

@@ -85,14 +85,16 @@ def _why_not(folder: Path) -> str:
     return os.strerror(errno.EROFS if is_read_only else errno.EACCES)
 
 
-def make_file(path: Path, make: Callable[[Path], None]) -> None:
+def make_file(path: Path, make: Callable[[Path], None]) -> bool:
     """Create the journal's file if it is absent or empty: `make` writes it under a temporary name.
+
+    Returns whether it was created.
 
     A loss of power therefore never leaves an incomplete journal. Raises JournalError, OSError, and what
     `make` raises.
     """
     if path.exists() and path.lstat().st_size:
-        return
+        return False
     refuse_leftovers(path)
     new = path.with_name(f"{path.name}.new")
     for suffix in FILES:
@@ -101,6 +103,7 @@ def make_file(path: Path, make: Callable[[Path], None]) -> None:
     make(new)
     new.rename(path)
     sync_folder(path.parent)
+    return True
 
 
 def refuse_leftovers(path: Path) -> None:

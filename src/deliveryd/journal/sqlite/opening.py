@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from deliveryd.errors import JournalError, JournalUnusable
+from deliveryd.errors import JournalError, JournalLocked, JournalUnusable
 from deliveryd.journal.sql.db import Db
 from deliveryd.journal.sql.schema import KEEP_VALUE, MOVED_BY, MOVED_TO, TABLES, was_moved
 from deliveryd.journal.sqlite.connection import FileConnection, advice, connect_file, unusable
@@ -24,7 +24,9 @@ from deliveryd.journal.sqlite.files import (
     renew_log,
     verify_log,
 )
+from deliveryd.journal.sqlite.lock import exclusive_journal, lock_owner
 from deliveryd.runtime.rights import open_own
+from deliveryd.telemetry.log_events import Event, log
 
 T = TypeVar("T")
 
@@ -103,6 +105,17 @@ def unmark_file_moved(path: Path) -> bool:
         return True
 
 
+def reopen_file(path: Path) -> bool:
+    """Let workers use a file's journal again that was moved; return whether it was marked.
+
+    Raises JournalLocked, JournalError.
+    """
+    if not path.exists():
+        raise JournalUnusable(f"there is no journal at {path}")
+    with exclusive_journal(path):
+        return checked(path, lambda: unmark_file_moved(path))
+
+
 def check_format(db: sqlite3.Connection) -> None:
     """Raise JournalError when the file isn't a journal of this format."""
     _check_format(*_marks(db), _of_move(db, MOVED_TO))
@@ -176,7 +189,9 @@ def open_database(path: Path) -> FileConnection:
 def _opened(path: Path) -> FileConnection:
     refuse_foreign(path)
     check_header(path)
-    make_file(path, _make)
+    reason = "the file was empty" if path.exists() else "there was no file"
+    if make_file(path, _make):
+        log(Event.JOURNAL_CREATED, file=str(path), reason=reason)
     keep_private(path)
     verify_log(path)
     renew_log(path)
@@ -234,7 +249,10 @@ class JournalAbsent(JournalError):
 
 
 def read(path: Path, query: Callable[[Db], T]) -> T:
-    """Run a query in one read transaction. Raises JournalError, or JournalAbsent if there is no file."""
+    """Run a query in one read transaction. Raises JournalError, or JournalAbsent if there is no file.
+
+    JournalLocked: there is none, and a process uses it; it is being created, or was removed.
+    """
     return _open(path, partial(_verified, path, query))
 
 
@@ -265,6 +283,7 @@ def _open(path: Path, query: Callable[[Db], T]) -> T:
     except OSError as error:
         raise unusable(f"{path} can't be read: {error.strerror}", error) from None
     if size == 0:
+        _refuse_removed(path)
         refuse_leftovers(path)
         raise JournalAbsent(f"there is no journal at {path}: deliveryd hasn't run with it yet")
     if not os.access(path, os.R_OK, effective_ids=True):
@@ -278,6 +297,16 @@ def _open(path: Path, query: Callable[[Db], T]) -> T:
         raise unusable(f"{path} can't be read as a journal: {error}. {advice(error)}", error) from error
     except OSError as error:
         raise unusable(f"{path} can't be read: {error.strerror}", error) from None
+
+
+def _refuse_removed(path: Path) -> None:
+    """Raise JournalLocked if a process uses a journal that is empty or absent at its path."""
+    if (holder := lock_owner(path)) is not None:
+        raise JournalLocked(
+            f"{path} is empty or gone while process {holder} uses it: don't restart that worker, and move"
+            " nothing away. The files that it has open are the only copy; its log names them"
+            " (journal.misplaced)"
+        )
 
 
 def _read_undisturbed(path: Path, query: Callable[[Db], T]) -> T:

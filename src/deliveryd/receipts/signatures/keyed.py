@@ -52,7 +52,9 @@ class HmacScheme(Scheme):
         """Compare the signature with the hash under each key."""
         candidates = self._given(request)
         if not candidates:
-            raise Forged("there is no usable signature")
+            options = self._options
+            where = options.at if options.header is None else f"the header {options.header}"
+            raise Forged(f"there is no usable signature in {where}")
         signed = request.body if self._is_plain_body else self._signed(request, now)
         if not has_hash(candidates, keys, signed, self._algorithm):
             raise Forged("the signature doesn't fit")
@@ -62,7 +64,7 @@ class HmacScheme(Scheme):
         """Return the signatures that the request carries: one, or a list of which one must fit."""
         options = self._options
         if options.header is not None:
-            text = request.headers.get(options.header.lower(), "")
+            text = header(request, options.header)
         else:
             text = self._value(request, self._at) or ""
         whole = self._decoded(text)

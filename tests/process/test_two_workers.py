@@ -59,7 +59,7 @@ async def test_what_a_killed_worker_had_goes_on_with_the_other_one(place: Place)
         place.attempts.append((anyio.current_time(), dispatch))
         if dispatch.entry.id % 2:
             await anyio.sleep_forever()  # cut off by the kill: its outcome is unknown
-        return TryAgain("busy", after=60.0)
+        return TryAgain("busy", after=5.0)
 
     place.one.channel.send = send  # type: ignore[method-assign]
     async with anyio.create_task_group() as tasks:

@@ -162,23 +162,24 @@ def test_a_step_back_that_was_followed_is_not_noticed_again_after_a_start_of_the
     async def play() -> None:
         clock = SteppingClock()
         passed = PassedTime(clock, last_at=START + 1800 * SECOND)
-        assert passed.step_before == -1800 * SECOND
+        assert passed.stepped() == -1800 * SECOND
 
         def noticed(kept: str | None, last_at: int) -> float:
             assert kept is not None
             with patch.object(passed_time, "_boot_id", lambda: "another"):
-                return PassedTime(clock, kept, last_at).step_before / SECOND
+                return PassedTime(clock, kept, last_at).stepped() / SECOND
 
         assert noticed(passed.record(), START + 1800 * SECOND) == 0
         await trio.sleep(3600)
         last_at = clock.now() + SECOND // 2  # clocks are kept right by parts of a second
         clock.ahead -= 3600 * SECOND
+        assert passed.stepped() == -3600 * SECOND
         kept = passed.record()
         await trio.sleep(600)
         assert noticed(kept, last_at) == 0
         clock.ahead -= 1800 * SECOND
         assert noticed(kept, last_at) == pytest.approx(600 - 1800)
-        passed.before(0)
+        assert passed.stepped() == -1800 * SECOND
         await trio.sleep(3 * 3600)
         kept = passed.record()
         await trio.sleep(1500)
@@ -314,3 +315,23 @@ def test_messages_are_deleted_when_their_retention_has_passed(world: VirtualWorl
     play_in(world, clock, scene)
     [(kept,)] = world.journal_rows("SELECT value FROM meta WHERE key = 'clock'")
     assert len(json.loads(str(kept))["readings"]) == 2
+
+
+def test_a_step_that_was_noticed_and_not_followed_is_left_to_the_next_run() -> None:
+    """What only asks for ages may notice it first, and the worker end before its due times are moved."""
+
+    async def play() -> None:
+        clock = SteppingClock()
+        passed = PassedTime(clock)
+        kept = passed.record()
+        assert kept is not None
+        clock.ahead -= 3600 * SECOND
+        passed.before(0)
+        assert passed.record() is None
+        assert PassedTime(clock, kept, clock.now()).stepped() == -3600 * SECOND
+        assert passed.stepped() == -3600 * SECOND
+        after = passed.record()
+        assert after is not None
+        assert PassedTime(clock, after, clock.now()).stepped() == 0
+
+    in_time(play)

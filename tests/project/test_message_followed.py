@@ -31,12 +31,13 @@ ROOMS = (
 
 ASIDE = {
     "Backlog", "Delivery", "DispatchQueue", "Failures", "InFlightLimit", "OutboxSignals",
-    "Memory", "ReadyMessages", "Refusals", "SettingsMemory", "StepWatch",
+    "Memory", "ReadyMessages", "Refusals", "SettingsMemory",
 }  # fmt: skip
 LOOKS = {
     "Admission.begin", "Admission.end", "Admission.reserve", "Journal.counts", "Journal.has_room",
     "Journal.misplaced", "Journal.older_workers", "Journal.overdue", "Journal.renew", "Journal.resume",
-    "Matching.are_kept", "Operations.overdue", "Operations.resume", "Pauses.at", "Pausing.end_those_over",
+    "Matching.are_kept", "Operations.overdue", "Operations.resume", "PassedTime.stepped", "Pauses.at",
+    "Pausing.end_those_over",
     "Pausing.next_end", "TakeSize.came_whole", "Waiting.fetch_overdue",
     "Waiting.fetch_waiting_for", "is_expired",
 }  # fmt: skip

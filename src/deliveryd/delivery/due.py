@@ -8,7 +8,6 @@ import anyio
 
 from deliveryd.delivery.admission import Admission, Sends
 from deliveryd.delivery.common import Common
-from deliveryd.delivery.passed_time import StepWatch
 from deliveryd.delivery.waiting import WAKE_BATCH
 from deliveryd.journal.pauses import Pause
 from deliveryd.model import SECOND
@@ -57,7 +56,7 @@ class DueMessages:
         self._clock = common.clock
         self._heartbeats = common.heartbeats
         self._max_waiting = max_waiting
-        self._steps = StepWatch(common.clock)
+        self._passed = common.memory.passed
         self._look_again: dict[str, float] = {}  # by provider with an open breaker, the event loop's time
         self._pauses_seen = 0
         self._parked: Mapping[str, Pause] = {}  # by provider, its pause
@@ -77,7 +76,7 @@ class DueMessages:
             self._heartbeats.beat("due")
             await self._backlog.changed.wait(min(max(pause, 0.01), HEARTBEAT_INTERVAL))
             self._watch_journal()
-            if step := self._steps.stepped():
+            if step := self._passed.stepped():
                 await self._waiting.follow_clock(step, max(-step, 0))
             await self._pausing.end_those_over()
             self._follow_pauses()

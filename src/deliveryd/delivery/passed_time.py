@@ -60,12 +60,12 @@ class PassedTime:
         self._recorded = None if not kept else before - KEPT_EVERY
         self._looked = looked  # by the time that passed
         self._highest = max(highest, last_at)  # that the clock showed
+        self._unfollowed = 0
         step = self._look()
         if not is_same_boot:  # nobody measured how much time passed
             # What was written before a step that is kept shows no other one.
             step = min(step, clock.now() - last_at if last_at > highest + STEP else 0, 0)
-        self.step_before = step if abs(step) >= STEP else 0
-        """Microseconds by which the clock was put forward since the earlier run; negative: back, at least."""
+        self._unfollowed = step if abs(step) >= STEP else 0
 
     def before(self, seconds: float) -> int:
         """Return the instant before which all that was recorded is older than this many seconds."""
@@ -79,9 +79,24 @@ class PassedTime:
         ]
         return min(lowest)
 
-    def record(self) -> str | None:
-        """Return what is to be kept for the next run; None: what it has will do."""
+    def stepped(self) -> int:
+        """Microseconds by which the clock was put forward since the last call; negative: put back, at least.
+
+        The first call returns it since the earlier run. Less than `STEP` is passed over: that is how clocks
+        are kept right all the time. Then it is 0.
+        """
         self._look()
+        step, self._unfollowed = self._unfollowed, 0
+        return step
+
+    def record(self) -> str | None:
+        """Return what is to be kept for the next run; None: what it has will do.
+
+        A step is kept only once it is followed: otherwise the next run would take it for followed.
+        """
+        self._look()
+        if self._unfollowed:
+            return None
         if self._recorded is not None and self._passed - self._recorded < KEPT_EVERY:
             return None
         self._recorded = self._passed
@@ -122,6 +137,7 @@ class PassedTime:
                 first, second, *others = self._readings
                 self._readings = [_lower(first, second), *others]
             self._recorded = None
+            self._unfollowed += step
         self._looked = passed
         return step
 
@@ -151,24 +167,4 @@ async def at_next_start(journal: Journal, clock: Clock) -> int:
     """
     if await journal.others_at_work():
         return clock.now()
-    return clock.now() - PassedTime(clock, journal.kept_clock, journal.last_at).step_before
-
-
-class StepWatch:
-    """Compares the wall clock with the monotonic one, which can't be set."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._ahead = self._measure()
-
-    def stepped(self) -> int:
-        """Microseconds by which the wall clock was put forward since the last look; negative: put back.
-
-        Less than `STEP` is passed over: that is how clocks are kept right all the time. Then it is 0.
-        """
-        ahead = self._measure()
-        step, self._ahead = ahead - self._ahead, ahead
-        return step if abs(step) >= STEP else 0
-
-    def _measure(self) -> int:
-        return self._clock.now() - int(anyio.current_time() * 1_000_000)
+    return clock.now() - PassedTime(clock, journal.kept_clock, journal.last_at).stepped()

@@ -27,7 +27,7 @@ async def recover_line(
 ) -> None:
     """Record what becomes of messages in doubt, and probe each provider with a few that wait for it."""
     recorder = common.recorder
-    step = common.memory.passed.step_before
+    step = common.memory.passed.stepped()
     # A shared journal moves the due times of each log when a worker takes it.
     await common.waiting.follow_clock(step, 0 if common.journal.is_shared else max(-step, 0))
     left = await recorder.recover(providers)

@@ -111,8 +111,8 @@ class Waiting:
         """Move pauses by the microseconds that the clock was set, due times `back`; bound all of these."""
         if step:
             log(Event.CLOCK_STEPPED, seconds=step / SECOND)
-        await self._memory.passed.keep(self._journal)
-        await self._journal.retime(back, self._clock.now(), self._longest_pause)
+        record = self._memory.passed.record()
+        await self._journal.retime(back, self._clock.now(), self._longest_pause, record)
         await self._memory.pausing.follow_clock(-step)
         self._backlog.expect_overdue(0.0)
 

@@ -542,14 +542,16 @@ class Journal(GroupCommit[Db]):
         """Keep since when these providers are down."""
         await self._commit(lambda db: own_values.note_down(db, since))
 
-    async def retime(self, back: int, now: int, longest: int) -> None:
+    async def retime(self, back: int, now: int, longest: int, record: str | None = None) -> None:
         """Bring due times in line with a clock that was put back by this many microseconds (0: it wasn't).
 
         None lies more than `longest` microseconds ahead then, but of messages that are paused: they are due
-        when they expire.
+        when they expire. `record`: what `keep_clock` would keep, with it or not at all.
         """
 
         def retime(db: Db) -> None:
+            if record is not None:
+                own_values.keep_clock(db, record)
             for log in self._each(db):
                 log.operations.retime(db, back, now + longest)
 

@@ -105,7 +105,7 @@ BY_EITHER = frozenset(map(commit_name, (*Beside, "end_pauses")))
 
 PROVOCATIONS: Mapping[str, Provocation] = {
     **dict.fromkeys(
-        map(commit_name, ("begin_work", "recover", "stopped", "keep_clock", "retime", "overdue", "resume")),
+        map(commit_name, ("begin_work", "recover", "stopped", "retime", "overdue", "resume")),
         start_anew,
     ),
     commit_name(KEPT): delay_answers,

@@ -395,7 +395,7 @@ async def test_a_worker_that_starts_while_the_clock_is_days_ahead_deletes_nothin
     """A report that came before its attempt's outcome is still there when that is known."""
     days, clock = 8 * 86_400 * ONE_SECOND, ServerClock()
     async with open_shared_journal(source, clock=clock) as one:
-        await PassedTime(clock, one.kept_clock, one.last_at).keep(one)
+        await one.retime(0, NOW, days, PassedTime(clock, one.kept_clock, one.last_at).record())
         await one.receive([sample_receipt()])
         clock.instant = NOW + days
         async with open_shared_journal(source, clock=clock) as other:

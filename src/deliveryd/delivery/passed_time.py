@@ -110,11 +110,6 @@ class PassedTime:
         }
         return json.dumps(kept)
 
-    async def keep(self, journal: Journal) -> None:
-        """Record in the journal what the next run has to know, if that is due."""
-        if (record := self.record()) is not None:
-            await journal.keep_clock(record)
-
     @property
     def _passed(self) -> int:
         return _monotonic() - self._began

@@ -111,11 +111,18 @@ class Waiting:
         """Move pauses by the microseconds that the clock was set, due times `back`; bound all of these."""
         if step:
             log(Event.CLOCK_STEPPED, seconds=step / SECOND)
-        record = self._memory.passed.record()
-        await self._journal.retime(back, self._clock.now(), self._longest_pause, record)
+        await self._retime(back, self._memory.passed.record())
         await self._memory.pausing.follow_clock(-step)
         self._backlog.expect_overdue(0.0)
 
+    async def keep_clock(self) -> None:
+        """Keep in the journal what the next run has to know of the clock, if that is due."""
+        if (record := self._memory.passed.record()) is not None:
+            await self._retime(0, record)
+
     async def bound_due_times(self) -> None:
         """Let no message wait longer than the longest pause, by whatever clock an ended worker went."""
-        await self._journal.retime(0, self._clock.now(), self._longest_pause)
+        await self._retime(0, None)
+
+    async def _retime(self, back: int, record: str | None) -> None:
+        await self._journal.retime(back, self._clock.now(), self._longest_pause, record)

@@ -68,7 +68,7 @@ class Journal(GroupCommit[Db]):
     """When an earlier run last wrote, by the clock of that time; 0: never."""
 
     kept_clock: str
-    """What an earlier run, or another worker, gave `keep_clock`; "": nothing."""
+    """What an earlier run, or another worker, gave `retime`; "": nothing."""
 
     def __init__(self, write: Blocking, own: Log, terms: LogTerms) -> None:
         super().__init__(write)
@@ -546,7 +546,7 @@ class Journal(GroupCommit[Db]):
         """Bring due times in line with a clock that was put back by this many microseconds (0: it wasn't).
 
         None lies more than `longest` microseconds ahead then, but of messages that are paused: they are due
-        when they expire. `record`: what `keep_clock` would keep, with it or not at all.
+        when they expire. `record` is kept for the next run, with that or not at all.
         """
 
         def retime(db: Db) -> None:
@@ -590,10 +590,6 @@ class Journal(GroupCommit[Db]):
         What is dropped stays recorded, and so does each decision.
         """
         return await self._try(lambda db: self._in_own(db).orders.carry_out(db, order, at, providers))
-
-    async def keep_clock(self, record: str) -> None:
-        """Keep what is known of the clock for the next run."""
-        await self._commit(lambda db: own_values.keep_clock(db, record))
 
     async def prune(self, before: int, limit: int) -> int:
         """Delete ended messages whose end was before that instant and whose events are all accepted.

@@ -390,7 +390,7 @@ class Supervisor:
         health.refresh(counts, open_)
 
     async def _prune(self, parts: Parts) -> None:
-        await parts.memory.passed.keep(parts.journal)
+        await parts.common.waiting.keep_clock()
         before = parts.memory.passed.before(self._config.journal.retention)
         progress = LoggedProgress(Event.JOURNAL_CLEANING, anyio.current_time)
         while pruned := await parts.journal.prune(before, PRUNE_BATCH):

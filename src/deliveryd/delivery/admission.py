@@ -13,6 +13,12 @@ from deliveryd.journal.pauses import Pause
 from deliveryd.model import Entry, Transition, channel_of
 from deliveryd.runtime import waits
 
+PROBE_CANDIDATES = 100
+"""How many messages become ready at a time for a provider whose breaker is open.
+
+They may have expired, take their turns as probes, or wait for room.
+"""
+
 LONGEST_WAIT_ALONE = 300.0
 """Seconds after which it is looked again whether another provider or channel takes a message."""
 
@@ -75,7 +81,8 @@ class Admission:
     def lacking(self) -> Mapping[str, int]:
         """How many may be fetched from the journal while the breaker is open, by what they wait for."""
         if self._refusals.refuses_all:
-            return {waits.repeat(self._name): KEPT, waits.room(self._name): KEPT}
+            keys = waits.repeat(self._name), waits.room(self._name)
+            return dict.fromkeys(keys, PROBE_CANDIDATES // len(keys))
         return {
             waits.room(self._name): max(self.kept - len(self._queue.new), 0),
             waits.repeat(self._name): max(self.kept - len(self._queue.repeats), 0),

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import anyio
 
-from deliveryd.delivery.admission import Admission, Sends
+from deliveryd.delivery.admission import PROBE_CANDIDATES, Admission, Sends
 from deliveryd.delivery.common import Common
 from deliveryd.delivery.waiting import WAKE_BATCH
 from deliveryd.journal.pauses import Pause
@@ -18,12 +18,8 @@ from deliveryd.telemetry.log_events import Event, log
 SHORT_OF_ROOM = 0.1
 """Seconds until the next look for waiting messages that found no room."""
 
-PROBE_CANDIDATES = 100
 PROBE_PAUSE = 1.0
-"""How many due messages of a provider whose breaker is open become ready, and how often (seconds).
-
-They may have expired, take their turns as probes, or wait for room.
-"""
+"""Seconds between two portions of a provider whose breaker is open: see `PROBE_CANDIDATES`."""
 
 RELEASE_PAUSE = 0.5
 """Seconds between two portions of what a provider that is paused or fails gives to others.

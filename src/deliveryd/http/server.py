@@ -195,7 +195,7 @@ class _TimedProtocol(HttpToolsProtocol):
         super().on_message_begin()
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Take a header; what comes behind a body is none (RFC 9110, 6.5.1), and would be the latest one."""
+        """Take a header of the head: trailers aren't merged with it (RFC 9110, 6.5.1)."""
         if self._is_in_head:
             super().on_header(name, value)
 

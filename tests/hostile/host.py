@@ -29,7 +29,11 @@ class Sent(NamedTuple):
 
 
 class Host(Service, Listening):
-    """All that the worker speaks with over HTTP. Traps by endpoint: queue, settings, events, provider."""
+    """All that the worker speaks with over HTTP. Traps by endpoint: queue, settings, events, provider.
+
+    A trap stays set until it is cleared; the provider's is for one request, since a message whose repeat ends
+    the same way may be held.
+    """
 
     def __init__(self) -> None:
         Service.__init__(self)
@@ -62,7 +66,7 @@ class Host(Service, Listening):
         endpoint = ENDPOINTS.get(first, first)
         with self.changed:
             self.requests[endpoint] += 1
-            trap = self.traps.get(endpoint)
+            trap = self.traps.pop(endpoint, None) if endpoint == "provider" else self.traps.get(endpoint)
             does_its_work = trap is None or endpoint in ("events", "provider")
             honest = self._honest(endpoint, request) if does_its_work else b""
             self._notify()

@@ -180,9 +180,11 @@ class Case(NamedTuple):
         told = {"accepted", "sent"}
         if any(event.status in told for event in self.refused):
             return True
-        return any(
-            asked.order < heard.order < later.order for heard in self.heard if heard.event.status in told
-        )
+        if any(asked.order < heard.order < later.order for heard in self.heard if heard.event.status in told):
+            return True
+        # Its event may still have waited: there is one more than the requests since then account for.
+        since = {one.key for one in self.accepted if one.order > later.order}
+        return self.statuses.count("sent") > len(since)
 
     def stops(self, channel: str, before: int | None = None) -> list[Change]:
         """What may have been recorded of this message's recipient, before a place in the order of all."""

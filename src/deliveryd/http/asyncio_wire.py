@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import cast
 
-from deliveryd.errors import NotSent, WireError
+from deliveryd.errors import NotSent
 from deliveryd.http.response_reader import BROKE, ResponseReader
 from deliveryd.http.wire import (
     IDENTITY,
@@ -89,6 +89,7 @@ class AsyncioWire:
         try:
             return await connection.request(message, max_body, check)
         finally:
+            connection.waiter = None  # release the response, since the connection outlives it
             self._busy.discard(connection)
             self._put_back(origin, connection)
 
@@ -186,7 +187,7 @@ class _Connection(asyncio.Protocol):
         self._loop = loop
         self._register = register
         self._transport: asyncio.Transport | None = None
-        self._waiter: asyncio.Future[WireResponse] | None = None
+        self.waiter: asyncio.Future[WireResponse] | None = None
         self._answer = ResponseReader()
         self._unread = select.poll()
         self.ends = self.deadline = 0.0
@@ -210,8 +211,10 @@ class _Connection(asyncio.Protocol):
             self.closed.set()
             raise
 
-    async def request(self, message: bytes, max_body: int, check: BeforeSend | None) -> WireResponse:
-        """Send a request and wait for the complete response. Raises NotSent or OutcomeUnknown."""
+    def request(
+        self, message: bytes, max_body: int, check: BeforeSend | None
+    ) -> asyncio.Future[WireResponse]:
+        """Send a request; awaiting the complete response raises OutcomeUnknown. Raises NotSent."""
         transport = self._transport
         if transport is None or transport.is_closing():
             self.reusable = False
@@ -221,16 +224,13 @@ class _Connection(asyncio.Protocol):
         self.reusable = False
         self._read_until = 0.0
         self._answer.begin(max_body)
-        self._waiter = self._loop.create_future()
+        self.waiter = waiter = self._loop.create_future()
         transport.write(message)
-        try:
-            return await self._waiter
-        finally:
-            self._waiter = None  # release the response, since the connection outlives it
+        return waiter
 
     def give_up_if_quiet(self, now: float) -> bool:
         """End the request past its deadline, unless data of a response can still be read."""
-        if self._waiter is None or self._waiter.done():
+        if self.waiter is None or self.waiter.done():
             return True
         self._read_until = self._read_until or now + self.deadline
         if not self.quiet and now < self._read_until:
@@ -247,16 +247,17 @@ class _Connection(asyncio.Protocol):
 
     def _hand_over(self) -> None:
         """Give the answer's outcome, once there is one, to who waits for it."""
-        outcome, self._answer.outcome = self._answer.outcome, None
-        if outcome is None or self._waiter is None or self._waiter.done():
+        answer, transport, waiter = self._answer, self._transport, self.waiter
+        outcome, answer.outcome = answer.outcome, None
+        if outcome is None or waiter is None or waiter.done():
             return
-        if isinstance(outcome, WireError):
-            self._waiter.set_exception(outcome)
+        if not isinstance(outcome, WireResponse):
+            waiter.set_exception(outcome)
             self.close()
             return
-        is_sent = self._transport is not None and self._transport.get_write_buffer_size() == 0
-        self.reusable = is_sent and self._answer.allows_another
-        self._waiter.set_result(outcome)
+        is_sent = transport is not None and not transport.get_write_buffer_size()
+        self.reusable = is_sent and answer.allows_another
+        waiter.set_result(outcome)
 
     # what asyncio calls
 
@@ -266,11 +267,12 @@ class _Connection(asyncio.Protocol):
         self._register.add(self)
 
     def data_received(self, data: bytes) -> None:
-        if self._waiter is None or self._waiter.done():
+        waiter, answer = self.waiter, self._answer
+        if waiter is None or waiter.done():
             self.close()  # no request is in progress
             return
-        self._answer.feed(data)
-        if not self._answer.is_awaited:
+        answer.feed(data)
+        if not answer.is_awaited:
             self._hand_over()
 
     def eof_received(self) -> None:

@@ -53,11 +53,12 @@ class HttpClient:
         """
         deadline = self._timeout if timeout is None else timeout
         raw = [raw_header(name, value) for name, value in headers]
-        return await self._told(
-            self._wire.exchange(
-                method, target_of(url), raw, body, deadline=deadline, max_body=self._max_body, check=check
-            )
+        response = await self._wire.exchange(
+            method, target_of(url), raw, body, deadline=deadline, max_body=self._max_body, check=check
         )
+        if self._note is not None:
+            self._note(response)
+        return response
 
     def exchange(
         self,
@@ -75,13 +76,9 @@ class HttpClient:
         so, before anything is written.
         """
         largest = self._max_body if max_body is None else max_body
-        return self._told(
-            self._wire.exchange(
-                method, target, headers, body, deadline=self._timeout, max_body=largest, check=check
-            )
+        answer = self._wire.exchange(
+            method, target, headers, body, deadline=self._timeout, max_body=largest, check=check
         )
-
-    def _told(self, answer: Awaitable[WireResponse]) -> Awaitable[WireResponse]:
         return answer if self._note is None else _noted(answer, self._note)
 
     def noted(self, note: Callable[[WireResponse], None]) -> HttpClient:

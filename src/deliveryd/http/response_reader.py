@@ -12,7 +12,7 @@ import httptools
 from deliveryd.errors import AnswerUnreadable, BrokenOff, OutcomeUnknown, TooLarge
 from deliveryd.http.content_coding import Decoder, Layers, Undecodable, decoder_of
 from deliveryd.http.lenient_answer import LARGEST_HEAD, LenientAnswer
-from deliveryd.http.wire import WireResponse, add_header
+from deliveryd.http.wire import WireResponse, add_header, header_name
 
 MOST_READ_ANEW = 1 << 20
 """Most bytes of an answer in several pieces that are kept, to be read leniently if it isn't strict HTTP."""
@@ -48,8 +48,8 @@ class ResponseReader:
         self._max_body = max_body
         self._is_tunnel = is_tunnel
         self._overhead = 0
-        self._head_done = False
         self._raw = b""
+        self._start()
 
     def feed(self, data: bytes) -> None:
         """Read what arrived next. What is more than an awaited answer is never one to the next request."""
@@ -160,13 +160,12 @@ class ResponseReader:
     # what the parser calls
 
     def on_message_begin(self) -> None:
-        self._start()
         if not self.is_awaited:  # a second, unrequested response
             self.allows_another = False
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if not self._head_done:  # otherwise a trailer
-            add_header(self._headers, name.decode("latin-1").lower(), value.strip(b" \t").decode("latin-1"))
+            add_header(self._headers, header_name(name), value.strip(b" \t").decode("latin-1"))
 
     def on_headers_complete(self) -> None:
         self._head_done = True
@@ -181,13 +180,14 @@ class ResponseReader:
     def on_body(self, data: bytes) -> None:
         self._overhead = 0
         try:
+            body = self._body
             for piece in (data,) if self._decoder is None else self._decoder.decode(data):
-                room = self._max_body - len(self._body)
+                room = self._max_body - len(body)
                 if len(piece) > room:
-                    self._body += piece[:room]
+                    body += piece[:room]
                     self.fail(f"the answer is larger than {self._max_body} bytes", TooLarge)
                     return
-                self._body += piece
+                body += piece
         except Undecodable as error:
             self.fail(str(error), error.kind)
 

@@ -327,7 +327,7 @@ class Metrics:
     def attempted(self, provider: str, verdict: Verdict, seconds: float) -> None:
         """Count an attempt with its verdict and its duration."""
         channel = self._channels[provider]
-        self._attempts.add(channel, provider, VERDICT_WORDS[type(verdict)])
+        self._attempts.series[channel, provider, VERDICT_WORDS[type(verdict)]] += 1
         self._attempt_times.series[channel, provider].observe(seconds)
 
     def stop_changed(self, channel: str, stopped: bool) -> None:

@@ -75,6 +75,7 @@ class WallClock:
         return self._last
 
 
+@lru_cache(maxsize=64)
 def format_instant(instant: int) -> str:
     """Write an instant the way events carry it: ISO 8601, UTC, six decimals, `Z` (interface 6)."""
     seconds, microseconds = divmod(instant, SECOND)

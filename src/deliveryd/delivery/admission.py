@@ -108,36 +108,34 @@ class Admission:
         That is the message itself if there is no room, and an earlier one while the breaker is open: one that
         just came may show that the provider works for others than those that fail.
         """
+        queues = self._queue
         if not self._has_room_for(message):
             return self.defer(message)
         if self._refusals.refuses_all:
-            self._queue.add_first(message)
+            queues.add_first(message)
             return None
-        queue = self._queue.repeats if message.entry.was_tried else self._queue.new
-        self._queue.add(message, queue)
+        queue = queues.repeats if message.entry.was_tried else queues.new
+        queues.add(message, queue)
         if not self._breaker.is_open or len(queue) <= self.kept:
             return None
-        leaving = self._queue.take_middle(queue, self.kept)
+        leaving = queues.take_middle(queue, self.kept)
         self._refusals.unanswered(leaving.entry.settings_id)
         return self.defer(leaving)
 
     def _has_room_for(self, message: Delivery) -> bool:
         """Whether there is room, and the message wouldn't be given away at once."""
-        entry, queue = message.entry, self._queue
+        entry, queue, refusals = message.entry, self._queue, self._refusals
         if self._is_orphan(entry) and not self.provider.is_reached:
             return False
-        owed = 0
-        waited_for_room = entry.was_tried or entry.provider == self._name
-        if self._owed and not waited_for_room:
-            owed = min(self._owed, self.share // 2)
         held = len(queue.new) + len(queue.repeats) + self.under_way
         if self._breaker.is_open:
-            has_room = not self._refusals.refuses_all or held < self.kept
+            has_room = not refusals.refuses_all or held < self.kept
         else:
+            owed = 0
+            if self._owed and not (entry.was_tried or entry.provider == self._name):  # no wait for room yet
+                owed = min(self._owed, self.share // 2)
             has_room = held + owed < self.share or self.room > owed
-        if not has_room:
-            return False
-        return not self._refusals.waiting or self.provider.may_try(entry.settings_id)
+        return has_room and (not refusals.waiting or self.provider.may_try(entry.settings_id))
 
     def defer(self, message: Delivery) -> Transition:
         """The step of a message for which there is no room, or that is to be the next probe of none."""

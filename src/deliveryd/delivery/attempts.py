@@ -140,13 +140,28 @@ class Attempts:
         key = message_key(self._namespace, entry.id, self._name, entry.generation)
         dispatch = Dispatch(
             key, entry, message.customer, message.rendered, expires_at, self._clock,
-            may_begin=may_begin, size=message.size,
+            None, None, may_begin, message.size,
         )  # fmt: skip
         if entry.doubt and (step := await self._before_repeat(message, dispatch)) is not None:
             return step
         if may_begin is not None and not may_begin():
             return self._verdicts.unsent(entry, transitions.NOT_OUTLASTED)
-        verdict = await self._send(dispatch)
+        started = time.monotonic()
+        try:
+            verdict = await self.channel.send(dispatch)
+        except Exception as error:  # one broken adapter must not take the worker with it
+            log(
+                Event.MESSAGE_IN_DOUBT,
+                channel=self._channel_name, provider=self._name, message_id=entry.id, error=error,
+            )  # fmt: skip
+            verdict = InDoubt(f"the adapter failed with {type(error).__name__}")
+        if type(verdict) not in VERDICTS:  # a package's adapter may not be type-checked
+            verdict = InDoubt(f"the adapter answered with a {type(verdict).__name__}, which is no verdict")
+        self._metrics.attempted(self._name, verdict, time.monotonic() - started)
+        return self._step_after(message, verdict)
+
+    def _step_after(self, message: Delivery, verdict: Verdict) -> Transition:
+        entry = message.entry
         if isinstance(verdict, Accepted):
             if verdict.lacks_id:
                 self.provider.lacks_id()
@@ -158,21 +173,6 @@ class Attempts:
         if isinstance(verdict, Expired):
             return self._after_delay(message)
         return self._after_failure(message, verdict)
-
-    async def _send(self, dispatch: Dispatch) -> Verdict:
-        started = time.monotonic()
-        try:
-            verdict = await self.channel.send(dispatch)
-        except Exception as error:  # one broken adapter must not take the worker with it
-            log(
-                Event.MESSAGE_IN_DOUBT,
-                channel=self._channel_name, provider=self._name, message_id=dispatch.entry.id, error=error,
-            )  # fmt: skip
-            verdict = InDoubt(f"the adapter failed with {type(error).__name__}")
-        if type(verdict) not in VERDICTS:  # a package's adapter may not be type-checked
-            verdict = InDoubt(f"the adapter answered with a {type(verdict).__name__}, which is no verdict")
-        self._metrics.attempted(self._name, verdict, time.monotonic() - started)
-        return verdict
 
     async def _before_repeat(self, message: Delivery, dispatch: Dispatch) -> Transition | None:
         """The step of a message in doubt that isn't repeated; None: it is, by the policy or an order."""

@@ -44,8 +44,10 @@ class Delivery:
     def __init__(self, entry: Entry, settings: CompiledSettings | DeliverydError) -> None:
         self.entry = entry
         self.settings = settings
-        source = entry.content if isinstance(settings, DeliverydError) else settings
-        self.expires_at = None if source is None else source.expires_at
+        if isinstance(settings, CompiledSettings):
+            self.expires_at = settings.expires_at
+        else:
+            self.expires_at = None if entry.content is None else entry.content.expires_at
         self.customer: Customer | None = None
         self.looked_up = False
         self.provider = ""

@@ -21,6 +21,7 @@ from deliveryd.delivery.deadlines import ReceiptDeadlines
 from deliveryd.delivery.dispatcher import Dispatcher, Dispatchers
 from deliveryd.delivery.due import DueMessages
 from deliveryd.delivery.intake import Intake
+from deliveryd.delivery.message import Delivery
 from deliveryd.delivery.outcomes import Outcomes
 from deliveryd.delivery.policy import DoubtPolicy
 from deliveryd.delivery.preparation import Preparer
@@ -114,7 +115,7 @@ class Pipeline:
         """Put messages into their dispatchers' queues; record the steps that others take instead."""
         steps: list[Transition] = []
         for route in routes:
-            step = route if isinstance(route, Transition) else self._dispatchers[route.provider].offer(route)
+            step = self._dispatchers[route.provider].offer(route) if isinstance(route, Delivery) else route
             if step is not None:
                 steps.append(step)
         if steps:

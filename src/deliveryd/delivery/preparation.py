@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 import anyio
 from anyio.abc import TaskGroup
@@ -121,8 +121,8 @@ class Preparer:
                 self._begin(group, settings)
         messages, self._messages = self._messages, []
         routes: list[Route] = []
-        if unknown := self._route(messages, routes):
-            self._route(self._find_customers(unknown, tasks), routes)
+        if unknown := self._route(messages, routes, self._router.route):
+            self._route(self._find_customers(unknown, tasks), routes, self._router.route_on)
         steps, self._steps = self._steps, []
         return [*steps, *routes]
 
@@ -145,12 +145,17 @@ class Preparer:
             for message in messages:
                 self._put_off([message], None, UNREQUESTED_PAUSE * random.uniform(0.5, 1.0))
 
-    def _route(self, messages: Sequence[Delivery], routes: list[Route]) -> list[Delivery]:
+    def _route(
+        self,
+        messages: Sequence[Delivery],
+        routes: list[Route],
+        route_one: Callable[[Delivery, int], Route | None],
+    ) -> list[Delivery]:
         """Route messages; return those that need their customer for it. What is too much comes again."""
         now, characters = self._clock.now(), 0
         unknown: list[Delivery] = []
         for count, message in enumerate(messages, 1):
-            route = self._router.route(message, now)
+            route = route_one(message, now)
             if route is None:
                 unknown.append(message)
                 continue
@@ -171,9 +176,7 @@ class Preparer:
         here: dict[int, list[Delivery]] = defaultdict(list)
         for message in unknown:
             here[message.entry.customer_id].append(message)
-        found: list[Delivery] = []
-        for id_, customer in self._directory.at_hand(here).items():
-            found += self._answered(here.pop(id_), customer)
+        found = self._answered(here, self._directory.at_hand(here))
         for id_ in [id_ for id_ in here if id_ in self._looking_up]:
             self._put_off(here.pop(id_), waits.customer(id_))
         if len(self._looking_up) >= MOST_LOOKED_UP:
@@ -187,8 +190,8 @@ class Preparer:
         """Have messages go on as their customers are found; after a moment the others wait in the journal."""
 
         async def go_on(answers: Mapping[int, DirectoryAnswer]) -> None:
+            self._messages += self._answered(here, answers)
             for id_, answer in answers.items():
-                self._messages += self._answered(here.pop(id_, ()), answer)
                 if id_ in self._looking_up:
                     self._looking_up.remove(id_)
                     self._backlog.answered(waits.customer(id_), self._pause_after(answer))
@@ -205,20 +208,34 @@ class Preparer:
         tasks.start_soon(put_off)
         await self._directory.look_up(list(here), go_on)
 
-    def _answered(self, messages: Sequence[Delivery], answer: DirectoryAnswer) -> Sequence[Delivery]:
-        """The messages of a customer with what the directory has of them; none, if these have to wait."""
-        customers, count = self._metrics.customers, len(messages)
-        if isinstance(answer, DirectoryUnavailable):
-            customers.add("unavailable", count=count)
-            if self._directory.is_down:
-                self._put_off(messages, waits.DIRECTORY)
-            else:
-                self._put_off(messages, None, self._pause_after(answer))
-            return ()
-        customers.add("unknown" if answer is None else "found", count=count)
-        for message in messages:
-            message.of(answer)
-        return messages
+    def _answered(
+        self, here: dict[int, list[Delivery]], answers: Mapping[int, DirectoryAnswer]
+    ) -> Sequence[Delivery]:
+        """Take the messages of these customers; return those that go on with what the directory has of them.
+
+        The others wait: the directory couldn't answer.
+        """
+        found: list[Delivery] = []
+        unknown = unavailable = 0
+        for id_, answer in answers.items():
+            messages = here.pop(id_, ())
+            if isinstance(answer, DirectoryUnavailable):
+                unavailable += len(messages)
+                if self._directory.is_down:
+                    self._put_off(messages, waits.DIRECTORY)
+                else:
+                    self._put_off(messages, None, self._pause_after(answer))
+                continue
+            if answer is None:
+                unknown += len(messages)
+            for message in messages:
+                message.of(answer)
+                found.append(message)
+        customers = self._metrics.customers
+        customers.add("found", count=len(found) - unknown)
+        customers.add("unknown", count=unknown)
+        customers.add("unavailable", count=unavailable)
+        return found
 
     def _put_off(
         self,

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
+from itertools import repeat
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -207,7 +208,7 @@ class Recorder:
 
     def _accepted(self, rows: Sequence[OutboxRow], reopened: Sequence[Entry]) -> int:
         dequeued = [row.message_id for row in rows if row.status == "dequeued"]
-        ready = [entry for id_ in dequeued if (entry := self._awaiting.pop(id_, None))]
+        ready = [entry for entry in map(self._awaiting.pop, dequeued, repeat(None)) if entry]
         self._in_flight.hold(
             entry.id for entry in ready
         )  # one at whose event the service failed has no place

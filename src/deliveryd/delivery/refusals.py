@@ -103,15 +103,15 @@ class Refusals:
     def accepted(self, settings_id: int) -> None:
         """The provider accepted a message of this id: it is set up well, and takes these settings."""
         self._acceptances += 1
-        accepted = self._accepted
-        if accepted.get(settings_id) != self._now:
+        accepted, now = self._accepted, self._now
+        if accepted.get(settings_id) != now:
             accepted.pop(settings_id, None)
-            accepted[settings_id] = self._now
+            accepted[settings_id] = now
             if len(accepted) > WIDESPREAD:
                 del accepted[next(iter(accepted))]
-            if self._now > self._latest:
-                self._usual_gap = max(min(self._now - self._latest, ACTIVE), self._usual_gap * FADING)
-                self._latest = self._now
+            if now > self._latest:
+                self._usual_gap = max(min(now - self._latest, ACTIVE), self._usual_gap * FADING)
+                self._latest = now
         if self._counted:
             self._begin_anew(settings_id)
         if self.refuses_all:

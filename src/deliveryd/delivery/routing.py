@@ -13,7 +13,7 @@ from deliveryd.delivery.choice import Choice
 from deliveryd.delivery.message import UNRENDERED, Delivery
 from deliveryd.delivery.pauses import Pauses
 from deliveryd.delivery.stopped import StoppedRecipients
-from deliveryd.errors import DeliverydError, LanguageUnreadable
+from deliveryd.errors import LanguageUnreadable
 from deliveryd.model import Customer, Entry, Rendered, Transition, channel_of, first_of
 from deliveryd.rendering.content import Broken, CompiledBlock, CompiledSettings, Missing
 from deliveryd.rendering.language import candidates, matching
@@ -117,11 +117,17 @@ class Router:
             if entry.doubt or not self._has_stopped(channel_of(provider), provider, customer):
                 return self._repeat(message, provider, entry.content.rendered, customer, now)
             entry = message.becomes(entry.left(IS_SUPPRESSED))
-        if isinstance(settings, DeliverydError):
+        if not isinstance(settings, CompiledSettings):
             return _end(message, [str(settings)], now)
         if not message.looked_up and self._needs_customer(entry, settings):
             return None
         return self._first_usable(message, settings, now)
+
+    def route_on(self, message: Delivery, now: int) -> Route | None:
+        """The same for a message of which the customer was looked up in the same turn, since it was None."""
+        if message.entry.content is None and isinstance(message.settings, CompiledSettings):
+            return self._first_usable(message, message.settings, now)
+        return self.route(message, now)
 
     def without_removed(self, entry: Entry) -> Entry:
         """A message that has left its provider if that was removed or disabled; one in doubt stays."""
@@ -268,13 +274,14 @@ class Router:
         order = self._order_for(entry)
         if order is not self._order:
             return self._offers(settings, order, tags)
-        kept = self._kept.setdefault(settings, {})
-        offers = kept.get(tags)
-        if offers is None:
+        try:
+            return self._kept[settings][tags]
+        except KeyError:
+            kept = self._kept.setdefault(settings, {})
             if len(kept) >= _MOST_KEPT:
                 kept.clear()
-            offers = kept[tags] = list(self._offers(settings, order, tags))
-        return offers
+            kept[tags] = list(self._offers(settings, order, tags))
+            return kept[tags]
 
     def _order_for(self, entry: Entry) -> Sequence[str]:
         """The channels with a provider that a message may go to."""

@@ -121,7 +121,9 @@ class Unsettled:
 
     def remove(self, rows: Sequence[OutboxRow]) -> None:
         """Remove posted rows that are settled."""
-        under_way = [row for row in rows if self._answers.get(row.seq, "") is not None]
+        under_way = rows
+        if self._answers:
+            under_way = [row for row in rows if self._answers.get(row.seq, "") is not None]
         if len(rows) == len(self._rows):
             self._rows.clear()
             self._answers.clear()

@@ -79,7 +79,7 @@ def entry_of(row: Sequence[Any]) -> Entry:
 
 def spent_of(text: str) -> tuple[Spent, ...]:
     """Read the column `spent`."""
-    return tuple(Spent(*each) for each in json.loads(text))
+    return () if text == NONE_SPENT else tuple(Spent(*each) for each in json.loads(text))
 
 
 def spent_text(entry: Entry) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import anyio
+import anyio.lowlevel
 import sniffio
 
 HEARTBEAT_INTERVAL = 5.0
@@ -26,8 +27,11 @@ class AutoResetEvent:
 
     async def wait(self, longest: float = HEARTBEAT_INTERVAL) -> bool:
         """Wait up to `longest` seconds; return whether the event was set, and reset it."""
-        with anyio.move_on_after(longest):
-            await self._event.wait()
+        if self._is_set:
+            await anyio.lowlevel.checkpoint()
+        else:
+            with anyio.move_on_after(longest):
+                await self._event.wait()
         was_set = self._is_set
         if was_set:
             self._is_set = False
@@ -54,7 +58,7 @@ class ParkingLot:
         count = min(most, len(self._parked))
         for _ in range(count):
             waiter = self._parked.pop()
-            if isinstance(waiter, anyio.Event):
+            if not isinstance(waiter, asyncio.Future):
                 waiter.set()
             elif not waiter.done():  # else its task was cancelled
                 waiter.set_result(None)

@@ -258,29 +258,31 @@ def _move(db: Db, steps: Sequence[Transition], sent_statement: str) -> list[Tran
     sent_at_last = []
     to_confirm = []
     at_an_end = []
+    ready, waits, sending, is_sent = State.READY, State.WAITING, State.SENDING, State.SENT
     for transition in steps:
         entry, before = transition.entry, transition.before
         after = check_transition(before, transition.after)
         came_from = +before  # a plain int: sqlite3 takes twice as long over what only derives from one
-        if after is State.SENT:
-            if before is State.READY:
+        if after is is_sent:
+            if before is ready:
                 restored.append(transition)
                 continue
             progress = (entry.counted_tries, transition.at, *_accepted(transition))
             if transition.confirmation is None:
                 sent.append((*progress, entry.id, came_from))
-                if entry.stay > 1 or entry.stay_tries > 1 or before is not State.SENDING:
+                if entry.stay > 1 or entry.stay_tries > 1 or before is not sending:
                     sent_at_last.append(entry.id)
             else:
                 to_confirm.append((*progress, *transition.confirmation, entry.id, came_from))
+        elif after is sending:
+            spent = spent_text(entry) if entry.spent else NONE_SPENT
+            try_ = entry.provider or "", entry.counted_tries, entry.stay, entry.stay_tries, entry.digest
+            begun.append((*try_, transition.at, spent, entry.id, came_from))
         elif after in ENDED or before in ENDED:  # only these write the indexed column `ended_at`
             ended_at = transition.at if after in ENDED else None
             at_an_end.append((*progress_of(transition), ended_at, entry.id, came_from))
-        elif after is State.WAITING or before is State.WAITING:
+        elif after is waits or before is waits:
             to_wait.append((*progress_of(transition), transition.waits_for, entry.id, came_from))
-        elif after is State.SENDING:
-            spent = spent_text(entry) if entry.spent else NONE_SPENT
-            begun.append((*_try_of(entry), transition.at, spent, entry.id, came_from))
         else:
             on_its_way.append((*progress_of(transition), entry.id, came_from))
     moved = sum(
@@ -302,11 +304,6 @@ def _move(db: Db, steps: Sequence[Transition], sent_statement: str) -> list[Tran
             f"{len(steps) - moved} of {len(steps)} messages aren't in the state that their step begins in"
         )
     return restored
-
-
-def _try_of(entry: Entry) -> tuple[str, int, int, int, bytes | None]:
-    """What an intent writes of its try."""
-    return entry.provider or "", entry.counted_tries, entry.stay, entry.stay_tries, entry.digest
 
 
 def _accepted(transition: Transition) -> tuple[int | None, str | None, str | None]:

@@ -62,7 +62,10 @@ class Clock(Protocol):
 
 
 class WallClock:
-    """The computer's clock. When that is put back by less than `STEP`, this one stands still instead."""
+    """The computer's clock. Where that is put back by less than `STEP`, this one all but stands still.
+
+    It goes on by a microsecond with each reading, so that no two steps of a message share an instant.
+    """
 
     def __init__(self) -> None:
         self._last = 0
@@ -70,8 +73,7 @@ class WallClock:
     def now(self) -> int:
         """The present instant. It lies before an earlier one only when the clock was put right."""
         read = time.time_ns() // 1000
-        if not read < self._last < read + STEP:
-            self._last = read
+        self._last = self._last + 1 if read < self._last < read + STEP else read
         return self._last
 
 

@@ -108,6 +108,27 @@ def test_one_rejected_message_beside_others_costs_its_tries_and_no_error_line(
     assert not late(world, stages)
 
 
+def test_a_try_that_found_no_provider_is_no_rejection(world: VirtualWorld) -> None:
+    """What can't reach a provider that is down, and is rejected once by it later, isn't at fault yet."""
+    few = "retry = { attempts = 2 }\nbreaker = { failures = 1 }\n"
+    world.write(world.path.read_text().replace(RETRIES, few))
+    tried: list[float] = []
+
+    def verdict(dispatch: Dispatch) -> Verdict:
+        now = trio.current_time()
+        if 5.0 < now < 8.0:
+            return TryAgain("no connection")
+        if dispatch.entry.id != 1:
+            return Accepted(dispatch.key)
+        tried.append(now)
+        return UNAUTHORIZED if len(tried) == 1 else Accepted(dispatch.key)
+
+    world.channels["sms"].verdict = verdict
+    play(world, [*flow(5, 1), (5.2, [(1, 2)])])
+    assert len(tried) == 2
+    assert world.service.statuses(1) == ["dequeued", "sent"]
+
+
 def test_twenty_rejected_messages_hold_up_nobody(world: VirtualWorld, lines: LogLines) -> None:
     """They come at once, and the flow of the others doesn't notice."""
     bad = range(1, 21)

@@ -10,6 +10,7 @@ rejects for its set-up is at fault if others were accepted since it was rejected
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 
 import anyio
@@ -81,7 +82,7 @@ class Refusals:
         self._latest = anyio.current_time()
         self._usual_gap = 0.0
         self._rejected: OrderedDict[int, int] = OrderedDict()  # by message: acceptances before its rejection
-        self._forgotten = 0  # acceptances before the latest rejection that was forgotten
+        self._forgotten = math.inf  # acceptances before the latest rejection that was forgotten, if any was
         self._now = anyio.current_time()
         self._turns: dict[int, int] = {}  # while it refuses everything: by id, the number of its latest probe
         self._probes = 0
@@ -132,8 +133,8 @@ class Refusals:
     def rejects_alone(self, message_id: int, *, has_uncounted: bool) -> bool:
         """The provider rejected a message for its set-up; return whether the message is at fault.
 
-        It is if others were accepted since it was rejected before. One that isn't known any more was rejected
-        before if it `has_uncounted` tries: not after the latest one that was forgotten, nor after the start.
+        It is if others were accepted since it was rejected before. Once messages were forgotten, one that
+        isn't known and `has_uncounted` tries counts as rejected before, not after the latest forgotten one.
         """
         before = self._rejected.pop(message_id, self._forgotten if has_uncounted else self._acceptances)
         self._rejected[message_id] = self._acceptances

@@ -184,7 +184,8 @@ class Case(NamedTuple):
             return True
         # Its event may still have waited: there is one more than the requests since then account for.
         since = {one.key for one in self.accepted if one.order > later.order}
-        return self.statuses.count("sent") > len(since)
+        sent = [heard for heard in self.heard if heard.event.status == "sent" and heard.order > asked.order]
+        return len(sent) > len(since)
 
     def stops(self, channel: str, before: int | None = None) -> list[Change]:
         """What may have been recorded of this message's recipient, before a place in the order of all."""

@@ -12,7 +12,7 @@ import httptools
 from deliveryd.errors import AnswerUnreadable, BrokenOff, OutcomeUnknown, TooLarge
 from deliveryd.http.content_coding import Decoder, Layers, Undecodable, decoder_of
 from deliveryd.http.lenient_answer import LARGEST_HEAD, LenientAnswer
-from deliveryd.http.wire import WireResponse, add_header, header_name
+from deliveryd.http.wire import WireResponse, add_header
 
 MOST_READ_ANEW = 1 << 20
 """Most bytes of an answer in several pieces that are kept, to be read leniently if it isn't strict HTTP."""
@@ -165,7 +165,7 @@ class ResponseReader:
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if not self._head_done:  # otherwise a trailer
-            add_header(self._headers, header_name(name), value.strip(b" \t").decode("latin-1"))
+            add_header(self._headers, name.lower().decode("latin-1"), value.strip(b" \t").decode("latin-1"))
 
     def on_headers_complete(self) -> None:
         self._head_done = True

@@ -47,12 +47,6 @@ class WireResponse(NamedTuple):
     body: bytes
 
 
-@lru_cache(maxsize=256)
-def header_name(raw: bytes) -> str:
-    """Return the name of a header as `add_header` takes it; peers send the same few ones."""
-    return raw.decode("latin-1").lower()
-
-
 def add_header(headers: dict[str, str], name: str, value: str) -> None:
     """Add a header of a response. The last of repeated ones counts, but codings are a list (RFC 9110 5.3)."""
     if name in headers and name == "content-encoding":

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from math import inf
 
 import anyio
 
+from deliveryd.journal.group_commit import FULL_PAUSE
 from deliveryd.journal.journal import Journal
 from deliveryd.journal.postgresql.journal import PostgresqlJournal
 from deliveryd.journal.sqlite.journal import SqliteJournal
@@ -28,11 +30,17 @@ class Disk(ABC):
     def __init__(self, shortages: Sequence[Shortage]) -> None:
         self._shortages = shortages
         self._current: Shortage | None = None
+        self._was_short_at = -inf
 
     @property
     def is_short(self) -> bool:
         """Whether nothing can be written at present."""
         return self._current is not None
+
+    @property
+    def was_just_short(self) -> bool:
+        """Whether nothing could be written when a worker tried it last."""
+        return self.is_short or anyio.current_time() - self._was_short_at <= FULL_PAUSE
 
     async def run(self) -> None:
         """Let happen what is planned, one shortage after the other."""
@@ -42,6 +50,7 @@ class Disk(ABC):
             self._set(shortage)
             await anyio.sleep_until(shortage.at + shortage.seconds)
             self._current = None
+            self._was_short_at = anyio.current_time()
             self._set(None)
 
     @abstractmethod

@@ -163,7 +163,7 @@ async def _one_life(world: World, life: Life, others: StandIns) -> bool:
         ledger.crashed.add(world.life)
     if world.life in ledger.crashed:
         ledger.crashed.update(ledger.process_of(world.life))
-    is_told = worker.lost_a_batch and world.kept.disk.is_short  # what no disk takes can only be said
+    is_told = worker.lost_a_batch and world.kept.disk.was_just_short  # what no disk takes can only be said
     if is_told:
         ledger.only_said.add(world.life)
     hand_out_lost(world, others.service, was_killed or is_told)

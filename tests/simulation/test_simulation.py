@@ -94,6 +94,9 @@ BROKE_WITH_ALL_LAYERS = (
     300005266,
     400007959,
     400008620,
+    500043278,
+    500046876,
+    500049861,
 )
 """Seeds of plans in which a message waited for the provider that was left to it while a working one had
 refused it (327854), or its queue wasn't looked at when the last provider was given up (341036); a doubt at
@@ -101,12 +104,14 @@ a disabled provider was held, since its customer wasn't looked up (1001745); an 
 who failed before (1011344); events that the service failed at stopped all others (2003879); a message
 waited for a provider that was down when an earlier run ended, and that nobody tried since (8007481); a step
 of the clock was noticed by what asks for ages, and not followed before the worker ended (200014986); a probe
-that found no provider counted as an earlier rejection (400007959); and two events of one message had one
-status and instant, since the clock stood still (400008620).
-The oracle misjudged five: messages came in place of elements without an id (40700768), a worker crashed
+that found no provider counted as an earlier rejection (400007959); two events of one message had one status
+and instant, since the clock stood still (400008620); and a message that was queued when its provider was
+given up was pushed out, to wait there, before it could go elsewhere (500043278, 500049861).
+The oracle misjudged six: messages came in place of elements without an id (40700768), a worker crashed
 after the next channel had been asked (120018238), an answer came at the very instant of its time-out
 (150011510), the settings couldn't be read any more from which a message in doubt was to be rendered again
-(180014961), and the event of an acceptance was told only after the next channel had been asked (300005266).
+(180014961), the event of an acceptance was told only after the next channel had been asked (300005266), and
+the disk had room again when the worker had just given up a batch (500046876).
 """
 
 

@@ -112,6 +112,8 @@ class Dispatcher:
 
     def offer(self, message: Delivery) -> Transition | None:
         """Queue a message; or return the step of the one that waits in the journal instead."""
+        if self._changes != self._choice.changes and self._breaker.is_open:
+            self._route_changed()  # first: the one that waits instead may be one that could go elsewhere now
         step = self.admission.admit(message)
         if step is None or step.entry is not message.entry:
             self._wakeup.set()
@@ -214,8 +216,7 @@ class Dispatcher:
             self._changes = -1 if self.name in self._choice.given_up else self._choice.changes
             return
         if self._changes != self._choice.changes and not self._provider.is_reached:
-            self._changes = self._choice.changes
-            self._route_again(lambda message: not message.entry.doubt)
+            self._route_changed()
         elif not self._provider.is_reached:
             self._route_again(self.admission.moves)
         surplus = self._queue.take_surplus(self.admission.kept)
@@ -234,6 +235,11 @@ class Dispatcher:
         finally:
             self._is_recording = False
             self._finished.set()
+
+    def _route_changed(self) -> None:
+        """Have another provider or channel take what was queued before it could, except what is in doubt."""
+        self._changes = self._choice.changes
+        self._route_again(lambda message: not message.entry.doubt)
 
     def _route_again(self, which: Callable[[Delivery], bool]) -> None:
         moving = self._queue.take_if(which)

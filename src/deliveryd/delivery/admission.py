@@ -108,17 +108,16 @@ class Admission:
         That is the message itself if there is no room, and an earlier one while the breaker is open: one that
         just came may show that the provider works for others than those that fail.
         """
-        queues = self._queue
         if not self._has_room_for(message):
             return self.defer(message)
         if self._refusals.refuses_all:
-            queues.add_first(message)
+            self._queue.add_first(message)
             return None
-        queue = queues.repeats if message.entry.was_tried else queues.new
-        queues.add(message, queue)
+        queue = self._queue.repeats if message.entry.was_tried else self._queue.new
+        self._queue.add(message, queue)
         if not self._breaker.is_open or len(queue) <= self.kept:
             return None
-        leaving = queues.take_middle(queue, self.kept)
+        leaving = self._queue.take_middle(queue, self.kept)
         self._refusals.unanswered(leaving.entry.settings_id)
         return self.defer(leaving)
 

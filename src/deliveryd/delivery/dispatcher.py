@@ -113,7 +113,7 @@ class Dispatcher:
     def offer(self, message: Delivery) -> Transition | None:
         """Queue a message; or return the step of the one that waits in the journal instead."""
         if self._changes != self._choice.changes and self._breaker.is_open:
-            self._route_changed()  # first: the one that waits instead may be one that could go elsewhere now
+            self._follow_choice()  # first: the one that waits instead may be one that could go elsewhere now
         step = self.admission.admit(message)
         if step is None or step.entry is not message.entry:
             self._wakeup.set()
@@ -216,7 +216,7 @@ class Dispatcher:
             self._changes = -1 if self.name in self._choice.given_up else self._choice.changes
             return
         if self._changes != self._choice.changes and not self._provider.is_reached:
-            self._route_changed()
+            self._follow_choice()
         elif not self._provider.is_reached:
             self._route_again(self.admission.moves)
         surplus = self._queue.take_surplus(self.admission.kept)
@@ -236,8 +236,8 @@ class Dispatcher:
             self._is_recording = False
             self._finished.set()
 
-    def _route_changed(self) -> None:
-        """Have another provider or channel take what was queued before it could, except what is in doubt."""
+    def _follow_choice(self) -> None:
+        """Route what is queued again, but for doubts: another provider or channel may take it now."""
         self._changes = self._choice.changes
         self._route_again(lambda message: not message.entry.doubt)
 

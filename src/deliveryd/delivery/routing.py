@@ -124,7 +124,7 @@ class Router:
         return self._first_usable(message, settings, now)
 
     def route_on(self, message: Delivery, now: int) -> Route | None:
-        """The same for a message of which the customer was looked up in the same turn, since it was None."""
+        """Go on where `route` returned None, with the customer, in the same turn of the event loop."""
         if message.entry.content is None and isinstance(message.settings, CompiledSettings):
             return self._first_usable(message, message.settings, now)
         return self.route(message, now)

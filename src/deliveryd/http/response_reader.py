@@ -180,14 +180,13 @@ class ResponseReader:
     def on_body(self, data: bytes) -> None:
         self._overhead = 0
         try:
-            body = self._body
             for piece in (data,) if self._decoder is None else self._decoder.decode(data):
-                room = self._max_body - len(body)
+                room = self._max_body - len(self._body)
                 if len(piece) > room:
-                    body += piece[:room]
+                    self._body += piece[:room]
                     self.fail(f"the answer is larger than {self._max_body} bytes", TooLarge)
                     return
-                body += piece
+                self._body += piece
         except Undecodable as error:
             self.fail(str(error), error.kind)
 

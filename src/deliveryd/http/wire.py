@@ -49,7 +49,7 @@ class WireResponse(NamedTuple):
 
 def add_header(headers: dict[str, str], name: str, value: str) -> None:
     """Add a header of a response. The last of repeated ones counts, but codings are a list (RFC 9110 5.3)."""
-    if name in headers and name == "content-encoding":
+    if name == "content-encoding" and name in headers:
         value = f"{headers[name]}, {value}"
     headers[name] = value
 

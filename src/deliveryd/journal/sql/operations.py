@@ -254,22 +254,23 @@ def _move(db: Db, steps: Sequence[Transition], sent_statement: str) -> list[Tran
     begun = []
     on_its_way = []
     to_wait = []
-    sent = []
+    accepted = []
     sent_at_last = []
     to_confirm = []
     at_an_end = []
-    ready, waits, sending, is_sent = State.READY, State.WAITING, State.SENDING, State.SENT
+    # Once for all steps: the members of an enum are slow to look up.
+    ready, waiting, sending, sent = State.READY, State.WAITING, State.SENDING, State.SENT
     for transition in steps:
         entry, before = transition.entry, transition.before
         after = check_transition(before, transition.after)
         came_from = +before  # a plain int: sqlite3 takes twice as long over what only derives from one
-        if after is is_sent:
+        if after is sent:
             if before is ready:
                 restored.append(transition)
                 continue
             progress = (entry.counted_tries, transition.at, *_accepted(transition))
             if transition.confirmation is None:
-                sent.append((*progress, entry.id, came_from))
+                accepted.append((*progress, entry.id, came_from))
                 if entry.stay > 1 or entry.stay_tries > 1 or before is not sending:
                     sent_at_last.append(entry.id)
             else:
@@ -281,7 +282,7 @@ def _move(db: Db, steps: Sequence[Transition], sent_statement: str) -> list[Tran
         elif after in ENDED or before in ENDED:  # only these write the indexed column `ended_at`
             ended_at = transition.at if after in ENDED else None
             at_an_end.append((*progress_of(transition), ended_at, entry.id, came_from))
-        elif after is waits or before is waits:
+        elif after is waiting or before is waiting:
             to_wait.append((*progress_of(transition), transition.waits_for, entry.id, came_from))
         else:
             on_its_way.append((*progress_of(transition), entry.id, came_from))
@@ -291,7 +292,7 @@ def _move(db: Db, steps: Sequence[Transition], sent_statement: str) -> list[Tran
             (statements.RECORD_INTENT, begun),
             (statements.ON_ITS_WAY, on_its_way),
             (statements.TO_WAIT, to_wait),
-            (sent_statement, sent),
+            (sent_statement, accepted),
             (statements.SENT_TO_CONFIRM, to_confirm),
             (statements.TO_AN_END, at_an_end),
         )

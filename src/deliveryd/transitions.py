@@ -6,10 +6,11 @@ receipts, the two states that its statements take. `states.py` holds the table b
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 
 from deliveryd.model import (
     NEVER,
+    STEP,
     Confirmation,
     Entry,
     Malformed,
@@ -261,6 +262,20 @@ def no_later_than(transition: Transition, instant: int) -> Transition:
     if transition.due_at is None or transition.due_at <= instant:
         return transition
     return transition._replace(due_at=instant)
+
+
+def by_the_clock(steps: Sequence[Transition], now: int) -> Sequence[Transition]:
+    """The steps; where the clock was put back since they were made, due times that follow it.
+
+    A full disk may lie between the making and the recording of a step, and `retime` before that.
+    """
+    put_back = now + STEP
+    return [
+        step
+        if step.due_at is None or step.at < put_back
+        else step._replace(due_at=now + step.due_at - step.at)
+        for step in steps
+    ]
 
 
 # Operators' orders

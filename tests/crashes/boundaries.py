@@ -55,7 +55,6 @@ NEVER_PASSED: Mapping[str, str] = {
         ),
         "the scenario's service fails at no event: see test_reporting.py",
     ),
-    "COMMIT.hasten": "the scenario's clock isn't put back",
     "FileDirectory.probe": "for an operator's command",
     "FileDirectory.read_to_accept": "for an operator's command",
     "Posting.forget_size": "for a reload",
@@ -147,7 +146,6 @@ NEVER_PASSED: Mapping[str, str] = {
     ),
     "SqliteJournal.largest_cause": "only reads: see COMMIT.largest_cause",
     "ServiceClient.look": "for an operator's command",
-    "SqliteJournal.hasten": "the scenario's clock isn't put back",
     "Supervisor.stop": "for programs that run a worker within them; a process is told by signals",
 }
 """Steps that the scenario doesn't take, and why that is no loss."""

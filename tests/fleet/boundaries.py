@@ -49,7 +49,6 @@ ONLY_READ = frozenset(
 
 UNUSUAL: Mapping[str, str] = {
     "count_overdue": "nothing is overdue: nothing is noted",
-    "hasten": "nobody puts a clock back",
     "held": "nobody reloads anything",
     "id_in_doubt": "the provider isn't asked what became of a message",
     "leave": "nobody reloads anything",

@@ -8,7 +8,7 @@ import pytest
 
 from deliveryd.errors import IllegalTransition
 from deliveryd.journal.base import Due
-from deliveryd.model import Content, Outcome, Rendered, Spent, StatusEvent, Transition
+from deliveryd.model import STEP, Content, Outcome, Rendered, Spent, StatusEvent, Transition
 from deliveryd.states import State
 from journal.protocol import OpenJournal
 from journal.samples import (
@@ -24,6 +24,14 @@ from journal.samples import (
     state_counts,
     waiting_events,
 )
+
+
+class PutBackClock:
+    """A clock that was put back to `NOW`."""
+
+    def now(self) -> int:
+        """The present instant."""
+        return NOW
 
 
 class DeliveryCases:
@@ -116,15 +124,18 @@ class DeliveryCases:
             assert await journal.due(NOW, {"sms": 1, "email": 1}) == Due([], NOW + 2)
             assert await journal.due(NOW + 10, {}) == Due([], None)
 
-    async def test_what_waits_is_due_earlier_where_that_is_asked_for_and_never_later(
+    async def test_a_step_that_is_recorded_after_the_clock_was_put_back_is_due_by_that_clock(
         self, open_journal: OpenJournal
     ) -> None:
+        """Else a message waits for as long as the clock was put back by, if the worker is killed then."""
         async with open_journal() as journal:
-            await bring_to_wait(journal, 1, NOW + 50)
-            await bring_to_wait(journal, 2, NOW + 50)
-            await make_ready(journal, 3)
-            await journal.hasten({1: NOW + 5, 2: NOW + 90, 3: NOW, 4: NOW})
+            await make_ready(journal, 1, 2, 3)
+            steps = [
+                Transition(sample_entry(id_), State.READY, State.WAITING, at, at + 5)
+                for id_, at in ((1, NOW + 10 * STEP), (2, NOW - 1), (3, NOW + STEP - 1))
+            ]
+            await journal.change(steps, PutBackClock())
+            assert [entry.id for entry in (await journal.due(NOW + 4, {"": 10})).entries] == [2]
             due = await journal.due(NOW + 5, {"": 10})
             assert [entry.id for entry in due.entries] == [1]
-            assert due.next_due == NOW + 50
-            assert await state_counts(journal) == {State.READY: 2, State.WAITING: 1}
+            assert due.next_due == NOW + STEP + 4

@@ -129,7 +129,6 @@ def rules() -> Mapping[str, Rule]:
         "statements.WAKE": Rule(DUE - {"state"}),
         "statements.MAKE_READY": Rule(DUE),
         "statements.RETIME": Rule(frozenset({"due_at"})),
-        "statements.HASTEN": Rule(frozenset({"due_at"})),
         "statements.RELEASE": Rule(frozenset({"state"})),
         "statements.END_BY_REPORT": Rule(ENDS),
         "statements.END_BY_REPORT_WITH_DEADLINE": Rule(ENDS | AWAITED, EMPTIED),

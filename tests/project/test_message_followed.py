@@ -39,7 +39,7 @@ LOOKS = {
     "Matching.are_kept", "Operations.overdue", "Operations.resume", "PassedTime.stepped", "Pauses.at",
     "Pausing.end_those_over",
     "Pausing.next_end", "TakeSize.came_whole", "Waiting.fetch_overdue",
-    "Waiting.fetch_waiting_for", "is_expired",
+    "Waiting.fetch_waiting_for", "by_the_clock", "is_expired",
 }  # fmt: skip
 SMS = json.dumps({"content": {"en": {"sms": {"text": "hello {word}"}}}})
 RECEIPTS = """

@@ -24,7 +24,6 @@ from deliveryd.journal.sql.own_values import SignedToken
 from deliveryd.metrics import Metrics
 from deliveryd.model import (
     SECOND,
-    STEP,
     Clock,
     Entry,
     Malformed,
@@ -240,7 +239,7 @@ class Recorder:
         """Record steps of messages; return the ids of those that a receipt settled instead."""
         if not steps:
             return ()
-        settled, effects = await self._journal.change(steps)
+        settled, effects = await self._journal.change(steps, self._clock)
         self._apply(effects)
         if settled:
             steps = [step for step in steps if step.entry.id not in settled]
@@ -250,7 +249,7 @@ class Recorder:
             self._in_flight.release(stay)  # no event of theirs will
         waiting: Sequence[Transition] = by_state.get(State.WAITING, ())
         if parked := [*waiting, *by_state.get(State.IN_DOUBT, ())]:
-            waiting = await self._by_todays_clock(waiting)
+            waiting = transitions.by_the_clock(waiting, self._clock.now())
             self._backlog.add(waiting)
             self._memory.pausing.note_waiting(waiting)
             self._in_flight.release(step.entry.id for step in parked)
@@ -262,25 +261,6 @@ class Recorder:
         for watcher in self._memory.watchers:
             watcher.stepped(steps)
         return settled
-
-    async def _by_todays_clock(self, steps: Sequence[Transition]) -> Sequence[Transition]:
-        """The steps; where the clock was put back since they were made, due times that follow it.
-
-        A full disk may lie between the making and the recording of a step, and `retime` before that.
-        """
-        now = self._clock.now()
-        due = {
-            step.entry.id: now + step.due_at - step.at
-            for step in steps
-            if step.due_at is not None and step.at >= now + STEP
-        }
-        if not due:
-            return steps
-        await self._journal.hasten(due)
-        return [
-            transitions.no_later_than(step, due[step.entry.id]) if step.entry.id in due else step
-            for step in steps
-        ]
 
     def _count(self, by_state: Mapping[State, Sequence[Transition]]) -> None:
         for state, steps in by_state.items():

@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from functools import partial
 from typing import TypeVar
 
+from deliveryd import transitions
 from deliveryd.journal.base import (
     Account,
     Counts,
@@ -186,7 +187,7 @@ class Journal(GroupCommit[Db]):
 
     # Delivery
 
-    async def change(self, transitions: Sequence[Transition]) -> Recorded:
+    async def change(self, steps: Sequence[Transition], clock: Clock | None = None) -> Recorded:
         """Record steps of messages, at most one of each, and apply the receipts that were kept for them.
 
         A step from READY isn't taken by a message that a receipt proves to be sent: it ends instead. A step
@@ -196,14 +197,17 @@ class Journal(GroupCommit[Db]):
         try; if its provider reported meanwhile that it failed, the message ends with an `error` instead.
         An intent keeps the digest of what is sent. An outcome that may have arrived keeps the content, until
         the message ends or its key changes.
+        Due times follow the clock, if it was put back since the steps were made; None: it never is.
         Raises IllegalTransition when a message isn't where its step begins; then none of the steps is taken.
         """
-        return await self._commit(lambda db: self._change(db, transitions))
+        return await self._commit(lambda db: self._change(db, steps, clock))
 
-    def _change(self, db: Db, transitions: Sequence[Transition]) -> Recorded:
+    def _change(self, db: Db, steps: Sequence[Transition], clock: Clock | None) -> Recorded:
+        if clock is not None:
+            steps = transitions.by_the_clock(steps, clock.now())
         found = [
-            log.operations.change(db, _by_its_time(log, steps))
-            for log, steps in self._by_log(db, transitions, lambda step: self._log_of_message(step.entry.id))
+            log.operations.change(db, _by_its_time(log, mine))
+            for log, mine in self._by_log(db, steps, lambda step: self._log_of_message(step.entry.id))
         ]
         if len(found) == 1:
             return found[0]
@@ -556,15 +560,6 @@ class Journal(GroupCommit[Db]):
                 log.operations.retime(db, back, now + longest)
 
         await self._commit(retime)
-
-    async def hasten(self, due: Mapping[int, int]) -> None:
-        """Let waiting messages, by their ids, be due at these instants, if they aren't earlier."""
-
-        def hasten(db: Db) -> None:
-            for _, mine in self._by_log(db, due.items(), lambda each: self._log_of_message(each[0])):
-                db.executemany(statements.HASTEN, [(at, id_) for id_, at in mine])
-
-        await self._commit(hasten)
 
     # What is there
 

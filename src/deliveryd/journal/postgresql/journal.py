@@ -228,18 +228,18 @@ class PostgresqlJournal(LeasedCommits):
 
     # Delivery
 
-    async def change(self, transitions: Sequence[Transition]) -> Recorded:
+    async def change(self, steps: Sequence[Transition], clock: Clock | None = None) -> Recorded:
         """Record steps of messages, and apply the receipts that were kept for them."""
-        return await self._commit(StepsOfCaller(self._change, transitions))
+        return await self._commit(StepsOfCaller(partial(self._change, clock=clock), steps))
 
-    def _change(self, db: Db, transitions: Sequence[Transition]) -> Recorded:
+    def _change(self, db: Db, steps: Sequence[Transition], clock: Clock | None) -> Recorded:
         if self._others:
             self._named.update(
                 step.outcome.provider_id
-                for step in transitions
+                for step in steps
                 if step.outcome is not None and step.outcome.provider_id is not None
             )
-        return super()._change(db, transitions)
+        return super()._change(db, steps, clock)
 
     def _run(self, batch: Sequence[Pending]) -> None:
         self._to_look |= self._named  # what brought these is committed, or was rolled back

@@ -97,7 +97,6 @@ WHERE (?1 > 0 OR due_at > ?2) AND (waits_for IS NULL OR NOT ({IS_PAUSED})) AND i
     SELECT id FROM message WHERE waits_at IS NOT NULL
     UNION ALL SELECT id FROM message WHERE {_FOR_SOMETHING})
 """
-HASTEN = f"UPDATE message SET due_at = min(due_at, ?) WHERE id = ? AND state = {of.DUE.before:d}"
 
 # What the service answers to events
 

@@ -191,6 +191,24 @@ def test_a_step_back_that_was_followed_is_not_noticed_again_after_a_start_of_the
     in_time(play)
 
 
+def test_a_clock_that_was_put_forward_and_back_unrecorded_shows_by_what_was_written() -> None:
+    """The journal recorded a step, and hung when the clock was put right: due times are moved."""
+
+    async def play() -> None:
+        clock = SteppingClock()
+        kept = PassedTime(clock).record()
+        assert kept is not None
+        await trio.sleep(60)
+        clock.ahead = AHEAD
+        last_at = clock.now()
+        assert PassedTime(clock, kept, last_at).stepped() == AHEAD
+        await trio.sleep(20)
+        clock.ahead = 0
+        assert PassedTime(clock, kept, last_at).stepped() == 20 * SECOND - AHEAD
+
+    in_time(play)
+
+
 def test_the_lower_reading_of_the_oldest_steps_is_remembered() -> None:
     """However many steps follow: the clock was ahead at first, and nothing is old by that."""
 

@@ -95,6 +95,7 @@ BROKE_WITH_ALL_LAYERS = (
     400007959,
     400008620,
     500043278,
+    500043684,
     500046876,
     500049861,
 )
@@ -105,7 +106,8 @@ who failed before (1011344); events that the service failed at stopped all other
 waited for a provider that was down when an earlier run ended, and that nobody tried since (8007481); a step
 of the clock was noticed by what asks for ages, and not followed before the worker ended (200014986); a probe
 that found no provider counted as an earlier rejection (400007959); two events of one message had one status
-and instant, since the clock stood still (400008620); and a message that was queued when its provider was
+and instant, since the clock stood still (400008620); a clock was put forward and back while the disk was
+full, which the next run didn't notice (500043684); and a message that was queued when its provider was
 given up was pushed out, to wait there, before it could go elsewhere (500043278, 500049861).
 The oracle misjudged six: messages came in place of elements without an id (40700768), a worker crashed
 after the next channel had been asked (120018238), an answer came at the very instant of its time-out

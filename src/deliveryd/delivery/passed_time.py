@@ -63,8 +63,10 @@ class PassedTime:
         self._unfollowed = 0
         step = self._look()
         if not is_same_boot:  # nobody measured how much time passed
-            # What was written before a step that is kept shows no other one.
-            step = min(step, clock.now() - last_at if last_at > highest + STEP else 0, 0)
+            step = min(step, 0)
+        # What was written before a step that is kept shows no other one.
+        if highest + STEP < last_at and clock.now() <= last_at - STEP:
+            step = min(step, clock.now() - last_at)
         self._unfollowed = step if abs(step) >= STEP else 0
 
     def before(self, seconds: float) -> int:

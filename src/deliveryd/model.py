@@ -62,19 +62,11 @@ class Clock(Protocol):
 
 
 class WallClock:
-    """The computer's clock. Where that is put back by less than `STEP`, this one all but stands still.
-
-    It goes on by a microsecond with each reading, so that no two steps of a message share an instant.
-    """
-
-    def __init__(self) -> None:
-        self._last = 0
+    """The computer's clock."""
 
     def now(self) -> int:
-        """The present instant. It lies before an earlier one only when the clock was put right."""
-        read = time.time_ns() // 1000
-        self._last = self._last + 1 if read < self._last < read + STEP else read
-        return self._last
+        """The present instant."""
+        return time.time_ns() // 1000
 
 
 @lru_cache(maxsize=64)

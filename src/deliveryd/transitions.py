@@ -264,16 +264,17 @@ def no_later_than(transition: Transition, instant: int) -> Transition:
     return transition._replace(due_at=instant)
 
 
-def by_the_clock(steps: Sequence[Transition], now: int) -> Sequence[Transition]:
-    """The steps; where the clock was put back since they were made, due times that follow it.
+def by_the_clock(steps: Sequence[Transition], now: int, ahead: int) -> Sequence[Transition]:
+    """The steps as they are recorded now, with due times as far ahead as all others of the journal.
 
-    A full disk may lie between the making and the recording of a step, and `retime` before that.
+    Those are ahead by `ahead` microseconds from when the clock was put back until they are moved. A step was
+    made before that if it lies after `now`; a full disk may lie between its making and its recording.
     """
     put_back = now + STEP
     return [
         step
-        if step.due_at is None or step.at < put_back
-        else step._replace(due_at=now + step.due_at - step.at)
+        if step.due_at is None or (step.at >= put_back) is (ahead > 0)
+        else step._replace(due_at=step.due_at + (ahead or now - step.at))
         for step in steps
     ]
 

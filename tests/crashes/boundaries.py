@@ -25,7 +25,9 @@ from deliveryd.journal.sqlite import journal as sqlite
 from deliveryd.receipts import app as receipts
 from deliveryd.worker import supervisor, wiring
 
-ONLY_TELL = frozenset({"Heartbeats", "Metrics", "Notifier", "RenewedValue", "WallClock", "WorkerHealth"})
+ONLY_TELL = frozenset(
+    {"Heartbeats", "Metrics", "Notifier", "LineClock", "RenewedValue", "WallClock", "WorkerHealth"}
+)
 """Parts that watch and tell: no message depends on what they have done or not."""
 
 ONLY_SIGNAL = frozenset({"Backlog", "Memory", "OutboxSignals", "ReadyMessages"})
@@ -55,6 +57,7 @@ NEVER_PASSED: Mapping[str, str] = {
         ),
         "the scenario's service fails at no event: see test_reporting.py",
     ),
+    "COMMIT.retime_pauses": "no other worker has the journal",
     "FileDirectory.probe": "for an operator's command",
     "FileDirectory.read_to_accept": "for an operator's command",
     "Posting.forget_size": "for a reload",
@@ -145,6 +148,7 @@ NEVER_PASSED: Mapping[str, str] = {
         ("COMMIT.others_at_work", "SqliteJournal.others_at_work"), "only reads, for an operator's command"
     ),
     "SqliteJournal.largest_cause": "only reads: see COMMIT.largest_cause",
+    "SqliteJournal.retime_pauses": "no other worker has the journal",
     "ServiceClient.look": "for an operator's command",
     "Supervisor.stop": "for programs that run a worker within them; a process is told by signals",
 }

@@ -105,10 +105,10 @@ def _watch_commits(watch: Watch) -> None:
     journals: Any = SqliteJournal
     attempt, transact = journals._try, journals._transact
 
-    def named(journal: SqliteJournal, operation: Any) -> Any:
+    def named(journal: SqliteJournal, operation: Any, then: Any = None) -> Any:
         if isinstance(operation, Named):
-            return attempt(journal, operation)
-        return attempt(journal, Named(asked_by(), operation))
+            return attempt(journal, operation, then)
+        return attempt(journal, Named(asked_by(), operation), then)
 
     def watched(journal: SqliteJournal, batch: Sequence[Any]) -> None:
         operations[:] = sorted({request.operation.name for request in batch})

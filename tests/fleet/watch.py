@@ -102,10 +102,10 @@ def _name_operations() -> None:
     journals: Any = PostgresqlJournal
     attempt = journals._try
 
-    def named(journal: PostgresqlJournal, operation: Any) -> Any:
+    def named(journal: PostgresqlJournal, operation: Any, then: Any = None) -> Any:
         if not hasattr(operation, "boundary"):
             operation.boundary = asked_by()
-        return attempt(journal, operation)
+        return attempt(journal, operation, then)
 
     journals._try = named
 

@@ -234,6 +234,33 @@ class DeadlineCases:
             last = await journal.pass_deadlines(WITHIN - 1, NOW + 9, ["sms"], 1000)
             assert last.passed == {"sms": 100}
 
+    async def test_reports_by_a_clock_that_was_ahead_hide_no_silence(self, open_journal: OpenJournal) -> None:
+        """Once the clock is put back, what is accepted after the last report is unreported again."""
+        ids = range(1, 102)
+        async with open_journal() as journal:
+            await send_to_confirm(journal, 1000)
+            await journal.pass_deadlines(0, NOW, ["sms"], 9)
+            ahead = NOW + 3600 * ONE_SECOND
+            await receive_all(journal, [sample_receipt("p1000", at=ahead)])
+            await journal.retime(3600 * ONE_SECOND, NOW, WITHIN)
+            await send_to_confirm(journal, *ids)
+            silent = await journal.pass_deadlines(WITHIN, NOW + 6, ["sms"], 1000)
+            assert (silent.passed, silent.silent) == ({}, frozenset({"sms"}))
+
+    async def test_what_was_accepted_by_a_clock_that_was_ahead_counts_as_reported_since(
+        self, open_journal: OpenJournal
+    ) -> None:
+        """Else a provider that reports all the time would be silent until the clock is there again."""
+        ids = range(1, 102)
+        async with open_journal() as journal:
+            await send_to_confirm(journal, 1000)
+            await journal.pass_deadlines(0, NOW, ["sms"], 9)
+            await send_to_confirm(journal, *ids)
+            await journal.retime(3600 * ONE_SECOND, NOW - 3600 * ONE_SECOND, WITHIN)
+            await receive_all(journal, [sample_receipt("p1000", at=NOW - 3000 * ONE_SECOND)])
+            passed = await journal.pass_deadlines(WITHIN, NOW, ["sms"], 1000)
+            assert (passed.passed, passed.silent) == ({"sms": 101}, frozenset())
+
     async def test_deadlines_of_a_provider_that_was_removed_are_dropped_in_portions(
         self, open_journal: OpenJournal
     ) -> None:

@@ -26,14 +26,6 @@ from journal.samples import (
 )
 
 
-class PutBackClock:
-    """A clock that was put back to `NOW`."""
-
-    def now(self) -> int:
-        """The present instant."""
-        return NOW
-
-
 class DeliveryCases:
     """What a journal must do: steps, attempts, outcomes, and what is due."""
 
@@ -134,8 +126,25 @@ class DeliveryCases:
                 Transition(sample_entry(id_), State.READY, State.WAITING, at, at + 5)
                 for id_, at in ((1, NOW + 10 * STEP), (2, NOW - 1), (3, NOW + STEP - 1))
             ]
-            await journal.change(steps, PutBackClock())
+            await journal.change(steps, lambda: (NOW, 0))
             assert [entry.id for entry in (await journal.due(NOW + 4, {"": 10})).entries] == [2]
             due = await journal.due(NOW + 5, {"": 10})
             assert [entry.id for entry in due.entries] == [1]
             assert due.next_due == NOW + STEP + 4
+
+    async def test_a_step_that_is_recorded_before_the_journal_follows_the_clock_is_due_in_its_time(
+        self, open_journal: OpenJournal
+    ) -> None:
+        """Those made before the clock was put back, and those made since: `retime` moves both."""
+        back = 10 * STEP
+        async with open_journal() as journal:
+            await make_ready(journal, 1, 2)
+            steps = [
+                Transition(sample_entry(id_), State.READY, State.WAITING, at, at + id_)
+                for id_, at in ((1, NOW + back), (2, NOW))
+            ]
+            await journal.change(steps, lambda: (NOW, back))
+            await journal.retime(back, NOW, back)
+            assert (await journal.due(NOW, {"": 10})).next_due == NOW + 1
+            await journal.due(NOW + 1, {"": 10})
+            assert (await journal.due(NOW + 1, {"": 10})).next_due == NOW + 2

@@ -25,6 +25,7 @@ from deliveryd import transitions
 from deliveryd.delivery.passed_time import PassedTime, at_next_start
 from deliveryd.delivery.pausing import Pausing
 from deliveryd.delivery.recorder import Recorder
+from deliveryd.delivery.waiting import Waiting
 from deliveryd.errors import IllegalTransition
 from deliveryd.journal.base import Account, Doubtful, FromOthers
 from deliveryd.journal.journal import Journal
@@ -754,15 +755,15 @@ async def test_a_pause_lasts_as_long_as_ordered_whichever_worker_first_notices_a
     decisions = "SELECT verb FROM main.decision ORDER BY seq"
     async with AsyncExitStack() as stack:
 
-        async def started() -> tuple[Recorder, Pausing]:
+        async def started() -> tuple[Recorder, Pausing, Waiting]:
             journal = await stack.enter_async_context(open_shared_journal(source, clock=clock))
             memory = memory_on(journal, clock)
-            recorder = common_on(journal, memory, clock=clock).recorder
-            await recorder.recover(SMS)
-            return recorder, memory.pausing
+            common = common_on(journal, memory)
+            await common.recorder.recover(SMS)
+            return common.recorder, memory.pausing, common.waiting
 
-        async def look(*each: tuple[Recorder, Pausing]) -> None:
-            for recorder, pausing in each:
+        async def look(*each: tuple[Recorder, Pausing, Waiting]) -> None:
+            for recorder, pausing, _ in each:
                 await recorder.follow(SMS)
                 await pausing.end_those_over()
 
@@ -772,14 +773,14 @@ async def test_a_pause_lasts_as_long_as_ordered_whichever_worker_first_notices_a
         clock.instant += step
         if first == "a new one":
             new = await started()
-            await new[1].follow_clock(0)
+            await new[2].follow_clock(0, 0)
             await look(new)
         workers = (oldest, younger) if first == "the oldest" else (younger, oldest)
         for worker_ in workers:
-            await worker_[1].follow_clock(-step)
+            await worker_[2].follow_clock(step, max(-step, 0))
             await look(worker_)
         await look(oldest, younger)
-        for _, pausing in workers:
+        for _, pausing, _ in workers:
             (pause,) = pausing.pauses.all
             assert pause.until == clock.instant + 7200 * ONE_SECOND
         clock.instant += 7200 * ONE_SECOND

@@ -128,6 +128,7 @@ def rules() -> Mapping[str, Rule]:
         "statements.SENT_TO_CONFIRM": Rule(changed_by((DOUBTFUL, confirmed))),
         "statements.WAKE": Rule(DUE - {"state"}),
         "statements.MAKE_READY": Rule(DUE),
+        "deadlines._BOUND_ACCEPTED": Rule(frozenset({"accepted_at"})),
         "statements.RETIME": Rule(frozenset({"due_at"})),
         "statements.RELEASE": Rule(frozenset({"state"})),
         "statements.END_BY_REPORT": Rule(ENDS),

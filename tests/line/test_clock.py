@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 import trio
 
-from deliveryd.channels.base import Accepted, Dispatch, TryAgain, Verdict
+from deliveryd.channels.base import Accepted, Dispatch, InDoubt, NotTaken, TryAgain, Verdict
 from deliveryd.delivery.passed_time import PassedTime
 from deliveryd.journal.journal import Journal
+from deliveryd.journal.orders import Action, ItemKind, Order
 from deliveryd.journal.reader import file_reader
 from deliveryd.journal.sqlite.journal import open_journal_file
 from deliveryd.model import Entry, QueuedMessage, StatusEvent, Transition, format_instant, parse_instant
@@ -111,6 +112,103 @@ def test_a_retry_comes_due_in_its_time_though_the_clock_was_an_hour_ahead(
     stepped = [line for line in lines() if line["event"] == "clock.stepped"]
     assert [line["seconds"] for line in stepped][:1] == [pytest.approx(-3600, abs=6)]
     assert file_reader(world.folder / "journal.db").audit().is_balanced
+
+
+@pytest.mark.parametrize("is_in_doubt", [False, True])
+def test_what_waits_since_the_clock_was_put_back_waits_as_long_as_it_has_to(
+    world: VirtualWorld, is_in_doubt: bool
+) -> None:
+    """The first message that waits then brings the step to notice: what it waits for isn't cut short."""
+    channel = world.channels["sms"]
+    channel.seconds = 3.0
+
+    def answer(dispatch: Dispatch) -> Verdict:
+        if len(channel.attempts) > 1:
+            return Accepted("p")
+        return InDoubt("broke off") if is_in_doubt else TryAgain("not now", after=120.0)
+
+    channel.verdict = answer
+    if is_in_doubt:
+        channel.lookup_after = 60.0
+        channel.found = lambda _: NotTaken()
+        world.add("""
+[channels.sms.lookup]
+url = "http://127.0.0.1:1/messages"
+query = { key = "{message.key}" }
+after = "60s"
+answers = [ { status = [200], verdict = "not_taken" } ]
+""")
+    world.service.enqueue(message(1))
+    clock = SteppingClock(HOUR)
+
+    async def play() -> None:
+        await trio.sleep(2)  # while the first attempt is under way
+        clock.ahead = 0
+        await trio.sleep(200)
+
+    during(worker_of(world, clock), play)
+    (first, _), (second, _) = channel.attempts
+    waited = channel.asked[0][0] - first if is_in_doubt else second - channel.seconds - first
+    least = 60.0 if is_in_doubt else 120.0
+    assert least <= waited < least + 10.0
+    assert world.service.statuses(1) == ["dequeued", "sent"]
+
+
+@pytest.mark.parametrize("seconds", [0.5, 2.0, 4.0])
+def test_a_pause_lasts_as_long_as_ordered_though_the_clock_was_just_put_back(
+    world: VirtualWorld, seconds: float
+) -> None:
+    clock = SteppingClock(HOUR)
+    worker = worker_of(world, clock)
+
+    async def play() -> None:
+        await worker.opened.wait()
+        await trio.sleep(20)
+        clock.ahead = 0
+        await trio.sleep(seconds)
+        order = Order(Action.PAUSE, ItemKind.SETTINGS, ("1",), lasts=600.0)
+        await worker.parts.recorder.decide(order, ["sms"])
+        world.service.enqueue(message(1))
+        began = trio.current_time()
+        await trio.sleep(700)
+        assert 600.0 <= world.channels["sms"].attempts[0][0] - began < 610.0
+
+    during(worker, play)
+
+
+def test_a_pause_lasts_as_long_as_ordered_though_a_clock_was_ahead_when_the_worker_was_killed(
+    world: VirtualWorld,
+) -> None:
+    """The clock was ahead for a second before: what was written then is due earlier, and no pause ends so."""
+    clock = SteppingClock()
+    began = 0.0
+
+    async def run() -> None:
+        nonlocal began
+        async with trio.open_nursery() as nursery:
+            worker = worker_of(world, clock)
+            nursery.start_soon(worker.run)
+            await worker.opened.wait()
+            await trio.sleep(20)
+            order = Order(Action.PAUSE, ItemKind.SETTINGS, ("1",), lasts=2 * 3600.0)
+            await worker.parts.recorder.decide(order, ["sms"])
+            began = trio.current_time()
+            world.service.enqueue(message(1))
+            await trio.sleep(19)
+            clock.ahead = HOUR
+            while (number := len(world.service.events)) < 30 and trio.current_time() < began + 21:
+                world.service.enqueue(message(100 + number, settings_id=1))
+                await trio.sleep(0.25)
+            nursery.cancel_scope.cancel()
+        clock.ahead = 0
+        async with trio.open_nursery() as nursery:
+            worker = worker_of(world, clock)
+            nursery.start_soon(worker.run)
+            await trio.sleep(3 * 3600)
+            worker.stop()
+
+    live(run, hours=5)
+    assert 7200.0 <= world.channels["sms"].attempts[0][0] - began < 7210.0
 
 
 @pytest.mark.parametrize("step", [-HOUR, 8 * 24 * HOUR])

@@ -197,6 +197,7 @@ def test_a_pause_is_ended_by_the_oldest_worker(world: VirtualWorld, journals: li
     async def scene(worker: VirtualSupervisor) -> None:
         [journal] = journals
         journal.older_workers = frozenset({(1, 10)})
+        await anyio.sleep(1)  # it takes orders once it is ready
         order = Order(Action.PAUSE, ItemKind.CHANNEL, ("sms",), lasts=60.0)
         await worker.parts.recorder.decide(order, ["sms"])
         await anyio.sleep(120)
@@ -240,7 +241,8 @@ def test_a_step_of_the_clock_is_left_to_an_older_worker_that_commits_after_it(
             await anyio.sleep(10)
         journal.older_workers = frozenset()
         await anyio.sleep(10)
-        assert until() == (ordered if is_alive else ordered - 3600 * SECOND)
+        moved = ordered - until()
+        assert moved == (0 if is_alive else pytest.approx(3600 * SECOND, abs=5 * SECOND))
 
     play(world, scene)
 

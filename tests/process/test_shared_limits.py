@@ -275,7 +275,7 @@ def test_dispatchers_of_two_workers_keep_one_rate(source: JournalDatabase, tmp_p
                     provider, choice, channel, policy, DoubtPolicy("sms", policy), 500, frozenset()
                 )
                 journal.limits = shared
-                dispatcher = Dispatcher(terms, common_on(journal, memory, None, clock, metrics))
+                dispatcher = Dispatcher(terms, common_on(journal, memory, None, metrics))
                 await journal.take([QueuedMessage(id_, 1, 1, {}) for id_ in range(500)], [], clock.now())
                 await journal.accept(await journal.outbox(0, 500), clock.now())
                 for id_ in range(500):

@@ -30,7 +30,7 @@ ROOMS = (
 """Where a message passes; what only counts, waits, signals or looks there is left out of the lists."""
 
 ASIDE = {
-    "Backlog", "Delivery", "DispatchQueue", "Failures", "InFlightLimit", "OutboxSignals",
+    "Backlog", "Delivery", "DispatchQueue", "Failures", "InFlightLimit", "LineClock", "OutboxSignals",
     "Memory", "ReadyMessages", "Refusals", "SettingsMemory",
 }  # fmt: skip
 LOOKS = {

@@ -25,7 +25,7 @@ from deliveryd.errors import (
 from deliveryd.journal.journal import Journal
 from deliveryd.journal.sqlite.journal import open_journal_file
 from deliveryd.metrics import Metrics
-from deliveryd.model import Entry, WallClock
+from deliveryd.model import Entry
 from deliveryd.runtime.threads import Blocking, in_thread, inline
 from deliveryd.service.batch import Batch
 from deliveryd.service.caller import Ready
@@ -93,7 +93,7 @@ class WatchedRecorder(Recorder):
     """A recorder that keeps what it took, and may have an obstacle."""
 
     def __init__(self, journal: Journal, memory: LineMemory, metrics: Metrics) -> None:
-        super().__init__(journal, memory, WallClock(), metrics)
+        super().__init__(journal, memory, metrics)
         self.taken: list[Entry] = []
         self.told: list[int] = []
         self.blocked_by: str | None = None

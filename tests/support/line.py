@@ -36,21 +36,21 @@ def memory_on(  # noqa: PLR0917 - numbers of a test
 def recorder_on(journal: Journal, clock: Clock | None = None) -> Recorder:
     """A recorder with a memory of its own."""
     metrics = Metrics(["sms"], "1")
-    return Recorder(journal, memory_on(journal, clock, metrics), clock or WallClock(), metrics)
+    memory = memory_on(journal, clock, metrics)
+    return Recorder(journal, memory, metrics)
 
 
-def common_on(  # noqa: PLR0917 - parts of a test
+def common_on(
     journal: Journal,
     memory: LineMemory,
     recorder: Recorder | None = None,
-    clock: Clock | None = None,
     metrics: Metrics | None = None,
     heartbeats: Heartbeats | None = None,
 ) -> Common:
     """What the stations share; with a recorder that the test watches."""
-    clock, metrics = clock or WallClock(), metrics or Metrics(["sms"], "1")
+    metrics = metrics or Metrics(["sms"], "1")
     beats = heartbeats or Heartbeats()
-    common = Common.beside(journal, memory, clock, metrics, beats, longest_pause=2 * HOUR)
+    common = Common.beside(journal, memory, metrics, beats, longest_pause=2 * HOUR)
     return (
         common if recorder is None else common._replace(recorder=recorder, outcomes=Outcomes(recorder, beats))
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple, Self
 
+from deliveryd.delivery.line_clock import LineClock
 from deliveryd.delivery.listening import ListeningTime
 from deliveryd.delivery.memory import LineMemory
 from deliveryd.delivery.outcomes import Outcomes
@@ -11,7 +12,6 @@ from deliveryd.delivery.recorder import Recorder
 from deliveryd.delivery.waiting import Waiting
 from deliveryd.journal.journal import Journal
 from deliveryd.metrics import Metrics
-from deliveryd.model import Clock
 from deliveryd.runtime.wakeup import Heartbeats
 
 
@@ -24,7 +24,7 @@ class Common(NamedTuple):
     waiting: Waiting
     outcomes: Outcomes
     listening: ListeningTime
-    clock: Clock
+    clock: LineClock
     metrics: Metrics
     heartbeats: Heartbeats
 
@@ -33,14 +33,14 @@ class Common(NamedTuple):
         cls,
         journal: Journal,
         memory: LineMemory,
-        clock: Clock,
         metrics: Metrics,
         heartbeats: Heartbeats,
         *,
         longest_pause: float,
     ) -> Self:
         """The same for a journal that was opened; `longest_pause` (seconds): see `Waiting`."""
-        recorder = Recorder(journal, memory, clock, metrics)
+        clock = memory.clock
+        recorder = Recorder(journal, memory, metrics)
         waiting = Waiting(journal, memory, clock, longest_pause)
         outcomes = Outcomes(recorder, heartbeats)
         return cls(journal, memory, recorder, waiting, outcomes, ListeningTime(), clock, metrics, heartbeats)

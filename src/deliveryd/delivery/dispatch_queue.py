@@ -9,6 +9,7 @@ import anyio
 
 from deliveryd.delivery.message import Delivery, is_expired
 from deliveryd.model import SECOND, Clock
+from deliveryd.runtime.wakeup import HEARTBEAT_INTERVAL
 
 KEPT = 10
 """Messages that stay queued while the provider's breaker is open, half of them repeats and half new ones.
@@ -109,6 +110,7 @@ class DispatchQueue:
 
     def _expect_expiry(self, expires_at: int) -> None:
         seconds = max((expires_at + 1 - self._clock.now()) / SECOND, 0.0)
+        seconds = min(seconds, HEARTBEAT_INTERVAL)  # the clock may be put forward
         self._check_expiry_at = min(self._check_expiry_at, anyio.current_time() + seconds)
 
     def take_if(self, condition: Callable[[Delivery], bool]) -> Sequence[Delivery]:

@@ -7,6 +7,7 @@ from typing import NamedTuple, Protocol, Self
 
 from deliveryd.delivery.backlog import Backlog
 from deliveryd.delivery.in_flight import InFlightLimit
+from deliveryd.delivery.line_clock import LineClock
 from deliveryd.delivery.outbox_signals import OutboxSignals
 from deliveryd.delivery.passed_time import PassedTime
 from deliveryd.delivery.pauses import Pauses
@@ -81,6 +82,7 @@ class LineMemory(NamedTuple):
     Each of the `watchers` is called after each record; `passed` has the age of records.
     """
 
+    clock: LineClock
     in_flight: InFlightLimit
     outbox: OutboxSignals
     ready: ReadyMessages
@@ -94,7 +96,7 @@ class LineMemory(NamedTuple):
     def beside(
         cls,
         journal: Journal,
-        clock: Clock,
+        shown: Clock,
         metrics: Metrics,
         *,
         max_in_flight: int,
@@ -104,17 +106,19 @@ class LineMemory(NamedTuple):
     ) -> Self:
         """The memory beside a journal that was opened; `Recorder.recover` fills it.
 
-        `batch_size`: how many events are a full batch.
+        `shown`: see `LineClock`. `batch_size`: how many events are a full batch.
         """
         in_flight, backlog = InFlightLimit(max_in_flight), Backlog(max_waiting, max_paused)
+        clock = LineClock(shown, backlog.changed)
         return cls(
+            clock,
             in_flight,
             OutboxSignals(batch_size),
             ReadyMessages(),
             backlog,
             Pausing(journal, backlog, in_flight, clock),
             StoppedRecipients(journal.stop_key, metrics),
-            PassedTime(clock, journal.kept_clock, journal.last_at),
+            PassedTime(shown, journal.kept_clock, journal.last_at),
             [],
         )
 

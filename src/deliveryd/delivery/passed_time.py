@@ -62,11 +62,13 @@ class PassedTime:
         self._highest = max(highest, last_at)  # that the clock showed
         self._unfollowed = 0
         step = self._look()
-        if not is_same_boot:  # nobody measured how much time passed
-            step = min(step, 0)
         # What was written before a step that is kept shows no other one.
-        if highest + STEP < last_at and clock.now() <= last_at - STEP:
-            step = min(step, clock.now() - last_at)
+        ahead = last_at - clock.now() if last_at > highest + STEP else 0
+        self.written_ahead = ahead if ahead >= STEP else 0
+        """By how many microseconds the clock was ahead by which an earlier run wrote last, at least."""
+
+        if not is_same_boot:  # nobody measured how much time passed
+            step = min(step, -ahead, 0)
         self._unfollowed = step if abs(step) >= STEP else 0
 
     def before(self, seconds: float) -> int:

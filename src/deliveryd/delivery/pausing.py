@@ -119,16 +119,23 @@ class Pausing:
                 until = 0 if self._journal.older_workers else self._clock.now()
                 self._replace(await self._journal.end_pauses(until))
 
-    async def follow_clock(self, back: int) -> None:
+    async def follow_clock(
+        self, back: int, retime: Callable[[int | None], Awaitable[Sequence[Pause]]]
+    ) -> None:
         """Let each pause last as long as ordered; the clock was put back by so much (negative: forward).
 
         All workers notice it, and the oldest moves the pauses. A younger one does so if the older ones end
-        before they commit anything more.
+        before they commit anything more. `retime` moves due times, and in the same commit pauses by so much.
         """
         self._leave_to_older()
         self._unfollowed = (self._unfollowed or 0) + back
         self._left_to = self._journal.older_workers
-        await self._retime()
+        if self._left_to:
+            await retime(None)
+            return
+        async with self._turn:
+            self._replace(await retime(self._unfollowed))
+            self._unfollowed = None
 
     async def _retime(self) -> None:
         self._leave_to_older()
@@ -136,7 +143,7 @@ class Pausing:
             return
         async with self._turn:
             self._replace(await self._journal.retime_pauses(self._unfollowed, self._clock.now()))
-        self._unfollowed = None
+            self._unfollowed = None
 
     def _leave_to_older(self) -> None:
         """An older worker that committed since then lives, and has noticed the same."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import nullcontext
 from functools import partial
 from itertools import repeat
 from operator import attrgetter
@@ -19,12 +20,11 @@ from deliveryd.delivery.memory import LineMemory
 from deliveryd.errors import JournalFull
 from deliveryd.journal.base import FromOthers, MatchedReceipt, OutboxRow, PassedDeadlines, Recovery
 from deliveryd.journal.journal import Journal
-from deliveryd.journal.orders import REMOVALS, Action, Decided, Effect, Order
+from deliveryd.journal.orders import REMOVALS, Action, Decided, Effect, ItemKind, Order
 from deliveryd.journal.sql.own_values import SignedToken
 from deliveryd.metrics import Metrics
 from deliveryd.model import (
     SECOND,
-    Clock,
     Entry,
     Malformed,
     OptOut,
@@ -70,13 +70,13 @@ class RefusedEvent(NamedTuple):
 class Recorder:
     """Records what happens to messages, and has `memory` follow. It is built before the stations."""
 
-    def __init__(self, journal: Journal, memory: LineMemory, clock: Clock, metrics: Metrics) -> None:
+    def __init__(self, journal: Journal, memory: LineMemory, metrics: Metrics) -> None:
         self._journal = journal
         self._memory = memory
         self._in_flight = memory.in_flight
         self._outbox = memory.outbox
         self._backlog = memory.backlog
-        self._clock = clock
+        self._clock = memory.clock
         self._metrics = metrics
         self._failures = Failures()
         self._awaiting: dict[int, Entry] = {}  # taken; the service hasn't accepted their `dequeued` yet
@@ -239,7 +239,7 @@ class Recorder:
         """Record steps of messages; return the ids of those that a receipt settled instead."""
         if not steps:
             return ()
-        settled, effects = await self._journal.change(steps, self._clock)
+        settled, effects = await self._journal.change(steps, self._clock.peek)
         self._apply(effects)
         if settled:
             steps = [step for step in steps if step.entry.id not in settled]
@@ -249,7 +249,7 @@ class Recorder:
             self._in_flight.release(stay)  # no event of theirs will
         waiting: Sequence[Transition] = by_state.get(State.WAITING, ())
         if parked := [*waiting, *by_state.get(State.IN_DOUBT, ())]:
-            waiting = transitions.by_the_clock(waiting, self._clock.now())
+            waiting = transitions.by_the_clock(waiting, *self._clock.peek())
             self._backlog.add(waiting)
             self._memory.pausing.note_waiting(waiting)
             self._in_flight.release(step.entry.id for step in parked)
@@ -300,8 +300,9 @@ class Recorder:
         """
         if not self._journal.has_room():
             raise JournalFull(self.lack)
-        results = await self._journal.receive(reports, [self._as_stop(each) for each in opt_outs])
-        self._apply([result.effect for result in results if result.effect is not None])
+        async with self._memory.stopped.turn if opt_outs else nullcontext():
+            results = await self._journal.receive(reports, [self._as_stop(each) for each in opt_outs])
+            self._apply([result.effect for result in results if result.effect is not None])
         for watcher in self._memory.watchers:
             watcher.received(reports, results, self._clock.now())
         return results
@@ -335,10 +336,12 @@ class Recorder:
 
     async def decide(self, order: Order, providers: Collection[str]) -> Decided:
         """Carry out an operator's order."""
-        decide = partial(self._journal.decide, order, self._clock.now(), providers)
         is_pause = order.verb in {Action.PAUSE, Action.RESUME}
-        decided = await (self._memory.pausing.decided(decide) if is_pause else decide())
-        self._apply(decided.effects)
+        at = self._clock.in_journal() if is_pause else self._clock.now()
+        decide = partial(self._journal.decide, order, at, providers)
+        async with self._memory.stopped.turn if order.kind is ItemKind.RECIPIENT else nullcontext():
+            decided = await (self._memory.pausing.decided(decide) if is_pause else decide())
+            self._apply(decided.effects)
         if order.verb in REMOVALS:
             await self._memory.pausing.refresh()
         for watcher in self._memory.watchers:

@@ -27,9 +27,11 @@ async def recover_line(
 ) -> None:
     """Record what becomes of messages in doubt, and probe each provider with a few that wait for it."""
     recorder = common.recorder
-    step = common.memory.passed.stepped()
+    passed = common.memory.passed
+    step = passed.stepped()
     # A shared journal moves the due times of each log when a worker takes it.
-    await common.waiting.follow_clock(step, 0 if common.journal.is_shared else max(-step, 0))
+    back = 0 if common.journal.is_shared else max(-step, passed.written_ahead)
+    await common.waiting.follow_clock(step, back)
     left = await recorder.recover(providers)
     availability.resume(left.down_since)
     if common.journal.is_shared:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
+import anyio
+
 from deliveryd.journal.sql.stopped import digest_of_address
 from deliveryd.metrics import Metrics
 from deliveryd.model import StopChange
@@ -18,6 +20,9 @@ class StoppedRecipients:
         self._key = key
         self._metrics = metrics
         self._changes: Counter[tuple[str, bool]] = Counter()
+        self.turn = anyio.Lock()
+        """Held while receipts and orders change the list: in memory it changes in the journal's order."""
+
         self.digests: dict[str, set[bytes]] = {}
         """By channel, only those with a suppressed recipient: if there are none, nothing is computed."""
 

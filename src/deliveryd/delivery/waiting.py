@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 
+from deliveryd.delivery.line_clock import LineClock
 from deliveryd.delivery.memory import LineMemory
 from deliveryd.journal.base import Doubtful
 from deliveryd.journal.journal import Journal
-from deliveryd.model import SECOND, Clock, Entry
+from deliveryd.journal.pauses import Pause
+from deliveryd.model import SECOND, Entry
 from deliveryd.telemetry.log_events import Event, log
 
 ALL = 1 << 62
@@ -23,7 +26,7 @@ class Waiting:
     `longest_pause` (seconds) is the longest wait that any message may have which isn't paused.
     """
 
-    def __init__(self, journal: Journal, memory: LineMemory, clock: Clock, longest_pause: float) -> None:
+    def __init__(self, journal: Journal, memory: LineMemory, clock: LineClock, longest_pause: float) -> None:
         self._journal = journal
         self._memory = memory
         self._backlog = memory.backlog
@@ -108,11 +111,17 @@ class Waiting:
         return found
 
     async def follow_clock(self, step: int, back: int) -> None:
-        """Move pauses by the microseconds that the clock was set, due times `back`; bound all of these."""
+        """Move pauses by the microseconds that the clock was set, due times `back`; bound all of these.
+
+        Both go back by as much as the line's clock does, if that goes back now.
+        """
         if step:
             log(Event.CLOCK_STEPPED, seconds=step / SECOND)
-        await self._retime(back, self._memory.passed.record())
-        await self._memory.pausing.follow_clock(-step)
+        ahead = self._clock.ahead()
+        then = partial(self._clock.follow, ahead)
+        await self._memory.pausing.follow_clock(
+            ahead or -step, partial(self._retime, ahead or back, self._memory.passed.record(), then=then)
+        )
         self._backlog.expect_overdue(0.0)
 
     async def keep_clock(self) -> None:
@@ -124,5 +133,14 @@ class Waiting:
         """Let no message wait longer than the longest pause, by whatever clock an ended worker went."""
         await self._retime(0, None)
 
-    async def _retime(self, back: int, record: str | None) -> None:
-        await self._journal.retime(back, self._clock.now(), self._longest_pause, record)
+    async def _retime(
+        self,
+        back: int,
+        record: str | None,
+        pauses_back: int | None = None,
+        then: Callable[[], None] | None = None,
+    ) -> Sequence[Pause]:
+        now = self._clock.shown.now()
+        return await self._journal.retime(
+            back, now, self._longest_pause, record, pauses_back=pauses_back, then=then
+        )

@@ -5,13 +5,16 @@ What a method records is durable when it returns, all of it in one transaction.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from deliveryd.journal.orders import Effect
 from deliveryd.journal.pauses import Pause
 from deliveryd.model import Entry, StopChange
 from deliveryd.states import State
+
+ReadClock = Callable[[], tuple[int, int]]
+"""Reads the present instant, and how far due times are ahead of it: see `transitions.by_the_clock`."""
 
 
 class OutboxRow(NamedTuple):

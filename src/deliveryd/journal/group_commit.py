@@ -24,12 +24,13 @@ _Db = TypeVar("_Db")
 
 
 class PendingOperation(Generic[_Db, T]):
-    """An operation that waits for its commit."""
+    """An operation that waits for its commit; `then` is called after that, before anything else begins."""
 
-    __slots__ = ("done", "error", "operation", "result")
+    __slots__ = ("done", "error", "operation", "result", "then")
 
-    def __init__(self, operation: Callable[[_Db], T]) -> None:
+    def __init__(self, operation: Callable[[_Db], T], then: Callable[[], None] | None = None) -> None:
         self.operation = operation
+        self.then = then
         self.done = anyio.Event()
         self.result: T
         self.error: Exception | None = None
@@ -80,12 +81,12 @@ class GroupCommit(ABC, Generic[_Db]):
         """Whether what waits does so for a database that can't be reached."""
         return self._unreachable and self._short_of_room > 0
 
-    async def _commit(self, operation: Callable[[_Db], T]) -> T:
+    async def _commit(self, operation: Callable[[_Db], T], then: Callable[[], None] | None = None) -> T:
         """Commit an operation, however long it takes until the disk has room for it."""
         try:
-            return await self._try(operation)
+            return await self._try(operation, then)
         except JournalFull as error:
-            return await self._again(partial(self._try, operation), error)
+            return await self._again(partial(self._try, operation, then), error)
 
     async def _again(self, attempt: Callable[[], Awaitable[T]], error: JournalFull) -> T:
         """Repeat what there was no room for, or no database, until there is."""
@@ -117,13 +118,13 @@ class GroupCommit(ABC, Generic[_Db]):
             else:
                 log(Event.JOURNAL_FULL)
 
-    async def _try(self, operation: Callable[[_Db], T]) -> T:
+    async def _try(self, operation: Callable[[_Db], T], then: Callable[[], None] | None = None) -> T:
         """Commit an operation; raises JournalFull when there is no room for it."""
         if self._broken is not None:
             raise self._broken
         if self._closing:
             raise JournalError("the journal is closed")
-        request = PendingOperation(operation)
+        request = PendingOperation(operation, then)
         self._waiting.append(request)
         self._wake.set()
         await request.done.wait()
@@ -141,9 +142,11 @@ class GroupCommit(ABC, Generic[_Db]):
                 if self._waiting and not self._closing:
                     await anyio.sleep(COMMIT_LINGER)
                 while self._waiting:
-                    batch, self._waiting = self._waiting, []
+                    batch, self._waiting = _up_to_what_follows(self._waiting)
                     await self._settle(batch)
                     for request in batch:
+                        if request.then is not None and request.error is None:
+                            request.then()
                         request.done.set()
                     batch = []
         finally:  # cancelled: nothing is committed any more
@@ -156,3 +159,13 @@ class GroupCommit(ABC, Generic[_Db]):
         """Let the loop end after what waits now."""
         self._closing = True
         self._wake.set()
+
+
+def _up_to_what_follows(
+    waiting: list[PendingOperation[_Db, Any]],
+) -> tuple[list[PendingOperation[_Db, Any]], list[PendingOperation[_Db, Any]]]:
+    """What is committed at once, and the rest: that begins after what follows the last of the former."""
+    for number, request in enumerate(waiting, 1):
+        if request.then is not None:
+            return waiting[:number], waiting[number:]
+    return waiting, []

@@ -25,6 +25,7 @@ from deliveryd.journal.base import (
     Orphans,
     OutboxRow,
     PassedDeadlines,
+    ReadClock,
     Recorded,
     Recovery,
     Shared,
@@ -38,7 +39,7 @@ from deliveryd.journal.sql import account, deadlines, deletion, own_values, paus
 from deliveryd.journal.sql.account import open_work
 from deliveryd.journal.sql.db import Db
 from deliveryd.journal.sql.own_values import SignedToken, use_token
-from deliveryd.journal.sql.stopped import in_force, stops_reported
+from deliveryd.journal.sql.stopped import bound_stops, in_force, stops_reported
 from deliveryd.model import Clock, Entry, Malformed, QueuedMessage, Reported, StopChange, Transition
 from deliveryd.runtime.threads import Blocking
 
@@ -187,7 +188,7 @@ class Journal(GroupCommit[Db]):
 
     # Delivery
 
-    async def change(self, steps: Sequence[Transition], clock: Clock | None = None) -> Recorded:
+    async def change(self, steps: Sequence[Transition], clock: ReadClock | None = None) -> Recorded:
         """Record steps of messages, at most one of each, and apply the receipts that were kept for them.
 
         A step from READY isn't taken by a message that a receipt proves to be sent: it ends instead. A step
@@ -197,14 +198,14 @@ class Journal(GroupCommit[Db]):
         try; if its provider reported meanwhile that it failed, the message ends with an `error` instead.
         An intent keeps the digest of what is sent. An outcome that may have arrived keeps the content, until
         the message ends or its key changes.
-        Due times follow the clock, if it was put back since the steps were made; None: it never is.
+        `clock` returns in the commit what `transitions.by_the_clock` needs; None: it is never put back.
         Raises IllegalTransition when a message isn't where its step begins; then none of the steps is taken.
         """
         return await self._commit(lambda db: self._change(db, steps, clock))
 
-    def _change(self, db: Db, steps: Sequence[Transition], clock: Clock | None) -> Recorded:
+    def _change(self, db: Db, steps: Sequence[Transition], clock: ReadClock | None) -> Recorded:
         if clock is not None:
-            steps = transitions.by_the_clock(steps, clock.now())
+            steps = transitions.by_the_clock(steps, *clock())
         found = [
             log.operations.change(db, _by_its_time(log, mine))
             for log, mine in self._by_log(db, steps, lambda step: self._log_of_message(step.entry.id))
@@ -546,20 +547,38 @@ class Journal(GroupCommit[Db]):
         """Keep since when these providers are down."""
         await self._commit(lambda db: own_values.note_down(db, since))
 
-    async def retime(self, back: int, now: int, longest: int, record: str | None = None) -> None:
+    async def retime(
+        self,
+        back: int,
+        now: int,
+        longest: int,
+        record: str | None = None,
+        *,
+        pauses_back: int | None = None,
+        then: Callable[[], None] | None = None,
+    ) -> Sequence[Pause]:
         """Bring due times in line with a clock that was put back by this many microseconds (0: it wasn't).
 
-        None lies more than `longest` microseconds ahead then, but of messages that are paused: they are due
-        when they expire. `record` is kept for the next run, with that or not at all.
+        None lies more than `longest` microseconds ahead of `now` then, but of messages that are paused: they
+        are due when they expire. Nor was anything reported or accepted later than `now`.
+        `record` is kept for the next run, with that or not at all. `pauses_back`: see `retime_pauses`.
+        `then` is called before anything else is committed. Returns all pauses.
         """
 
-        def retime(db: Db) -> None:
+        def retime(db: Db) -> Sequence[Pause]:
             if record is not None:
                 own_values.keep_clock(db, record)
             for log in self._each(db):
                 log.operations.retime(db, back, now + longest)
+                if back:
+                    deadlines.bound_instants(db, now)
+            if back:
+                bound_stops(db, now)
+            if pauses_back is not None:
+                pauses.retime_pauses(db, pauses_back, now)
+            return pauses.pauses(db)
 
-        await self._commit(retime)
+        return await self._commit(retime, then)
 
     # What is there
 

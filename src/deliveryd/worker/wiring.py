@@ -133,19 +133,16 @@ async def assemble(
                 blocking=blocking,
             )
         )
-        clock = journal.common_clock or clock
         memory = LineMemory.beside(
             journal,
-            clock,
+            journal.common_clock or clock,
             metrics,
             max_in_flight=config.queue.max_in_flight,
             batch_size=config.events.batch_size,
             max_waiting=config.queue.max_waiting,
             max_paused=config.queue.max_paused,
         )
-        common = Common.beside(
-            journal, memory, clock, metrics, heartbeats, longest_pause=longest_pause(config)
-        )
+        common = Common.beside(journal, memory, metrics, heartbeats, longest_pause=longest_pause(config))
         service, directory = CurrentService(outside.service), CurrentDirectory(outside.directory)
         settings = SettingsCache(
             service, cache, compiler(config), metrics, memory.backlog,
@@ -153,7 +150,7 @@ async def assemble(
             stale_while_down=config.settings.stale_while_down,
         )  # fmt: skip
         states = {
-            name: Provider(name, policy_of(provider).breaker, memory.backlog, memory.pauses, clock)
+            name: Provider(name, policy_of(provider).breaker, memory.backlog, memory.pauses, memory.clock)
             for name, provider in config.channels.providers.items()
         }
         doubts: dict[str, DoubtPolicy] = {}
@@ -165,7 +162,7 @@ async def assemble(
             from deliveryd.otlp.export import open_exporter  # noqa: PLC0415  # loads protobuf
 
             exporter = open_exporter(
-                config.otlp, tracer, metrics, clock, blocking or in_thread, namespace=journal.namespace
+                config.otlp, tracer, metrics, memory.clock, blocking or in_thread, namespace=journal.namespace
             )
         derived = derive(config, outside.providers, states, doubts, common)
         preparer = Preparer(settings, directory, derived.router, common)

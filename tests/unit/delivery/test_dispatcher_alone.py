@@ -10,8 +10,10 @@ import trio
 
 from deliveryd.channels.base import Accepted, Dispatch, Expired, Stopped, Verdict
 from deliveryd.delivery.choice import Choice, Idle, Sender
+from deliveryd.delivery.dispatch_queue import DispatchQueue
 from deliveryd.delivery.dispatcher import Dispatcher
 from deliveryd.delivery.memory import LineMemory
+from deliveryd.delivery.message import Delivery
 from deliveryd.delivery.policy import DispatchPolicy, DoubtPolicy, RetryPolicy
 from deliveryd.delivery.provider import Provider
 from deliveryd.delivery.recorder import Recorder
@@ -26,15 +28,17 @@ from deliveryd.model import (
     Entry,
     QueuedMessage,
     Rendered,
+    Settings,
     Spent,
     Transition,
     format_instant,
     message_key,
 )
+from deliveryd.rendering.content import compile_settings
 from deliveryd.runtime import waits
 from deliveryd.runtime.breaker import BreakerPolicy
 from deliveryd.runtime.threads import inline
-from deliveryd.runtime.wakeup import Heartbeats
+from deliveryd.runtime.wakeup import HEARTBEAT_INTERVAL, Heartbeats
 from deliveryd.states import State
 from support.line import common_on, memory_on
 from support.routes import delivery
@@ -61,7 +65,7 @@ class WatchedRecorder(Recorder):
     def __init__(
         self, journal: SqliteJournal, memory: LineMemory, clock: ShiftedClock, metrics: Metrics
     ) -> None:
-        super().__init__(journal, memory, clock, metrics)
+        super().__init__(journal, memory, metrics)
         self.clock = clock
         self.recorded: list[Transition] = []
         self.seconds_of_a_commit = 0
@@ -101,7 +105,7 @@ class Bench:
         metrics = Metrics(["sms"], "0")
         self.memory = memory_on(journal, self.clock, metrics, places=0, batch_size=1)
         self.recorder = WatchedRecorder(journal, self.memory, self.clock, metrics)
-        common = common_on(journal, self.memory, self.recorder, self.clock, metrics, CountedBeats())
+        common = common_on(journal, self.memory, self.recorder, metrics, CountedBeats())
         self.settled = common.outcomes._pending
         self.provider = Provider("sms", policy.breaker, self.memory.backlog, self.memory.pauses, self.clock)
         choice = Choice({"sms": Sender(self.channel, self.provider), **others})
@@ -175,13 +179,30 @@ def test_what_expires_while_its_provider_is_being_reached_ends_as_expired(tmp_pa
         await bench.offer(1, expires_at=expires_at)
         await trio.sleep(1)
         ((_, dispatch),) = bench.channel.attempts
-        assert (dispatch.expires_at, dispatch.clock) == (expires_at, bench.clock)
+        assert (dispatch.expires_at, dispatch.clock) == (expires_at, bench.memory.clock)
         (end,) = bench.settled
         assert (end.before, end.after) == (State.SENDING, State.FAILED)
         assert end.events[0].details == f"expired at {format_instant(expires_at)}"
         await bench.journal.change(bench.settled)
 
     on_the_bench(tmp_path, scene)
+
+
+def test_what_expires_by_a_clock_that_is_put_forward_leaves_the_queue_soon() -> None:
+    """Its provider may be down for hours, and the service waits for the word."""
+
+    async def wait() -> None:
+        clock = ShiftedClock()
+        queue = DispatchQueue(clock)
+        expires_at = START + 3600 * SECOND
+        message = Delivery(Entry(1, 1, 1, {}), compile_settings(Settings(1, expires_at, {})))
+        queue.add(message, queue.new)
+        assert not queue.take_expired()
+        clock.shift = 2 * 3600 * SECOND
+        await trio.sleep(HEARTBEAT_INTERVAL)
+        assert queue.take_expired() == [message]
+
+    live(wait)
 
 
 def test_who_stopped_gets_nothing_more_that_is_queued(tmp_path: Path) -> None:
@@ -344,10 +365,10 @@ def test_what_has_left_the_queue_is_recorded_before_a_removed_dispatcher_is_done
     async def scene(bench: Bench) -> None:
         record, until = bench.journal._try, trio.current_time() + 5
 
-        async def lacking(work: Callable[[Any], Any]) -> Any:
+        async def lacking(work: Callable[[Any], Any], *then: Any) -> Any:
             if trio.current_time() < until:
                 raise JournalFull
-            return await record(work)
+            return await record(work, *then)
 
         await bench.offer(1, expires_at=START - SECOND)
         bench.journal._try = lacking  # type: ignore[method-assign, assignment]
@@ -365,8 +386,8 @@ def test_places_are_free_before_a_removed_dispatcher_is_done(tmp_path: Path) -> 
     async def scene(bench: Bench) -> None:
         record, held = bench.journal._try, bench.memory.in_flight
 
-        async def slow(work: Callable[[Any], Any]) -> Any:
-            recorded = await record(work)
+        async def slow(work: Callable[[Any], Any], *then: Any) -> Any:
+            recorded = await record(work, *then)
             await trio.sleep(5)
             return recorded
 

@@ -30,7 +30,7 @@ from deliveryd.journal.postgresql.lease import Fenced
 from deliveryd.journal.postgresql.opening import open_shared_journal
 from deliveryd.journal.sqlite.journal import open_journal_file
 from deliveryd.metrics import Metrics
-from deliveryd.model import Malformed, QueuedMessage, WallClock
+from deliveryd.model import Malformed, QueuedMessage
 from deliveryd.runtime.threads import Blocking, in_thread, inline
 from deliveryd.service.caller import Ready
 from deliveryd.states import State
@@ -122,7 +122,7 @@ class WatchedRecorder(Recorder):
     """A recorder that keeps which events were accepted or refused."""
 
     def __init__(self, journal: Journal, memory: LineMemory, metrics: Metrics) -> None:
-        super().__init__(journal, memory, WallClock(), metrics)
+        super().__init__(journal, memory, metrics)
         self.accepted: list[OutboxRow] = []
         self.refused: list[OutboxRow] = []
         self.news = anyio.Event()

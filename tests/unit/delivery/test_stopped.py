@@ -7,6 +7,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 from pydantic import ValidationError
 
@@ -19,7 +20,8 @@ from deliveryd.journal.sql.stopped import digest_of_address
 from deliveryd.journal.sqlite.journal import SqliteJournal, open_journal_file
 from deliveryd.journal.sqlite.opening import read
 from deliveryd.metrics import MetricCounts, Metrics
-from deliveryd.model import Customer, OptOut, StopChange, WallClock
+from deliveryd.model import Customer, OptOut, StopChange
+from deliveryd.runtime.threads import inline
 from deliveryd.testing.samples import opened
 from support.line import memory_on
 from support.logs import log_lines
@@ -117,7 +119,7 @@ async def test_what_a_report_did_is_told(path: Path) -> None:
 
 def recorder_on(journal: SqliteJournal) -> tuple[Recorder, StoppedRecipients]:
     memory, metrics = memory_on(journal), Metrics(["sms"], "0")
-    return Recorder(journal, memory, WallClock(), metrics), memory.stopped
+    return Recorder(journal, memory, metrics), memory.stopped
 
 
 @pytest.mark.anyio
@@ -147,6 +149,38 @@ async def test_an_operator_lifts_what_a_provider_reported_with_a_clock_that_is_a
         assert await journal.stopped() == []
         assert (await ordered(journal, Action.STOP, stopped.name)).skipped == {}
         assert len(await journal.stopped()) == 1
+
+
+@pytest.mark.parametrize("stopped", [True, False])
+@pytest.mark.anyio
+async def test_a_report_counts_though_an_earlier_one_came_by_a_clock_that_was_ahead(
+    path: Path, stopped: bool
+) -> None:
+    """A customer's STOP isn't left out, nor a START."""
+    async with open_journal_file(path) as journal:
+        recorder, listed = recorder_on(journal)
+        await recorder.receive([], [OptOut("sms", ADA, stopped, 3600, 3600)])
+        await recorder.receive([], [OptOut("sms", ADA, not stopped, 3601, 3601)])
+        await journal.retime(3600, 9, 9)
+        await recorder.receive([], [OptOut("sms", ADA, stopped, 10, 10)])
+        assert listed.includes("sms", ADA) is stopped
+        assert bool(await journal.stopped()) is stopped
+
+
+def test_what_is_in_memory_is_what_the_journal_has_whichever_task_goes_on_first(path: Path) -> None:
+    """A report and an order, at the same time, may go into one commit. Trio draws who goes on."""
+
+    async def at_once() -> None:
+        async with open_journal_file(path, blocking=inline) as journal:
+            recorder, listed = recorder_on(journal)
+            lift = Order(Action.LIFT, ItemKind.RECIPIENT, (f"sms {ADA}",))
+            for at in range(20):
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(recorder.receive, [], [OptOut("sms", ADA, True, at, at)])
+                    tasks.start_soon(recorder.decide, lift, ["sms"])
+                assert listed.includes("sms", ADA) is bool(await journal.stopped())
+
+    anyio.run(at_once, backend="trio")
 
 
 async def ordered(journal: SqliteJournal, verb: Action, *recipients: str) -> Decided:

@@ -24,6 +24,7 @@ from deliveryd.journal.base import (
     FromOthers,
     MatchedReceipt,
     OutboxRow,
+    ReadClock,
     Recorded,
     Recovery,
 )
@@ -228,11 +229,11 @@ class PostgresqlJournal(LeasedCommits):
 
     # Delivery
 
-    async def change(self, steps: Sequence[Transition], clock: Clock | None = None) -> Recorded:
+    async def change(self, steps: Sequence[Transition], clock: ReadClock | None = None) -> Recorded:
         """Record steps of messages, and apply the receipts that were kept for them."""
         return await self._commit(StepsOfCaller(partial(self._change, clock=clock), steps))
 
-    def _change(self, db: Db, steps: Sequence[Transition], clock: Clock | None) -> Recorded:
+    def _change(self, db: Db, steps: Sequence[Transition], clock: ReadClock | None) -> Recorded:
         if self._others:
             self._named.update(
                 step.outcome.provider_id

@@ -35,6 +35,8 @@ _NOTE_REPORT = f"""
 UPDATE provider SET reported_at = ?1, passed = 0
 WHERE name = ?2 AND (reported_at + {NOTED_EVERY} <= ?1 OR reported_at > ?1)
 """  # noqa: S608  # a constant
+_BOUND_REPORTED = "UPDATE provider SET reported_at = ?1 WHERE reported_at > ?1"
+_BOUND_ACCEPTED = "UPDATE message SET accepted_at = ?1 WHERE confirms_at IS NOT NULL AND accepted_at > ?1"
 _KNOWN = "SELECT reported_at, passed, silent, renewing FROM provider WHERE name = ?"
 _KEEP_KNOWN = "UPDATE provider SET passed = ?, silent = ?, renewing = ? WHERE name = ?"
 _DUE = "FROM message WHERE confirms_at = ?1 AND confirm_by <= ?2"
@@ -113,6 +115,15 @@ def listened(db: Db) -> int:
     """Return the listening time."""
     (now,) = db.execute(_LISTENED).fetchone()
     return int(now)
+
+
+def bound_instants(db: Db, now: int) -> None:
+    """Let nothing be reported or accepted later than now, after the clock was put back.
+
+    Else no later report would count as one after an acceptance, or one before it for the others.
+    """
+    db.execute(_BOUND_REPORTED, (now,))
+    db.execute(_BOUND_ACCEPTED, (now,))
 
 
 def note_reports(db: Db, reports: Sequence[Reported], matched: Sequence[MatchedReceipt]) -> None:

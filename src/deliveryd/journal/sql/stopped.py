@@ -42,6 +42,8 @@ _LIFT = """
 INSERT INTO stopped (channel, digest, at, lifted_at, source) VALUES (?1, ?2, ?3, ?3, ?4)
 ON CONFLICT (channel, digest) DO UPDATE SET lifted_at = ?3
 """
+_BOUND_STOPPED = "UPDATE stopped SET at = ?1 WHERE at > ?1"
+_BOUND_LIFTED = "UPDATE stopped SET lifted_at = ?1 WHERE lifted_at > ?1"
 
 
 class StoppedRecipient(NamedTuple):
@@ -151,6 +153,12 @@ def stops_reported(db: Db, changes: Sequence[StopChange]) -> list[MatchedReceipt
         MatchedReceipt("matched", Effect(stop=change)) if changed else MatchedReceipt("repeated")
         for change, changed in zip(changes, record_stops(db, changes), strict=True)
     ]
+
+
+def bound_stops(db: Db, now: int) -> None:
+    """Let no change of the list be later than now, after the clock was put back: later ones count again."""
+    db.execute(_BOUND_STOPPED, (now,))
+    db.execute(_BOUND_LIFTED, (now,))
 
 
 def stop_list(db: Db) -> StopList:

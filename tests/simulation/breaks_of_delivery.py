@@ -304,6 +304,11 @@ def due_times_left_after_a_correction(patch: Patch) -> None:
     patch.setattr(Operations, "retime", lambda *_: None)
 
 
+def due_times_moved_that_were_right(patch: Patch) -> None:
+    """What is recorded between a step back and the moving of due times is due at once."""
+    patch.setattr(transitions, "by_the_clock", lambda steps, *_: steps)
+
+
 def answers_after_a_suspension_unread(patch: Patch) -> None:
     """A process that wakes after a deadline doesn't look at what lies in its sockets."""
     patch.setattr(deadline, "LAST_TURNS", 0)

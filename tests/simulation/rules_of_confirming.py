@@ -108,9 +108,11 @@ def _asked_before_a_repeat(case: Case) -> Iterator[str]:
 
 def _asked_rightly(case: Case, question: LookedUp, after: float) -> Iterator[str]:
     doubt = _latest_doubt_before(case, question.key, question.order)
-    is_in_time = bool(case.history.plan.jumps) or Action.RESEND in case.orders
-    is_in_time = is_in_time or case.history.is_shared  # the machines' clocks differ
-    if doubt is not None and not is_in_time and question.at < doubt.at + after - EARLY:
+    # By an order it is asked at once; the machines' clocks differ.
+    may_be_early = Action.RESEND in case.orders or case.history.is_shared
+    if doubt is not None and not may_be_early and question.at < doubt.at + after - EARLY:
+        if any(jump.seconds > 0 and doubt.at <= jump.at <= question.at for jump in case.history.plan.jumps):
+            return  # all that waits is due earlier
         yield f"{question.provider} was asked {question.at - doubt.at:.1f} s after the doubt"
     ledger = case.history.ledger
     is_heard = question.request in ledger.answered and question.trouble in TAKEN_FOR_SENT

@@ -35,6 +35,7 @@ SEEN = {
     "names_with_blanks_left_alone": 15,
     "place_held_while_settings_hang": 23,
     "due_times_left_after_a_correction": 802,
+    "due_times_moved_that_were_right": 6644,
     "hanging_ids_take_all_slots": 339,
     "outage_taken_for_acceptance": 37,
     "set_aside_never_released": 16,

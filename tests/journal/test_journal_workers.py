@@ -773,11 +773,11 @@ async def test_a_pause_lasts_as_long_as_ordered_whichever_worker_first_notices_a
         clock.instant += step
         if first == "a new one":
             new = await started()
-            await new[2].follow_clock(0, 0)
+            await new[2].follow_clock(0)
             await look(new)
         workers = (oldest, younger) if first == "the oldest" else (younger, oldest)
         for worker_ in workers:
-            await worker_[2].follow_clock(step, max(-step, 0))
+            await worker_[2].follow_clock(step)
             await look(worker_)
         await look(oldest, younger)
         for _, pausing, _ in workers:

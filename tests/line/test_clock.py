@@ -154,6 +154,28 @@ answers = [ { status = [200], verdict = "not_taken" } ]
     assert world.service.statuses(1) == ["dequeued", "sent"]
 
 
+def test_a_step_of_a_second_cuts_no_wait_short_though_it_comes_between_two_readings(
+    world: VirtualWorld,
+) -> None:
+    """Nothing that waits since then is moved."""
+    channel = world.channels["sms"]
+    channel.seconds = 3.5
+    channel.verdict = lambda _: (
+        TryAgain("not now", after=20.0) if len(channel.attempts) < 2 else Accepted("p")
+    )
+    world.service.enqueue(message(1))
+    clock = SteppingClock(HOUR)
+
+    async def play() -> None:
+        await trio.sleep(3.1)  # less than a second before the attempt ends
+        clock.ahead -= 1_000_000
+        await trio.sleep(60)
+
+    during(worker_of(world, clock), play)
+    (first, _), (second, _) = channel.attempts
+    assert 20.0 <= second - channel.seconds - first < 27.0
+
+
 @pytest.mark.parametrize("seconds", [0.5, 2.0, 4.0])
 def test_a_pause_lasts_as_long_as_ordered_though_the_clock_was_just_put_back(
     world: VirtualWorld, seconds: float

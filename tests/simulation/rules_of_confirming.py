@@ -113,6 +113,9 @@ def _asked_rightly(case: Case, question: LookedUp, after: float) -> Iterator[str
     if doubt is not None and not may_be_early and question.at < doubt.at + after - EARLY:
         if any(jump.seconds > 0 and doubt.at <= jump.at <= question.at for jump in case.history.plan.jumps):
             return  # all that waits is due earlier
+        template = case.history.plan.templates.get(case.message.settings_id)
+        if template is not None and template.expires is not None and case.history.plan.jumps:
+            return  # it was due when it would have expired by the clock as it was
         yield f"{question.provider} was asked {question.at - doubt.at:.1f} s after the doubt"
     ledger = case.history.ledger
     is_heard = question.request in ledger.answered and question.trouble in TAKEN_FOR_SENT

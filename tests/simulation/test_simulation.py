@@ -99,6 +99,7 @@ BROKE_WITH_ALL_LAYERS = (
     500046876,
     500049861,
     600037813,
+    700033907,
 )
 """Seeds of plans in which a message waited for the provider that was left to it while a working one had
 refused it (327854), or its queue wasn't looked at when the last provider was given up (341036); a doubt at
@@ -109,8 +110,9 @@ of the clock was noticed by what asks for ages, and not followed before the work
 that found no provider counted as an earlier rejection (400007959); two events of one message had one status
 and instant, since the clock stood still (400008620); a clock was put forward and back while the disk was
 full, which the next run didn't notice (500043684); a recipient was suppressed in memory and not in the
-journal, since a report and an order were followed in another order (600037813); and a message that was
-queued when its provider was given up was pushed out, to wait there, before it could go elsewhere (500043278,
+journal, since a report and an order were followed in another order (600037813); a wait was cut short by a
+step of the clock that was as long as the clock had not been read (700033907); and a message that was queued
+when its provider was given up was pushed out, to wait there, before it could go elsewhere (500043278,
 500049861).
 The oracle misjudged six: messages came in place of elements without an id (40700768), a worker crashed
 after the next channel had been asked (120018238), an answer came at the very instant of its time-out

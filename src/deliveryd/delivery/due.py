@@ -73,7 +73,7 @@ class DueMessages:
             await self._backlog.changed.wait(min(max(pause, 0.01), HEARTBEAT_INTERVAL))
             self._watch_journal()
             if (step := self._passed.stepped()) or self._clock.ahead():
-                await self._waiting.follow_clock(step, max(-step, 0))
+                await self._waiting.follow_clock(step)
             await self._pausing.end_those_over()
             self._follow_pauses()
             await self._wake_answered()

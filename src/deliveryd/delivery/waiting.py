@@ -110,10 +110,11 @@ class Waiting:
             after = portion[-1].entry.id
         return found
 
-    async def follow_clock(self, step: int, back: int) -> None:
+    async def follow_clock(self, step: int, back: int = 0) -> None:
         """Move pauses by the microseconds that the clock was set, due times `back`; bound all of these.
 
-        Both go back by as much as the line's clock does, if that goes back now.
+        Both go back by as much as they are ahead, if they are: by less than the clock, if that wasn't read
+        for so long as it was put back by.
         """
         if step:
             log(Event.CLOCK_STEPPED, seconds=step / SECOND)

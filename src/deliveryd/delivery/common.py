@@ -39,8 +39,9 @@ class Common(NamedTuple):
         longest_pause: float,
     ) -> Self:
         """The same for a journal that was opened; `longest_pause` (seconds): see `Waiting`."""
-        clock = memory.clock
         recorder = Recorder(journal, memory, metrics)
-        waiting = Waiting(journal, memory, clock, longest_pause)
+        waiting = Waiting(journal, memory, longest_pause)
         outcomes = Outcomes(recorder, heartbeats)
-        return cls(journal, memory, recorder, waiting, outcomes, ListeningTime(), clock, metrics, heartbeats)
+        return cls(
+            journal, memory, recorder, waiting, outcomes, ListeningTime(), memory.clock, metrics, heartbeats
+        )

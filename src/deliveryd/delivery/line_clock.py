@@ -1,4 +1,4 @@
-"""The line's clock, and how far what the journal has is ahead of it."""
+"""The line's clock, and by how much the journal's due times are ahead of it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class LineClock:
         self.shown = shown
         self._put_back = put_back
         self._ahead = 0
-        self._latest = 0  # ahead of what was shown
+        self._latest = 0  # the latest reading, as far ahead
 
     def now(self) -> int:
         """The present instant."""
@@ -46,7 +46,7 @@ class LineClock:
         return read - ahead
 
     def in_journal(self) -> int:
-        """The present instant, as far ahead as what the journal has."""
+        """The present instant, as far ahead as the journal's due times: for pauses that are recorded now."""
         return self.now() + self._ahead
 
     def ahead(self) -> int:

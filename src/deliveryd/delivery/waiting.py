@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 
-from deliveryd.delivery.line_clock import LineClock
 from deliveryd.delivery.memory import LineMemory
 from deliveryd.journal.base import Doubtful
 from deliveryd.journal.journal import Journal
@@ -26,12 +25,12 @@ class Waiting:
     `longest_pause` (seconds) is the longest wait that any message may have which isn't paused.
     """
 
-    def __init__(self, journal: Journal, memory: LineMemory, clock: LineClock, longest_pause: float) -> None:
+    def __init__(self, journal: Journal, memory: LineMemory, longest_pause: float) -> None:
         self._journal = journal
         self._memory = memory
         self._backlog = memory.backlog
         self._in_flight = memory.in_flight
-        self._clock = clock
+        self._clock = memory.clock
         self.bound(longest_pause)
 
     def bound(self, longest_pause: float) -> None:

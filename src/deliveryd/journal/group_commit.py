@@ -142,7 +142,7 @@ class GroupCommit(ABC, Generic[_Db]):
                 if self._waiting and not self._closing:
                     await anyio.sleep(COMMIT_LINGER)
                 while self._waiting:
-                    batch, self._waiting = _up_to_what_follows(self._waiting)
+                    batch, self._waiting = _next_batch(self._waiting)
                     await self._settle(batch)
                     for request in batch:
                         if request.then is not None and request.error is None:
@@ -161,10 +161,10 @@ class GroupCommit(ABC, Generic[_Db]):
         self._wake.set()
 
 
-def _up_to_what_follows(
+def _next_batch(
     waiting: list[PendingOperation[_Db, Any]],
 ) -> tuple[list[PendingOperation[_Db, Any]], list[PendingOperation[_Db, Any]]]:
-    """What is committed at once, and the rest: that begins after what follows the last of the former."""
+    """The operations of the next commit, and the rest. One with a `then` is the last of its commit."""
     for number, request in enumerate(waiting, 1):
         if request.then is not None:
             return waiting[:number], waiting[number:]

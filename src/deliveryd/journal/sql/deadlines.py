@@ -118,9 +118,9 @@ def listened(db: Db) -> int:
 
 
 def bound_instants(db: Db, now: int) -> None:
-    """Let nothing be reported or accepted later than now, after the clock was put back.
+    """Date no report and no acceptance later than now, after the clock was put back.
 
-    Else no later report would count as one after an acceptance, or one before it for the others.
+    Until the clock was there again, reports would seem to be older than the acceptances before them.
     """
     db.execute(_BOUND_REPORTED, (now,))
     db.execute(_BOUND_ACCEPTED, (now,))

@@ -156,7 +156,7 @@ def stops_reported(db: Db, changes: Sequence[StopChange]) -> list[MatchedReceipt
 
 
 def bound_stops(db: Db, now: int) -> None:
-    """Let no change of the list be later than now, after the clock was put back: later ones count again."""
+    """Date no change of the list later than now, after the clock was put back, so that the next counts."""
     db.execute(_BOUND_STOPPED, (now,))
     db.execute(_BOUND_LIFTED, (now,))
 

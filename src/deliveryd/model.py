@@ -29,6 +29,9 @@ _MOST_REASONS = 5
 SECOND = 1_000_000
 """Microseconds."""
 
+AT_ONCE = 0
+"""When a message is due that waits for nothing."""
+
 NEVER = 253_402_300_799_999_999
 """The last instant that can be written: when a message is due that waits without a limit."""
 
@@ -61,12 +64,23 @@ class Clock(Protocol):
         """The present instant."""
 
 
+class SteadyClock(Clock, Protocol):
+    """A clock that may be set, and a measure beside it that may not."""
+
+    def elapsed(self) -> int:
+        """Microseconds since an instant that stays the same while the clock is read."""
+
+
 class WallClock:
     """The computer's clock."""
 
     def now(self) -> int:
         """The present instant."""
         return time.time_ns() // 1000
+
+    def elapsed(self) -> int:
+        """Microseconds since the machine's start; it sleeps in them, too."""
+        return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1000
 
 
 @lru_cache(maxsize=64)

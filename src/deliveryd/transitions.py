@@ -6,11 +6,11 @@ receipts, the two states that its statements take. `states.py` holds the table b
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 
 from deliveryd.model import (
+    AT_ONCE,
     NEVER,
-    STEP,
     Confirmation,
     Entry,
     Malformed,
@@ -169,7 +169,7 @@ def released(entry: Entry, before: State, at: int) -> Transition:
 
     Its stay goes on if it comes back; from one that is removed or disabled the router has it leave.
     """
-    return Transition(entry.released(), *edge(before, Cause.RELEASED), at, due_at=at)
+    return Transition(entry.released(), *edge(before, Cause.RELEASED), at, AT_ONCE)
 
 
 def intent(entry: Entry, at: int, intermediate: Collection[str]) -> Transition:
@@ -264,21 +264,6 @@ def no_later_than(transition: Transition, instant: int) -> Transition:
     return transition._replace(due_at=instant)
 
 
-def by_the_clock(steps: Sequence[Transition], now: int, ahead: int) -> Sequence[Transition]:
-    """The steps as they are recorded now, with due times as far ahead as all others of the journal.
-
-    Those are ahead by `ahead` microseconds from when the clock was put back until they are moved. A step was
-    made before that if it lies after `now`; a full disk may lie between its making and its recording.
-    """
-    put_back = now + STEP
-    return [
-        step
-        if step.due_at is None or (step.at >= put_back) is (ahead > 0)
-        else step._replace(due_at=step.due_at + (ahead or now - step.at))
-        for step in steps
-    ]
-
-
 # Operators' orders
 
 
@@ -288,7 +273,7 @@ def ordered_resend(entry: Entry, at: int) -> Transition:
     One without a try in doubt, which its provider only put off, gets its content of now.
     """
     entry = entry if entry.doubt else entry._replace(content=None, digest=None)
-    return Transition(entry, *_ORDERED_RESEND, at, due_at=at)
+    return Transition(entry, *_ORDERED_RESEND, at, AT_ONCE)
 
 
 def ordered_sent(entry: Entry, at: int) -> Transition:
@@ -314,7 +299,7 @@ def ordered_anew(entry: Entry, at: int) -> Transition:
 
     Its expiry is checked before the attempt, as always. The service receives the outcome.
     """
-    return Transition(entry.anew()._replace(spent=(), sent_by=None), *_ORDERED_ANEW, at, due_at=at)
+    return Transition(entry.anew()._replace(spent=(), sent_by=None), *_ORDERED_ANEW, at, AT_ONCE)
 
 
 # Receipts that didn't come, and receipts
@@ -324,13 +309,13 @@ def unconfirmed(entry: Entry, at: int, within: float) -> Transition:
     """The message wasn't confirmed within this many seconds: the next channel may take it."""
     reason = f"not confirmed within {format_duration(within)}"
     onwards = entry.off_channel(reason)._replace(sent_by=entry.provider)
-    return Transition(onwards, *UNCONFIRMED, at, due_at=at)
+    return Transition(onwards, *UNCONFIRMED, at, AT_ONCE)
 
 
 def failed_to_next(entry: Entry, receipt: Receipt) -> Transition:
     """A provider reports that it failed: the next channel may take the message."""
     at = receipt.received_at
-    return Transition(entry.off_channel(_reported(receipt)), *_FAILED_NEXT, at, due_at=at)
+    return Transition(entry.off_channel(_reported(receipt)), *_FAILED_NEXT, at, AT_ONCE)
 
 
 def _stays_sent(entry: Entry, at: int, reason: str) -> Transition:

@@ -10,7 +10,7 @@ import pytest
 from deliveryd import transitions
 from deliveryd.channels.base import Attempted, Dispatch
 from deliveryd.channels.http import answers
-from deliveryd.delivery import attempts, dispatch_queue, preparation, settings, settings_requests
+from deliveryd.delivery import attempts, dispatch_queue, preparation, recorder, settings, settings_requests
 from deliveryd.delivery.attempts import Attempts
 from deliveryd.delivery.in_flight import InFlightLimit
 from deliveryd.delivery.message import Delivery
@@ -19,6 +19,7 @@ from deliveryd.delivery.recorder import Recorder
 from deliveryd.delivery.routing import Route, Router
 from deliveryd.delivery.settings_requests import RequestSlots
 from deliveryd.delivery.verdicts import VerdictHandler
+from deliveryd.journal import journal
 from deliveryd.journal.base import Recovery
 from deliveryd.journal.sql import account, recovery
 from deliveryd.journal.sql.db import Db
@@ -306,7 +307,8 @@ def due_times_left_after_a_correction(patch: Patch) -> None:
 
 def due_times_moved_that_were_right(patch: Patch) -> None:
     """What is recorded between a step back and the moving of due times is due at once."""
-    patch.setattr(transitions, "by_the_clock", lambda steps, *_: steps)
+    for module in (journal, recorder):
+        patch.setattr(module, "by_the_clock", lambda steps, *_: steps)
 
 
 def answers_after_a_suspension_unread(patch: Patch) -> None:

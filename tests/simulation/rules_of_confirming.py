@@ -111,8 +111,6 @@ def _asked_rightly(case: Case, question: LookedUp, after: float) -> Iterator[str
     # By an order it is asked at once; the machines' clocks differ.
     may_be_early = Action.RESEND in case.orders or case.history.is_shared
     if doubt is not None and not may_be_early and question.at < doubt.at + after - EARLY:
-        if any(jump.seconds > 0 and doubt.at <= jump.at <= question.at for jump in case.history.plan.jumps):
-            return  # all that waits is due earlier
         template = case.history.plan.templates.get(case.message.settings_id)
         if template is not None and template.expires is not None and case.history.plan.jumps:
             return  # it was due when it would have expired by the clock as it was

@@ -8,7 +8,7 @@ from deliveryd.delivery.outcomes import Outcomes
 from deliveryd.delivery.recorder import Recorder
 from deliveryd.journal.journal import Journal
 from deliveryd.metrics import Metrics
-from deliveryd.model import Clock, WallClock
+from deliveryd.model import SteadyClock, WallClock
 from deliveryd.runtime.wakeup import Heartbeats
 
 HOUR = 3600.0
@@ -16,7 +16,7 @@ HOUR = 3600.0
 
 def memory_on(  # noqa: PLR0917 - numbers of a test
     journal: Journal,
-    clock: Clock | None = None,
+    clock: SteadyClock | None = None,
     metrics: Metrics | None = None,
     places: int = 1000,
     batch_size: int = 500,
@@ -33,7 +33,7 @@ def memory_on(  # noqa: PLR0917 - numbers of a test
     )
 
 
-def recorder_on(journal: Journal, clock: Clock | None = None) -> Recorder:
+def recorder_on(journal: Journal, clock: SteadyClock | None = None) -> Recorder:
     """A recorder with a memory of its own."""
     metrics = Metrics(["sms"], "1")
     memory = memory_on(journal, clock, metrics)

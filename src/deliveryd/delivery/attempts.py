@@ -26,7 +26,7 @@ from deliveryd.delivery.message import Delivery, is_expired
 from deliveryd.delivery.terms import DispatchTerms
 from deliveryd.delivery.verdicts import VerdictHandler
 from deliveryd.journal.rows import digest_of
-from deliveryd.model import Content, Customer, Entry, Transition, channel_of, message_key
+from deliveryd.model import AT_ONCE, Content, Customer, Entry, Transition, channel_of, message_key
 from deliveryd.runtime.wakeup import Uses
 from deliveryd.states import State
 from deliveryd.telemetry.log_events import Event, log
@@ -73,7 +73,7 @@ class Attempts:
             return step
         entry = message.entry
         if not entry.doubt and self._has_stopped(message.customer):
-            return transitions.deferred(entry, now, now, None)
+            return transitions.deferred(entry, now, AT_ONCE, None)
         if entry.doubt or entry.content is not None:  # the property costs more
             if (step := self.hold(message)) is not None:
                 return step

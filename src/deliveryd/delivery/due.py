@@ -72,7 +72,8 @@ class DueMessages:
             self._heartbeats.beat("due")
             await self._backlog.changed.wait(min(max(pause, 0.01), HEARTBEAT_INTERVAL))
             self._watch_journal()
-            if (step := self._passed.stepped()) or self._clock.ahead():
+            step = self._passed.stepped()
+            if step := -self._clock.ahead() or step:
                 await self._waiting.follow_clock(step)
             await self._pausing.end_those_over()
             self._follow_pauses()
@@ -114,7 +115,7 @@ class DueMessages:
 
     def _until_a_pause_ends(self) -> float:
         """The seconds until the first pause ends by itself."""
-        return max((self._pausing.next_end - self._clock.now()) / SECOND, 0.0)
+        return max((self._pausing.next_end - self._clock.in_journal()) / SECOND, 0.0)
 
     async def _fetch_all(self) -> float:
         """Make due messages ready; return the seconds until more may be due."""
@@ -206,14 +207,14 @@ class DueMessages:
 
     async def _fetch_overdue(self) -> float:
         """Fetch what has waited long enough for something."""
-        now = self._clock.now()
+        now = self._clock.in_journal()
         if now >= self._backlog.overdue_at:
             await self._waiting.fetch_overdue(now)
         return max((self._backlog.overdue_at - now) / SECOND, SHORT_OF_ROOM)
 
     async def _fetch(self, room: Mapping[str, int]) -> tuple[float, int]:
         """Fetch what is due; return the seconds until more is, and how many more are already."""
-        now = self._clock.now()
+        now = self._clock.in_journal()
         next_due, left, found = await self._waiting.fetch_due(now, room)
         if found or left:
             return SHORT_OF_ROOM, left

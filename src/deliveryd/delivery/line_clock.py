@@ -2,64 +2,60 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable
 
-from deliveryd.model import STEP, Clock
+from deliveryd.model import STEP, SteadyClock
 from deliveryd.runtime.wakeup import AutoResetEvent
-
-
-class LineTime(NamedTuple):
-    """The present instant, and the microseconds by which the journal's due times are ahead of it."""
-
-    now: int
-    ahead: int
 
 
 class LineClock:
     """The time of day. `shown` is what a clock shows that may be set.
 
-    Where that is put back, due times in the journal are ahead of it until they are moved: those that are
-    recorded meanwhile are recorded ahead as well (`LineTime.ahead`), else they would be moved although they
-    were right. `put_back` is set when that is noticed, so that they are moved soon; see `follow`.
+    Where that is set, due times in the journal are ahead of it (behind, where it is put forward) until they
+    are moved: those that are recorded meanwhile are recorded as far ahead, else they would be moved although
+    they were right. `put_back` is set when the clock was put back, so that they are moved soon; see `follow`.
     Put back by less than `STEP`, it all but stands still: it goes on by a microsecond with each reading, so
     that no two steps of a message share an instant.
     """
 
-    def __init__(self, shown: Clock, put_back: AutoResetEvent) -> None:
+    def __init__(self, shown: SteadyClock, put_back: AutoResetEvent) -> None:
         self.shown = shown
         self._put_back = put_back
-        self._ahead = 0
-        self._latest = 0  # the latest reading, as far ahead
+        self._began = shown.now() - shown.elapsed()  # by the clock that the journal's due times go by
+        self._latest = 0
 
     def now(self) -> int:
         """The present instant."""
-        shown = self.shown.now()
-        latest, ahead = self._latest, self._ahead
-        read = shown + ahead
-        if latest - read >= STEP:
-            self._ahead = ahead = latest - shown
-            self._put_back.set()
-            read = latest
-        elif read < latest:
-            read = latest + 1
+        read = self.shown.now()
+        if read < self._latest:
+            if self._latest - read >= STEP:
+                self._put_back.set()
+            else:
+                read = self._latest + 1
         self._latest = read
-        return read - ahead
-
-    def in_journal(self) -> int:
-        """The present instant, as far ahead as the journal's due times: for pauses that are recorded now."""
-        return self.now() + self._ahead
+        return read
 
     def ahead(self) -> int:
-        """Microseconds by which the journal's due times are ahead, since the clock was put back."""
-        self.now()
-        return self._ahead
+        """Microseconds by which the journal's due times are ahead since the clock was set; negative: behind.
 
-    def peek(self) -> LineTime:
-        """Both for another thread than the event loop's: nothing is noted."""
-        shown, latest, ahead = self.shown.now(), self._latest, self._ahead
-        return LineTime(shown, latest - shown if latest - shown - ahead >= STEP else ahead)
+        Less than `STEP` is passed over.
+        """
+        ahead = self._began + self.shown.elapsed() - self.shown.now()
+        return ahead if abs(ahead) >= STEP else 0
+
+    def in_journal(self) -> int:
+        """The present instant by the clock that the journal's due times go by."""
+        return self.now() + self.ahead()
+
+    def reading(self) -> Callable[[], tuple[int, int]]:
+        """Read the present instant; return what returns it in a commit.
+
+        With it comes by how many microseconds the journal's due times are ahead of those that are counted
+        from this instant on: fewer once they were moved.
+        """
+        now, ahead = self.now(), self.ahead() - self._began
+        return lambda: (now, ahead + self._began)
 
     def follow(self, back: int) -> None:
-        """The journal's due times were moved back by so many microseconds, which `ahead` returned."""
-        self._ahead -= back
-        self._latest -= back
+        """The journal's due times were moved back by so many microseconds."""
+        self._began -= back

@@ -17,7 +17,7 @@ from deliveryd.journal.base import MatchedReceipt, OutboxRow
 from deliveryd.journal.journal import Journal
 from deliveryd.journal.orders import Decided, Order
 from deliveryd.metrics import Metrics
-from deliveryd.model import Clock, Entry, Reported, Transition
+from deliveryd.model import Entry, Reported, SteadyClock, Transition
 from deliveryd.runtime.wakeup import AutoResetEvent
 
 
@@ -96,7 +96,7 @@ class LineMemory(NamedTuple):
     def beside(
         cls,
         journal: Journal,
-        shown: Clock,
+        shown: SteadyClock,
         metrics: Metrics,
         *,
         max_in_flight: int,

@@ -1,8 +1,8 @@
 """How old records are, by the time that passed: a clock that is put forward makes nothing old by itself.
 
 Records bear the time of day. What is forgotten by its age is therefore older than the lowest that the clock
-showed while that age passed, which the monotonic clock measures. While the machine is off or asleep, no time
-is known to pass: a clock that is wrong at a start ends nothing. Steps of the clock are noticed here too, also
+showed while that age passed, as a clock measures it that can't be set. While the machine is off, no time is
+known to pass: a clock that is wrong at a start ends nothing. Steps of the clock are noticed here too, also
 those between two runs.
 """
 
@@ -13,10 +13,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
-import anyio
-
 from deliveryd.journal.journal import Journal
-from deliveryd.model import SECOND, STEP, Clock
+from deliveryd.model import SECOND, STEP, SteadyClock
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 """What distinguishes one start of the machine, in which its monotonic clock runs on, from the next."""
@@ -42,10 +40,10 @@ class PassedTime:
     at `last_at`, when that run last wrote (0: never).
     """
 
-    def __init__(self, clock: Clock, kept: str = "", last_at: int = 0) -> None:
+    def __init__(self, clock: SteadyClock, kept: str = "", last_at: int = 0) -> None:
         self._clock = clock
         self._boot = _boot_id()
-        monotonic = _monotonic()
+        monotonic = clock.elapsed()
         before = looked = highest = 0
         is_same_boot = False
         self._readings = [ClockReading(0, min(clock.now(), last_at or clock.now()))]
@@ -116,7 +114,7 @@ class PassedTime:
 
     @property
     def _passed(self) -> int:
-        return _monotonic() - self._began
+        return self._clock.elapsed() - self._began
 
     def _look(self) -> int:
         """Note what the clock shows, if it was set since the last look: put back, perhaps just after it.
@@ -148,10 +146,6 @@ def _lower(first: ClockReading, second: ClockReading) -> ClockReading:
     )
 
 
-def _monotonic() -> int:
-    return int(anyio.current_time() * SECOND)
-
-
 def _boot_id() -> str:
     try:
         return BOOT_ID.read_text(encoding="ascii").strip()
@@ -159,7 +153,7 @@ def _boot_id() -> str:
         return ""
 
 
-async def at_next_start(journal: Journal, clock: Clock) -> int:
+async def at_next_start(journal: Journal, clock: SteadyClock) -> int:
     """The present instant by the clock of the earlier run: the next start moves pauses from that one on.
 
     While another worker works on the journal, that has followed the clock.

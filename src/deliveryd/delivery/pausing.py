@@ -9,13 +9,14 @@ import anyio
 
 from deliveryd.delivery.backlog import Backlog
 from deliveryd.delivery.in_flight import InFlightLimit
+from deliveryd.delivery.line_clock import LineClock
 from deliveryd.delivery.pauses import Pauses
 from deliveryd.errors import JournalFull, JournalUnreachable
 from deliveryd.journal.base import FromOthers, Recovery
 from deliveryd.journal.journal import Journal
 from deliveryd.journal.orders import Decided
 from deliveryd.journal.pauses import Pause
-from deliveryd.model import Clock, Transition
+from deliveryd.model import Transition
 from deliveryd.runtime import waits
 from deliveryd.telemetry.log_events import Event, log
 
@@ -29,7 +30,9 @@ class Pausing:
     They go on in portions, beside all else that is due (see `DueMessages`).
     """
 
-    def __init__(self, journal: Journal, backlog: Backlog, in_flight: InFlightLimit, clock: Clock) -> None:
+    def __init__(
+        self, journal: Journal, backlog: Backlog, in_flight: InFlightLimit, clock: LineClock
+    ) -> None:
         self.pauses = Pauses()
         self._journal = journal
         self._backlog = backlog
@@ -103,7 +106,7 @@ class Pausing:
     async def end_those_over(self) -> None:
         """Resume what was paused until now."""
         await self._retime()
-        now = self._clock.now()
+        now = self._clock.in_journal()
         if now < self.next_end:
             return
         async with self._turn:
@@ -116,7 +119,7 @@ class Pausing:
         """Read the pauses again after messages were removed, with which their own pauses go."""
         if self.pauses.hold_messages:
             async with self._turn:
-                until = 0 if self._journal.older_workers else self._clock.now()
+                until = 0 if self._journal.older_workers else self._clock.in_journal()
                 self._replace(await self._journal.end_pauses(until))
 
     async def follow_clock(
@@ -171,7 +174,7 @@ class Pausing:
 
     async def wake(self, waits_for: Collection[str]) -> bool:
         """Make a portion of messages due whose pause ended; return whether there may be more of them."""
-        woken = await self._journal.wake(waits_for, self._clock.now(), PAUSE_PORTION)
+        woken = await self._journal.wake(waits_for, self._clock.in_journal(), PAUSE_PORTION)
         self._backlog.change_paused(-woken)
         self._backlog.change(woken)
         if woken:

@@ -14,13 +14,13 @@ from itertools import repeat
 from operator import attrgetter
 from typing import NamedTuple
 
-from deliveryd import transitions
 from deliveryd.delivery.failures import Failures
 from deliveryd.delivery.memory import LineMemory
 from deliveryd.errors import JournalFull
 from deliveryd.journal.base import FromOthers, MatchedReceipt, OutboxRow, PassedDeadlines, Recovery
 from deliveryd.journal.journal import Journal
 from deliveryd.journal.orders import REMOVALS, Action, Decided, Effect, ItemKind, Order
+from deliveryd.journal.rows import by_the_clock
 from deliveryd.journal.sql.own_values import SignedToken
 from deliveryd.metrics import Metrics
 from deliveryd.model import (
@@ -239,7 +239,8 @@ class Recorder:
         """Record steps of messages; return the ids of those that a receipt settled instead."""
         if not steps:
             return ()
-        settled, effects = await self._journal.change(steps, self._clock.peek)
+        clock = self._clock.reading()
+        settled, effects = await self._journal.change(steps, clock)
         self._apply(effects)
         if settled:
             steps = [step for step in steps if step.entry.id not in settled]
@@ -249,7 +250,7 @@ class Recorder:
             self._in_flight.release(stay)  # no event of theirs will
         waiting: Sequence[Transition] = by_state.get(State.WAITING, ())
         if parked := [*waiting, *by_state.get(State.IN_DOUBT, ())]:
-            waiting = transitions.by_the_clock(waiting, *self._clock.peek())
+            waiting = by_the_clock(waiting, *clock())
             self._backlog.add(waiting)
             self._memory.pausing.note_waiting(waiting)
             self._in_flight.release(step.entry.id for step in parked)

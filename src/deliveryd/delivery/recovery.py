@@ -30,8 +30,8 @@ async def recover_line(
     passed = common.memory.passed
     step = passed.stepped()
     # A shared journal moves the due times of each log when a worker takes it.
-    back = 0 if common.journal.is_shared else max(-step, passed.written_ahead)
-    await common.waiting.follow_clock(step, back)
+    back = 0 if common.journal.is_shared else max(-step, passed.written_ahead or -step)
+    await common.waiting.follow_between_runs(step, back)
     left = await recorder.recover(providers)
     availability.resume(left.down_since)
     if common.journal.is_shared:

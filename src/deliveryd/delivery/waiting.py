@@ -68,7 +68,7 @@ class Waiting:
 
     async def wake(self, waits_for: Collection[str], seconds: float = 0.0, most: int = ALL) -> int:
         """Make messages due in `seconds` that wait for one of these; return how many, `most` at most."""
-        at = self._clock.now() + int(seconds * SECOND)
+        at = self._clock.in_journal() + int(seconds * SECOND)
         woken = 0
         while woken < most:
             portion = min(WAKE_BATCH, most - woken)
@@ -109,18 +109,20 @@ class Waiting:
             after = portion[-1].entry.id
         return found
 
-    async def follow_clock(self, step: int, back: int = 0) -> None:
-        """Move pauses by the microseconds that the clock was set, due times `back`; bound all of these.
+    async def follow_clock(self, step: int) -> None:
+        """Move pauses and due times by the microseconds that the clock was set by (negative: back)."""
+        await self._move(step, -step, -step)
 
-        Both go back by as much as they are ahead, if they are: by less than the clock, if that wasn't read
-        for so long as it was put back by.
-        """
+    async def follow_between_runs(self, step: int, back: int) -> None:
+        """Move pauses by what the clock was set by since an earlier run, due times `back`; bound these."""
+        await self._move(step, back, self._clock.ahead())
+
+    async def _move(self, step: int, back: int, ahead: int) -> None:
         if step:
             log(Event.CLOCK_STEPPED, seconds=step / SECOND)
-        ahead = self._clock.ahead()
         then = partial(self._clock.follow, ahead)
         await self._memory.pausing.follow_clock(
-            ahead or -step, partial(self._retime, ahead or back, self._memory.passed.record(), then=then)
+            -step, partial(self._retime, back, self._memory.passed.record(), then=then)
         )
         self._backlog.expect_overdue(0.0)
 

@@ -14,7 +14,7 @@ from deliveryd.model import Entry, StopChange
 from deliveryd.states import State
 
 ReadClock = Callable[[], tuple[int, int]]
-"""Reads the present instant, and how far due times are ahead of it: see `transitions.by_the_clock`."""
+"""Returns what `rows.by_the_clock` has to have, in a commit."""
 
 
 class OutboxRow(NamedTuple):

@@ -12,7 +12,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from functools import partial
 from typing import TypeVar
 
-from deliveryd import transitions
 from deliveryd.journal.base import (
     Account,
     Counts,
@@ -34,13 +33,13 @@ from deliveryd.journal.group_commit import GroupCommit
 from deliveryd.journal.log import Log, LogTerms, log_of
 from deliveryd.journal.orders import Decided, Order
 from deliveryd.journal.pauses import Pause
-from deliveryd.journal.rows import to_json
+from deliveryd.journal.rows import by_the_clock, to_json
 from deliveryd.journal.sql import account, deadlines, deletion, own_values, pauses, recovery, statements
 from deliveryd.journal.sql.account import open_work
 from deliveryd.journal.sql.db import Db
 from deliveryd.journal.sql.own_values import SignedToken, use_token
 from deliveryd.journal.sql.stopped import bound_stops, in_force, stops_reported
-from deliveryd.model import Clock, Entry, Malformed, QueuedMessage, Reported, StopChange, Transition
+from deliveryd.model import Entry, Malformed, QueuedMessage, Reported, SteadyClock, StopChange, Transition
 from deliveryd.runtime.threads import Blocking
 
 T = TypeVar("T")
@@ -56,7 +55,7 @@ class Journal(GroupCommit[Db]):
     limits: Shared | None = None
     """What is shared of limits with other workers, who may work on it at the same time; None: none may."""
 
-    common_clock: Clock | None
+    common_clock: SteadyClock | None
     """What all who work on it go by, whatever their machines' clocks show; None: a machine's own."""
 
     namespace: str
@@ -198,14 +197,14 @@ class Journal(GroupCommit[Db]):
         try; if its provider reported meanwhile that it failed, the message ends with an `error` instead.
         An intent keeps the digest of what is sent. An outcome that may have arrived keeps the content, until
         the message ends or its key changes.
-        `clock` returns in the commit what `transitions.by_the_clock` needs; None: it is never put back.
+        `clock` returns in the commit what `by_the_clock` has to have; None: it is never set.
         Raises IllegalTransition when a message isn't where its step begins; then none of the steps is taken.
         """
         return await self._commit(lambda db: self._change(db, steps, clock))
 
     def _change(self, db: Db, steps: Sequence[Transition], clock: ReadClock | None) -> Recorded:
         if clock is not None:
-            steps = transitions.by_the_clock(steps, *clock())
+            steps = by_the_clock(steps, *clock())
         found = [
             log.operations.change(db, _by_its_time(log, mine))
             for log, mine in self._by_log(db, steps, lambda step: self._log_of_message(step.entry.id))
@@ -273,7 +272,7 @@ class Journal(GroupCommit[Db]):
         )
 
     async def release(self, provider: str, at: int, limit: int) -> int:
-        """Let messages that are bound to a provider and wait be due at `at`, bound to none.
+        """Let messages that are bound to a provider and wait be due at once, bound to none.
 
         Those in doubt stay, and those that are paused. Returns how many were released, `limit` at most.
         """
@@ -517,7 +516,7 @@ class Journal(GroupCommit[Db]):
         return found
 
     async def leave(self, removed: Collection[str], disabled: Collection[str], at: int, limit: int) -> Left:
-        """Let messages that wait or are held at these providers be due at `at`, bound to none.
+        """Let messages that wait or are held at these providers be due at once, bound to none.
 
         Those that wait in doubt are held where the provider is removed, and stay where it is disabled, as do
         those that are held in doubt, and those that are paused. At most `limit` of each kind.
@@ -557,10 +556,11 @@ class Journal(GroupCommit[Db]):
         pauses_back: int | None = None,
         then: Callable[[], None] | None = None,
     ) -> Sequence[Pause]:
-        """Bring due times in line with a clock that was put back by this many microseconds (0: it wasn't).
+        """Bring due times in line with a clock that was put back by this many microseconds.
 
-        None lies more than `longest` microseconds ahead of `now` then, but of messages that are paused: they
-        are due when they expire. Nor was anything reported or accepted later than `now`.
+        0: it wasn't. Negative: it was put forward, which moves what waits for its time alone. None lies more
+        than `longest` microseconds ahead of `now` then, but of messages that are paused: they are due when
+        they expire. Nor was anything reported or accepted later than `now`.
         `record` is kept for the next run, with that or not at all. `pauses_back`: see `retime_pauses`.
         `then` is called before anything else is committed. Returns all pauses.
         """
@@ -570,9 +570,9 @@ class Journal(GroupCommit[Db]):
                 own_values.keep_clock(db, record)
             for log in self._each(db):
                 log.operations.retime(db, back, now + longest)
-                if back:
+                if back > 0:
                     deadlines.bound_instants(db, now)
-            if back:
+            if back > 0:
                 bound_stops(db, now)
             if pauses_back is not None:
                 pauses.retime_pauses(db, pauses_back, now)

@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from deliveryd.model import Content, Entry, Rendered, Spent, Transition
+from deliveryd.model import STEP, Content, Entry, Rendered, Spent, Transition
+from deliveryd.runtime import waits
 from deliveryd.runtime.json_numbers import VariablesText, dumps_exact, loads_variables
 
 _FIRST = "FROM unaccepted u WHERE u.message_id = message.id AND u.stay = message.stay AND u.stay_tries = 1"
@@ -103,6 +104,26 @@ def progress_of(transition: Transition) -> tuple[object, ...]:
         entry.digest,
         entry.generation,
     )
+
+
+def by_the_clock(steps: Sequence[Transition], given_at: int, ahead: int) -> Sequence[Transition]:
+    """The steps, given to be recorded at this instant, with due times as far ahead as the journal's.
+
+    Those are ahead by `ahead` microseconds: see `LineClock`. A step whose own instant is seconds away was
+    made before the clock was set: its wait begins when it is given. What is paused is due when it expires.
+    """
+    return [
+        step
+        if not step.due_at
+        or (not ahead and abs(given_at - step.at) < STEP)
+        or waits.is_paused(step.waits_for)
+        else step._replace(due_at=step.due_at + ahead + _since_set(given_at - step.at))
+        for step in steps
+    ]
+
+
+def _since_set(away: int) -> int:
+    return away if abs(away) >= STEP else 0
 
 
 def _content_text(content: Content) -> str:

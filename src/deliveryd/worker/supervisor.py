@@ -38,7 +38,7 @@ from deliveryd.journal.followers import await_followers
 from deliveryd.journal.journal import Journal
 from deliveryd.journal.opening import open_reader
 from deliveryd.journal.orders import Order
-from deliveryd.model import Clock, WallClock
+from deliveryd.model import SteadyClock, WallClock
 from deliveryd.network.address import is_loopback
 from deliveryd.rendering.language import load_tags
 from deliveryd.runtime.secret_file import RenewedValue
@@ -114,7 +114,7 @@ class Supervisor:
     def __init__(
         self,
         config: Config,
-        clock: Clock | None = None,
+        clock: SteadyClock | None = None,
         *,
         notifier: Notifier | None = None,
         on_ready: Callable[[Addresses], None] = lambda _addresses: None,

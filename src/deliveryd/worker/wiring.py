@@ -44,7 +44,7 @@ from deliveryd.journal.opening import JournalTerms, open_journal
 from deliveryd.journal.place import JournalFile
 from deliveryd.journal.sqlite.lock import exclusive_worker
 from deliveryd.metrics import Metrics
-from deliveryd.model import Clock, Settings, channel_of
+from deliveryd.model import Settings, SteadyClock, channel_of
 from deliveryd.rendering.content import CompiledSettings, compile_settings, general_stands_in, strict
 from deliveryd.runtime.breaker import BreakerPolicy
 from deliveryd.runtime.threads import Blocking, in_thread
@@ -100,7 +100,7 @@ class Parts(NamedTuple):
 @asynccontextmanager
 async def assemble(
     config: Config,
-    clock: Clock,
+    clock: SteadyClock,
     outside: Outside,
     blocking: Blocking | None = None,
     tracer: Tracer | None = None,

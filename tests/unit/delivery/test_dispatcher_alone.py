@@ -23,6 +23,7 @@ from deliveryd.journal.pauses import Pause, PauseKind
 from deliveryd.journal.sqlite.journal import SqliteJournal, open_journal_file
 from deliveryd.metrics import Metrics
 from deliveryd.model import (
+    AT_ONCE,
     Content,
     Customer,
     Entry,
@@ -223,7 +224,7 @@ def test_who_stopped_gets_nothing_more_that_is_queued(tmp_path: Path) -> None:
         await trio.sleep(5)
         assert [dispatch.entry.id for _, dispatch in bench.channel.attempts] == [1, 3]
         (anew,) = [change for change in bench.recorded if change.entry.id == 2]
-        assert (anew.after, anew.due_at, anew.waits_for) == (State.WAITING, anew.at, None)
+        assert (anew.after, anew.due_at, anew.waits_for) == (State.WAITING, AT_ONCE, None)
         assert not bench.provider.is_down
         await bench.journal.change(bench.settled)
         assert len(await bench.journal.stopped()) == 2
@@ -244,7 +245,7 @@ def test_what_was_only_put_off_is_routed_anew_when_its_recipient_stopped(tmp_pat
         await trio.sleep(1)
         assert not bench.channel.attempts
         (anew,) = bench.recorded
-        assert (anew.after, anew.due_at, anew.waits_for) == (State.WAITING, anew.at, None)
+        assert (anew.after, anew.due_at, anew.waits_for) == (State.WAITING, AT_ONCE, None)
 
     on_the_bench(tmp_path, scene)
 

@@ -8,7 +8,8 @@ from deliveryd.delivery.line_clock import LineClock
 from deliveryd.model import STEP
 from deliveryd.runtime.wakeup import AutoResetEvent
 
-HOUR = 3600 * 1_000_000
+MINUTE = 60 * 1_000_000
+HOUR = 60 * MINUTE
 NOON = 12 * HOUR
 
 
@@ -17,10 +18,15 @@ class SetClock:
 
     def __init__(self) -> None:
         self.shown = NOON
+        self.gone = 0
 
     def now(self) -> int:
         """What it was set to."""
         return self.shown
+
+    def elapsed(self) -> int:
+        """Microseconds that went by."""
+        return self.gone
 
 
 def read_at(clock: LineClock, wall: SetClock, *instants: int) -> list[int]:
@@ -42,20 +48,38 @@ def test_it_all_but_stands_still_where_the_clock_goes_back_a_little() -> None:
 
 
 @pytest.mark.anyio
-async def test_it_knows_how_far_ahead_the_journal_is_until_that_has_followed() -> None:
+async def test_it_measures_how_far_ahead_the_journal_is_until_that_has_followed() -> None:
     wall, put_back = SetClock(), AutoResetEvent()
     clock = LineClock(wall, put_back)
-    assert read_at(clock, wall, NOON, NOON + 5) == [NOON, NOON + 5]
-    wall.shown = HOUR
-    assert clock.peek() == (HOUR, NOON + 5 - HOUR)
-    assert (clock.now(), clock.in_journal()) == (HOUR, NOON + 5)
+    wall.shown, wall.gone = NOON + 5, 5
+    assert (clock.now(), clock.ahead()) == (NOON + 5, 0)
+    wall.shown, wall.gone = HOUR, MINUTE
+    assert (clock.ahead(), clock.in_journal()) == (11 * HOUR + MINUTE, NOON + MINUTE)
     assert await put_back.wait(0)
-    ahead = clock.ahead()
-    wall.shown = 5  # put back once more before that
-    assert (clock.now(), clock.in_journal()) == (5, NOON + 5)
-    clock.follow(ahead)
+    wall.shown = 5  # put back once more before that is followed
+    assert clock.in_journal() == NOON + MINUTE
+    clock.follow(11 * HOUR + MINUTE)
     assert (clock.now(), clock.in_journal()) == (5, HOUR)
     clock.follow(clock.ahead())
-    assert (clock.in_journal(), clock.peek()) == (5, (5, 0))
-    wall.shown = NOON
-    assert (clock.now(), clock.ahead()) == (NOON, 0)
+    assert (clock.ahead(), clock.in_journal()) == (0, 5)
+
+
+def test_what_is_put_forward_and_back_again_leaves_nothing_to_follow() -> None:
+    wall = SetClock()
+    clock = LineClock(wall, AutoResetEvent())
+    wall.shown = NOON + HOUR
+    assert (clock.ahead(), clock.in_journal()) == (-HOUR, NOON)
+    wall.shown, wall.gone = NOON + MINUTE, MINUTE
+    assert (clock.ahead(), clock.in_journal()) == (0, NOON + MINUTE)
+
+
+def test_a_reading_counts_from_its_instant_though_due_times_are_moved_before_the_commit() -> None:
+    """An hour forward, read, moved, and then committed: due times have caught up."""
+    wall = SetClock()
+    clock = LineClock(wall, AutoResetEvent())
+    before = clock.reading()
+    wall.shown = NOON + HOUR
+    after = clock.reading()
+    assert (before(), after()) == ((NOON, 0), (NOON + HOUR, -HOUR))
+    clock.follow(-HOUR)
+    assert (before(), after()) == ((NOON, HOUR), (NOON + HOUR, 0))

@@ -32,7 +32,7 @@ from deliveryd.journal.place import JournalDatabase
 from deliveryd.journal.postgresql.opening import open_shared_journal
 from deliveryd.journal.sqlite.journal import SqliteJournal, open_journal_file
 from deliveryd.metrics import Metrics
-from deliveryd.model import SECOND, Clock
+from deliveryd.model import SECOND, SteadyClock
 from deliveryd.receipts import pages, reading
 from deliveryd.receipts.app import Receipts
 from deliveryd.receipts.inlet import Inlet, Inlets
@@ -69,6 +69,9 @@ class StandingClock:
     def now(self) -> int:
         return self._now
 
+    def elapsed(self) -> int:
+        return 0
+
 
 class Host:
     """A provider's host that has one page at each address, or none; keeps the addresses that are fetched."""
@@ -92,7 +95,7 @@ async def room(
         yield room_on(journal, table, host, StandingClock()), journal
 
 
-def room_on(journal: Journal, table: dict[str, Any], host: Host, clock: Clock) -> Receipts:
+def room_on(journal: Journal, table: dict[str, Any], host: Host, clock: SteadyClock) -> Receipts:
     """The same room, by this clock."""
     recorder = recorder_on(journal, clock)
     recorder.open()

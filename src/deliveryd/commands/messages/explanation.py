@@ -20,7 +20,7 @@ from deliveryd.journal.sql.history import (
     MessageRecord,
     ReceiptRecord,
 )
-from deliveryd.model import NEVER, SECOND, channel_of, parse_instant
+from deliveryd.model import AT_ONCE, NEVER, SECOND, channel_of, parse_instant
 from deliveryd.runtime.waits import awaited
 from deliveryd.states import State
 
@@ -261,7 +261,10 @@ def _next_steps(message: MessageRecord) -> Iterator[Step]:
         where = f"continues with {message.lane}" if message.lane is not None else "continues"
         if message.waits_for is not None:
             yield Step(None, f"waits for {awaited(message.waits_for)}, until due at the latest")
-        yield Step(message.due_at, f"due: {where} then, or as soon as there is capacity")
+        if message.due_at == AT_ONCE:
+            yield Step(None, f"due: {where} as soon as there is capacity")
+        else:
+            yield Step(message.due_at, f"due: {where} then, or as soon as there is capacity")
 
 
 def _lines(step: Step, begin: int) -> Iterator[str]:

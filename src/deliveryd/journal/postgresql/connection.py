@@ -278,9 +278,13 @@ class FollowedClock:
 
         Anything between is possible, so only what isn't is corrected.
         """
-        least, most = instant - int(self._clock() * SECOND), instant - int(asked_at * SECOND)
+        least, most = instant - self.elapsed(), instant - int(asked_at * SECOND)
         self._ahead = least if self._ahead is None else min(max(self._ahead, least), most)
 
     def now(self) -> int:
         """The present instant; 0 before the first answer."""
-        return 0 if self._ahead is None else int(self._clock() * SECOND) + self._ahead
+        return 0 if self._ahead is None else self.elapsed() + self._ahead
+
+    def elapsed(self) -> int:
+        """Microseconds of the clock that nobody can set."""
+        return int(self._clock() * SECOND)

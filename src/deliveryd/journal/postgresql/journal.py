@@ -75,6 +75,7 @@ from deliveryd.model import (
     RecipientReport,
     Reported,
     SharedReceipt,
+    SteadyClock,
     StopChange,
     Transition,
     WallClock,
@@ -147,7 +148,7 @@ class PostgresqlJournal(LeasedCommits):
         self._pacing = Pacing(work.connect, read, clock)
         self.limits = self
         self._clock = work.lease.database_clock
-        self.common_clock: Clock | None = work.lease.followed_clock
+        self.common_clock: SteadyClock | None = work.lease.followed_clock
         self._snapshots = Snapshots(reading)
         self._read_in = read
         self.last_at = self._own.last_at

@@ -131,8 +131,8 @@ class Operations:
         return [self._matching.stay_sent(db, step) for step in restored]
 
     def retime(self, db: Db, back: int, latest: int) -> None:
-        """Bring due times in line with a clock that was put back, and let none be later than `latest`."""
-        if back:
+        """Bring due times in line with a clock that was set, and let none be later than `latest`."""
+        if back > 0:
             self._outbox.note_step(db)
         db.execute(statements.RETIME, (back, latest))
 

@@ -14,7 +14,7 @@ from deliveryd.journal.sql.db import Db, each_of
 from deliveryd.journal.sql.outbox import WATERMARK
 from deliveryd.journal.sql.pauses import IS_PAUSED, count_paused, paused_elsewhere
 from deliveryd.journal.sql.receipt_match import Matching
-from deliveryd.model import Entry, Transition
+from deliveryd.model import AT_ONCE, Entry, Transition
 from deliveryd.runtime import waits
 from deliveryd.states import State
 
@@ -30,18 +30,19 @@ SELECT {ENTRY} FROM message WHERE ended_at IS NULL AND due_at IS NULL AND state 
     AND doubt = 0 AND provider IN (SELECT value FROM json_each(?)) LIMIT ?
 """  # noqa: S608  # constants
 _INTERRUPTED = f"""
-UPDATE message SET state = {transitions.RUN_INTERRUPTED.after:d}, due_at = ?, waits_for = NULL
+UPDATE message SET state = {transitions.RUN_INTERRUPTED.after:d}, due_at = {AT_ONCE}, waits_for = NULL
 WHERE {_MOVING} AND state = {transitions.RUN_INTERRUPTED.before:d}
 """  # noqa: S608  # constants
-_DUE_NOW = (  # messages that wait for an answer: it hasn't been requested since the restart
-    "UPDATE message SET due_at = ?, waits_for = NULL WHERE waits_for IS NOT NULL AND due_at IS NOT NULL"  # noqa: S608
-    f" AND waits_for NOT IN (SELECT value FROM json_each(?)) AND NOT ({IS_PAUSED})"
-)
+# Messages that wait for an answer: it hasn't been requested since the restart.
+_DUE_NOW = f"""
+UPDATE message SET due_at = {AT_ONCE}, waits_for = NULL WHERE waits_for IS NOT NULL AND due_at IS NOT NULL
+    AND waits_for NOT IN (SELECT value FROM json_each(?)) AND NOT ({IS_PAUSED})
+"""  # noqa: S608  # constants
 _NEXT_WAITED_AT = "SELECT min(waits_at) FROM message WHERE waits_at > ?"
 _HOLD_PAUSED = f"""
 UPDATE message SET state = {transitions.CHANNEL_REMOVED.after:d}, due_at = NULL, waits_for = NULL WHERE id = ?
 """  # noqa: S608  # a constant
-_WAKE_PAUSED = "UPDATE message SET due_at = ?, waits_for = NULL WHERE id = ?"
+_WAKE_PAUSED = f"UPDATE message SET due_at = {AT_ONCE}, waits_for = NULL WHERE id = ?"  # noqa: S608  # a constant
 
 
 def recover(db: Db, now: int, providers: Collection[str], matching: Matching) -> Recovery:
@@ -51,11 +52,11 @@ def recover(db: Db, now: int, providers: Collection[str], matching: Matching) ->
     them.
     """
     tried = [entry_of(row) for row in db.execute(_TRIED, (transitions.RUN_INTERRUPTED.before,))]
-    db.execute(_INTERRUPTED, (now,))
+    db.execute(_INTERRUPTED)
     effects = matching.match_at_rest(db, tried, now)
-    db.execute(_DUE_NOW, (now, to_json(keys_of(providers, WAITING_KEYS))))
+    db.execute(_DUE_NOW, (to_json(keys_of(providers, WAITING_KEYS)),))
     db.executemany(_HOLD_PAUSED, [(id_,) for id_ in paused_elsewhere(db, 1, providers)])
-    db.executemany(_WAKE_PAUSED, [(now, id_) for id_ in paused_elsewhere(db, 0, providers)])
+    db.executemany(_WAKE_PAUSED, [(id_,) for id_ in paused_elsewhere(db, 0, providers)])
     leave_all(db, each_of(db, _NEXT_WAITED_AT) - set(providers), now)
     taken = [entry_of(row) for row in db.execute(_OPEN, (State.TAKEN,))]
     doubtful = [

@@ -30,7 +30,7 @@ from deliveryd.journal.sqlite.connection import BUSY_TIMEOUT, FileConnection, ab
 from deliveryd.journal.sqlite.files import check_writable, give_back_pages, make_folder, sync_names
 from deliveryd.journal.sqlite.lock import Presence, holding, lock_of
 from deliveryd.journal.sqlite.opening import checked, checkpoint_pages, open_database, read
-from deliveryd.model import Clock
+from deliveryd.model import SteadyClock
 from deliveryd.runtime.threads import Blocking, in_thread, own_thread
 
 T = TypeVar("T")
@@ -46,7 +46,7 @@ class Threads(NamedTuple):
 class SqliteJournal(Journal):
     """A journal in one SQLite file; see `open_journal_file`."""
 
-    common_clock: Clock | None = None
+    common_clock: SteadyClock | None = None
 
     def __init__(
         self,

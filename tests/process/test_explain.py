@@ -157,6 +157,15 @@ def test_a_waiting_message_says_until_when_and_for_what(world: World) -> None:
     assert re.search(r"\+\S+  due: continues with sms then, or as soon as there is capacity$", told.strip())
 
 
+def test_a_message_that_is_retried_by_order_is_due_at_once(world: World) -> None:
+    world.state.enqueue({"id": 5, "settingsId": 1, "customerId": 1, "variables": {}})
+    world.run_until_idle()
+    assert command("failed", "retry", "5", "--config", world.config).status == 0
+    assert explain(world, 5).out.strip().endswith("  due: continues as soon as there is capacity")
+    data = explain(world, 5, "--json").data
+    assert (data["state"], data["message"]["due_at"]) == ("waiting", None)
+
+
 def test_a_message_that_waits_for_an_answer_says_for_which_one(world: World) -> None:
     world.state.fail_until_healed("settings", FaultAnswer(503))
     world.state.enqueue(message(5))

@@ -298,7 +298,12 @@ def _message_json(message: MessageRecord) -> Mapping[str, object]:
     spent = [_written(each._asdict()) for each in message.spent]
     pause = None if message.pause is None else pause_data(message.pause)
     state = message.state.name.lower()
-    return _written(message._asdict()) | {"state": state, "spent": spent, "pause": pause}
+    due_at = message.due_at or None  # none where it is due at once
+    return _written(message._replace(due_at=due_at)._asdict()) | {
+        "state": state,
+        "spent": spent,
+        "pause": pause,
+    }
 
 
 def _event_json(event: EventRecord) -> Mapping[str, object]:

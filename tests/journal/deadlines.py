@@ -242,7 +242,7 @@ class DeadlineCases:
             await journal.pass_deadlines(0, NOW, ["sms"], 9)
             ahead = NOW + 3600 * ONE_SECOND
             await receive_all(journal, [sample_receipt("p1000", at=ahead)])
-            await journal.retime(3600 * ONE_SECOND, NOW, WITHIN)
+            await journal.retime(3600 * ONE_SECOND, lambda: NOW, WITHIN)
             await send_to_confirm(journal, *ids)
             silent = await journal.pass_deadlines(WITHIN, NOW + 6, ["sms"], 1000)
             assert (silent.passed, silent.silent) == ({}, frozenset({"sms"}))
@@ -256,7 +256,7 @@ class DeadlineCases:
             await send_to_confirm(journal, 1000)
             await journal.pass_deadlines(0, NOW, ["sms"], 9)
             await send_to_confirm(journal, *ids)
-            await journal.retime(3600 * ONE_SECOND, NOW - 3600 * ONE_SECOND, WITHIN)
+            await journal.retime(3600 * ONE_SECOND, lambda: NOW - 3600 * ONE_SECOND, WITHIN)
             await receive_all(journal, [sample_receipt("p1000", at=NOW - 3000 * ONE_SECOND)])
             passed = await journal.pass_deadlines(WITHIN, NOW, ["sms"], 1000)
             assert (passed.passed, passed.silent) == ({"sms": 101}, frozenset())

@@ -8,7 +8,7 @@ import pytest
 
 from deliveryd.errors import IllegalTransition
 from deliveryd.journal.base import Due
-from deliveryd.model import STEP, Content, Outcome, Rendered, Spent, StatusEvent, Transition
+from deliveryd.model import AT_ONCE, STEP, Content, Outcome, Rendered, Spent, StatusEvent, Transition
 from deliveryd.states import State
 from journal.protocol import OpenJournal
 from journal.samples import (
@@ -116,35 +116,38 @@ class DeliveryCases:
             assert await journal.due(NOW, {"sms": 1, "email": 1}) == Due([], NOW + 2)
             assert await journal.due(NOW + 10, {}) == Due([], None)
 
-    async def test_a_step_that_is_recorded_after_the_clock_was_put_back_is_due_by_that_clock(
+    async def test_a_step_is_due_as_far_ahead_as_the_journal_is_when_it_is_recorded(
         self, open_journal: OpenJournal
     ) -> None:
-        """Else a message waits for as long as the clock was put back by, if the worker is killed then."""
+        """But for one that is due at once, or when it expires since it is paused."""
         async with open_journal() as journal:
             await make_ready(journal, 1, 2, 3)
             steps = [
-                Transition(sample_entry(id_), State.READY, State.WAITING, at, at + 5)
-                for id_, at in ((1, NOW + 10 * STEP), (2, NOW - 1), (3, NOW + STEP - 1))
+                Transition(sample_entry(1), State.READY, State.WAITING, NOW, NOW + 5),
+                Transition(sample_entry(2), State.READY, State.WAITING, NOW, AT_ONCE),
+                Transition(
+                    sample_entry(3), State.READY, State.WAITING, NOW, NOW + 5, waits_for="paused channel sms"
+                ),
             ]
-            await journal.change(steps, lambda: (NOW, 0))
-            assert [entry.id for entry in (await journal.due(NOW + 4, {"": 10})).entries] == [2]
-            due = await journal.due(NOW + 5, {"": 10})
-            assert [entry.id for entry in due.entries] == [1]
-            assert due.next_due == NOW + STEP + 4
+            await journal.change(steps, lambda at: STEP if at == NOW else 0)
+            due = await journal.due(NOW, {"": 10})
+            assert ([entry.id for entry in due.entries], due.next_due) == ([2], NOW + STEP + 5)
+            assert [entry.id for entry in (await journal.overdue(NOW + 5, 10)).entries] == [3]
 
     async def test_a_step_that_is_recorded_before_the_journal_follows_the_clock_is_due_in_its_time(
         self, open_journal: OpenJournal
     ) -> None:
-        """Those made before the clock was put back, and those made since: `retime` moves both."""
-        back = 10 * STEP
+        """A step of the clock back or forward moves it; what is due at once stays so."""
         async with open_journal() as journal:
-            await make_ready(journal, 1, 2)
-            steps = [
-                Transition(sample_entry(id_), State.READY, State.WAITING, at, at + id_)
-                for id_, at in ((1, NOW + back), (2, NOW))
-            ]
-            await journal.change(steps, lambda: (NOW, back))
-            await journal.retime(back, NOW, back)
-            assert (await journal.due(NOW, {"": 10})).next_due == NOW + 1
-            await journal.due(NOW + 1, {"": 10})
-            assert (await journal.due(NOW + 1, {"": 10})).next_due == NOW + 2
+            for number, back in enumerate((10 * STEP, -10 * STEP), 1):
+                await make_ready(journal, number)
+                step = Transition(sample_entry(number), State.READY, State.WAITING, NOW, NOW + 5)
+                await journal.change([step], {NOW: back}.__getitem__)
+                await journal.retime(back, lambda: NOW, 100 * STEP)
+                assert (await journal.due(NOW + 4, {"": 10})).next_due == NOW + 5
+                assert len((await journal.due(NOW + 5, {"": 10})).entries) == 1
+            await make_ready(journal, 3)
+            step = Transition(sample_entry(3), State.READY, State.WAITING, NOW, AT_ONCE)
+            await journal.change([step])
+            await journal.retime(-10 * STEP, lambda: NOW, 100 * STEP)
+            assert len((await journal.due(AT_ONCE, {"": 10})).entries) == 1

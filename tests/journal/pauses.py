@@ -130,9 +130,9 @@ class PauseCases:
         async with open_journal() as journal:
             await give(journal, Action.PAUSE, ItemKind.SETTINGS, 1, lasts=10.0)
             now = NOW + 4 * ONE_SECOND - back
-            (pause,) = await journal.retime_pauses(back, now)
+            (pause,) = await journal.retime_pauses(back, lambda: now)
             assert pause.until == now + 7 * ONE_SECOND
-            (pause,) = await journal.retime_pauses(0, now - 3600 * ONE_SECOND)
+            (pause,) = await journal.retime_pauses(0, lambda: now - 3600 * ONE_SECOND)
             assert (pause.since, pause.until) == (now - 3600 * ONE_SECOND, now - 3590 * ONE_SECOND)
 
     async def test_what_is_paused_is_counted_apart_and_is_not_due(self, open_journal: OpenJournal) -> None:
@@ -142,7 +142,7 @@ class PauseCases:
             await bring_to_wait(journal, 3, NOW)
             counts = await journal.counts()
             assert (counts.states, counts.paused) == ({State.WAITING: 3}, {SETTINGS: 2})
-            await journal.retime(0, NOW, 0)
+            await journal.retime(0, lambda: NOW, 0)
             assert (await journal.largest_cause())[1] == 1
         async with open_journal() as journal:
             left = await journal.recover(NOW, ["sms"])
@@ -165,9 +165,9 @@ class PauseCases:
         async with open_journal() as journal:
             entries = [sample_entry(id_) for id_ in range(1, 6)]
             await hold(journal, *entries)
-            assert await journal.wake([SETTINGS], NOW + 7, 3) == 3
+            assert await journal.wake([SETTINGS], lambda: NOW + 7, 3) == 3
             assert (await journal.counts()).paused == {SETTINGS: 2}
-            assert await journal.wake([SETTINGS], NOW + 7, 3) == 2
+            assert await journal.wake([SETTINGS], lambda: NOW + 7, 3) == 2
             assert (await journal.due(NOW + 7, {"": 9})).entries == entries
 
     async def test_what_waits_for_a_provider_waits_for_the_end_of_a_pause_instead(

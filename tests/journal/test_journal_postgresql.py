@@ -438,7 +438,7 @@ async def test_a_commit_that_was_cancelled_while_it_waited_for_a_standby_ends_th
                     async def step() -> None:
                         with pytest.raises(JournalError, match="standby"):  # noqa: PT012  # it repeats
                             while True:
-                                await journal.retime(0, NOW, 0)
+                                await journal.retime(0, lambda: NOW, 0)
 
                     tasks.start_soon(step)
                     waiting = "SELECT pid FROM pg_stat_activity WHERE wait_event = 'SyncRep'"

@@ -22,9 +22,12 @@ import psycopg
 import pytest
 
 from deliveryd import transitions
+from deliveryd.delivery.availability import Availability
+from deliveryd.delivery.common import Common
 from deliveryd.delivery.passed_time import PassedTime, at_next_start
 from deliveryd.delivery.pausing import Pausing
 from deliveryd.delivery.recorder import Recorder
+from deliveryd.delivery.recovery import recover_line
 from deliveryd.delivery.waiting import Waiting
 from deliveryd.errors import IllegalTransition
 from deliveryd.journal.base import Account, Doubtful, FromOthers
@@ -348,6 +351,13 @@ async def test_taking_over_a_log_is_a_restart_with_it(source: JournalDatabase) -
         await sound(source)
 
 
+async def recovered(journal: Journal, clock: ServerClock) -> Common:
+    """What a line shares that has recovered."""
+    common = common_on(journal, memory_on(journal, clock))
+    await recover_line(common, {}, Availability(common, {}, {}))
+    return common
+
+
 class ServerClock:
     """The database's clock, which a test sets."""
 
@@ -399,13 +409,100 @@ async def test_what_is_taken_over_is_due_in_time_though_the_clock_was_put_back_s
             assert (found.entries, found.next_due) == ([], NOW + 5)
 
 
+@pytest.mark.parametrize("step", [-3600 * ONE_SECOND, 3600 * ONE_SECOND])
+@pytest.mark.parametrize("noticed", ["before", "in the same commit", "by the line first"])
+async def test_what_is_taken_over_is_moved_by_what_the_clock_was_set_and_only_once(
+    source: JournalDatabase, step: int, noticed: str
+) -> None:
+    """The adopter saw the other one commit: it measured how much time passed since."""
+    clock, boot = ServerClock(), BootClock()
+    wait = 600 * ONE_SECOND
+
+    def pass_time(seconds: int) -> None:
+        boot.now += seconds
+        clock.instant += seconds * ONE_SECOND
+
+    open_journal = partial(open_shared_journal, source, lease=20.0, clock=clock, boot_time=boot)
+    async with open_journal() as ended, open_journal() as adopter:
+        await ended.recover(NOW, SMS)
+        await adopter.recover(NOW, SMS)
+        await make_ready(ended, 1)
+        await accept_all(ended)
+        await adopter.follow(NOW, SMS)
+        step_ = Transition(sample_entry(1, provider="sms"), State.READY, State.WAITING, NOW, NOW + wait)
+        await ended.change([step_])
+        await adopter.follow(NOW, SMS)
+        end_worker(source)
+        pass_time(30)
+        clock.instant += step
+        ahead = -step if noticed == "by the line first" else 0
+        if noticed == "before":
+            await adopter.retime(-step, clock.now, wait)
+        assert (await adopter.follow(clock.instant, SMS, lambda: ahead)).adopted is not None
+        if ahead:
+            await adopter.retime(ahead, clock.now, wait)
+        due = await adopter.due(clock.instant, {"": 9, "sms": 9})
+        assert (due.entries, due.next_due) == ([], clock.instant + wait - 30 * ONE_SECOND)
+
+
+@pytest.mark.parametrize("step", [-3600 * ONE_SECOND, 3600 * ONE_SECOND, 0])
+async def test_what_a_worker_leaves_in_order_is_moved_by_what_the_adopter_has_to_follow(
+    source: JournalDatabase, step: int
+) -> None:
+    """The adopter stood still meanwhile, so it saw nothing of the last commits, and not when they were."""
+    clock, boot, wait = ServerClock(), BootClock(), 600 * ONE_SECOND
+    open_journal = partial(open_shared_journal, source, lease=20.0, clock=clock, boot_time=boot)
+    async with open_journal() as adopter:
+        await adopter.recover(NOW, SMS)
+        async with open_journal() as ended:
+            await ended.recover(NOW, SMS)
+            await adopter.follow(NOW, SMS)
+            await make_ready(ended, 1)
+            await accept_all(ended)
+            await adopter.follow(NOW, SMS)
+            boot.now += 10
+            clock.instant += 10 * ONE_SECOND
+            due_at = clock.instant + wait
+            step_ = Transition(
+                sample_entry(1, provider="sms"), State.READY, State.WAITING, clock.instant, due_at
+            )
+            await ended.change([step_])
+        clock.instant += step
+        assert (await adopter.follow(clock.instant, SMS, lambda: -step)).adopted is not None
+        await adopter.retime(-step, clock.now, wait)
+        due = await adopter.due(clock.instant, {"": 9, "sms": 9})
+        assert (due.entries, due.next_due) == ([], clock.instant + wait)
+
+
+async def test_what_a_start_takes_over_is_moved_by_what_the_clock_was_set_between_the_runs(
+    source: JournalDatabase,
+) -> None:
+    """Also forward, in its own log and in others; of no worker that begins later."""
+    clock = ServerClock()
+    hour, wait = 3600 * ONE_SECOND, 600 * ONE_SECOND
+    open_journal = partial(open_shared_journal, source, clock=clock)
+    async with open_journal() as one, open_journal() as other:
+        for journal, id_ in ((one, 1), (other, 2)):
+            await journal.recover(NOW, SMS)
+            await make_ready(journal, id_)
+            await accept_all(journal)
+            step = Transition(sample_entry(id_, provider="sms"), State.READY, State.WAITING, NOW, NOW + wait)
+            await journal.change([step])
+    clock.instant += hour
+    async with open_journal() as started:
+        await started.recover(clock.instant, SMS, -hour)
+        due = await started.due(clock.instant, {"": 9, "sms": 9})
+        assert (due.entries, due.next_due) == ([], clock.instant + wait)
+        assert len((await started.due(clock.instant + wait, {"": 9, "sms": 9})).entries) == 2
+
+
 async def test_a_worker_that_starts_while_the_clock_is_days_ahead_deletes_nothing(
     source: JournalDatabase,
 ) -> None:
     """A report that came before its attempt's outcome is still there when that is known."""
     days, clock = 8 * 86_400 * ONE_SECOND, ServerClock()
     async with open_shared_journal(source, clock=clock) as one:
-        await one.retime(0, NOW, days, PassedTime(clock, one.kept_clock, one.last_at).record())
+        await one.retime(0, lambda: NOW, days, PassedTime(clock, one.kept_clock, one.last_at).record())
         await one.receive([sample_receipt()])
         clock.instant = NOW + days
         async with open_shared_journal(source, clock=clock) as other:
@@ -749,7 +846,7 @@ async def test_a_clock_that_is_put_back_at_one_of_two_workers_moves_no_due_times
 ) -> None:
     async with two_workers(source) as (one, other):
         await bring_to_wait(one, 1, NOW + ONE_SECOND, "sms")
-        await other.retime(60 * ONE_SECOND, NOW, 60 * ONE_SECOND)
+        await other.retime(60 * ONE_SECOND, lambda: NOW, 60 * ONE_SECOND)
         assert (await one.due(NOW, {"sms": 9})) == ([], NOW + ONE_SECOND, 0, 0)
 
 
@@ -798,6 +895,46 @@ async def test_a_pause_lasts_as_long_as_ordered_whichever_worker_first_notices_a
         end_worker(source)
         await look(younger)
         assert query(source, decisions) == [("pause",), ("resume",)]
+
+
+@pytest.mark.parametrize("step", [-3600 * ONE_SECOND, 3600 * ONE_SECOND])
+async def test_of_workers_that_start_together_one_moves_the_pauses(
+    source: JournalDatabase, step: int
+) -> None:
+    """Each finds that the clock was set since the earlier run."""
+    clock = ServerClock()
+    order = Order(Action.PAUSE, ItemKind.SETTINGS, ("1",), lasts=7200.0)
+    async with open_shared_journal(source, clock=clock) as journal:
+        await (await recovered(journal, clock)).recorder.decide(order, SMS)
+    clock.instant += step
+    async with AsyncExitStack() as stack:
+        journals = [
+            await stack.enter_async_context(open_shared_journal(source, clock=clock)) for _ in range(2)
+        ]
+        for common in [await recovered(journal, clock) for journal in journals]:
+            (pause,) = common.memory.pauses.all
+            assert pause.until == clock.instant + 7200 * ONE_SECOND
+
+
+async def test_a_stop_counts_though_the_clock_was_put_back_while_no_worker_ran(
+    source: JournalDatabase,
+) -> None:
+    """The recipient resumed while it was ahead."""
+    clock = ServerClock()
+
+    def stop(*, stopped: bool) -> StopChange:
+        now = clock.now()
+        return StopChange("sms", b"1" * 16, now, stopped, None, "receipt", heard_at=now)
+
+    async with open_shared_journal(source, clock=clock) as journal:
+        await recovered(journal, clock)
+        for stopped in (True, False):
+            await journal.receive([], [stop(stopped=stopped)])
+    clock.instant -= 3600 * ONE_SECOND
+    async with open_shared_journal(source, clock=clock) as journal:
+        await recovered(journal, clock)
+        await journal.receive([], [stop(stopped=True)])
+        assert len(await journal.stopped()) == 1
 
 
 @pytest.mark.parametrize("is_at_work", [True, False])

@@ -280,3 +280,31 @@ def test_a_clock_put_forward_before_a_restart_gives_up_no_channel(
                 assert bool(sent_by(fallback, "email")) is (seconds == 300)
 
     live(scene)
+
+
+@pytest.mark.slow
+def test_a_clock_that_was_put_forward_between_two_runs_makes_no_outage_longer(
+    fallback: VirtualWorld,
+) -> None:
+    """Of 400 seconds: the channel is given up after 15 minutes."""
+    ahead = 0
+
+    class Stepping(VirtualClock):
+        def now(self) -> int:
+            return super().now() + ahead
+
+    fallback.clock = Stepping()
+    down_until(fallback, 400)
+    enqueue(fallback, 50)
+
+    async def scene() -> None:
+        nonlocal ahead
+        async with fallback.at_work():
+            await anyio.sleep(60)
+        ahead = 3600 * SECOND
+        async with fallback.at_work():
+            await anyio.sleep(1500)
+
+    live(scene)
+    assert sent_by(fallback, "email") == []
+    assert len(ids_of([*sent_by(fallback, A), *sent_by(fallback, B)])) == 50

@@ -7,16 +7,18 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import trio
 
 from deliveryd.channels.base import Accepted, Dispatch, InDoubt, NotTaken, TryAgain, Verdict
 from deliveryd.delivery.passed_time import PassedTime
+from deliveryd.errors import JournalFull
 from deliveryd.journal.journal import Journal
 from deliveryd.journal.orders import Action, ItemKind, Order
 from deliveryd.journal.reader import file_reader
-from deliveryd.journal.sqlite.journal import open_journal_file
+from deliveryd.journal.sqlite.journal import SqliteJournal, open_journal_file
 from deliveryd.model import Entry, QueuedMessage, StatusEvent, Transition, format_instant, parse_instant
 from deliveryd.runtime.threads import inline
 from deliveryd.states import State
@@ -235,6 +237,103 @@ def test_a_pause_lasts_as_long_as_ordered_though_a_clock_was_ahead_when_the_work
     assert 7200.0 <= world.channels["sms"].attempts[0][0] - began < 7210.0
 
 
+def test_a_wait_isnt_cut_short_though_the_worker_ends_while_the_clock_is_ahead(world: VirtualWorld) -> None:
+    """Before it follows, while events are written; the clock is right again at the next start."""
+    channel = world.channels["sms"]
+    channel.verdict = lambda dispatch: (
+        TryAgain("not now", after=1800.0)
+        if dispatch.entry.id == 1 and len(channel.attempts) < 2
+        else Accepted("p")
+    )
+    clock = SteppingClock()
+
+    async def run() -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(worker_of(world, clock).run)
+            world.service.enqueue(message(1))
+            await trio.sleep(20)
+            clock.ahead = HOUR
+            for id_ in range(2, 12):
+                world.service.enqueue(message(id_))
+                await trio.sleep(0.1)
+            nursery.cancel_scope.cancel()
+        clock.ahead = 0
+        worker = worker_of(world, clock)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(worker.run)
+            await trio.sleep(2 * 3600)
+            worker.stop()
+
+    live(run, hours=5)
+    first, second = [at for at, dispatch in channel.attempts if dispatch.entry.id == 1]
+    assert 1800.0 <= second - first < 1810.0
+
+
+@pytest.mark.parametrize("step", [-2_000_000, 2_000_000])
+def test_what_is_recorded_when_a_full_disk_has_room_waits_as_long_as_it_has_to(
+    world: VirtualWorld, step: int
+) -> None:
+    """The clock is set as the outage begins: due times are bounded by the instant at which they are moved."""
+    channel = world.channels["sms"]
+    channel.verdict = lambda _: (
+        Accepted("p") if len(channel.attempts) > 1 else TryAgain("not now", after=1800.0)
+    )
+    clock, attempt, is_full = SteppingClock(), SqliteJournal._attempt, False
+
+    def full(self: SqliteJournal, batch: Any) -> Any:
+        return JournalFull() if is_full else attempt(self, batch)
+
+    async def play() -> None:
+        nonlocal is_full
+        await trio.sleep(20)
+        channel.seconds = 3.0
+        world.service.enqueue(message(1))
+        await trio.sleep(3)  # the attempt is under way
+        is_full = True
+        clock.ahead += step
+        await trio.sleep(5400)
+        is_full = False
+        await trio.sleep(3600)
+
+    with patch.object(SqliteJournal, "_attempt", full):
+        during(worker_of(world, clock), play)
+    (first, _), (second, _) = channel.attempts
+    assert 1800.0 <= second - channel.seconds - first < 1810.0
+
+
+@pytest.mark.parametrize("step", [-HOUR, HOUR])
+def test_a_pause_lasts_as_long_as_ordered_though_due_times_are_being_moved(
+    world: VirtualWorld, step: int
+) -> None:
+    """Many of them take seconds to move."""
+    clock, settle, began = SteppingClock(HOUR), SqliteJournal._settle, 0.0
+
+    async def slow(self: SqliteJournal, batch: Any) -> None:
+        if any(pending.then for pending in batch):
+            await trio.sleep(3)
+        await settle(self, batch)
+
+    worker = worker_of(world, clock)
+
+    async def play() -> None:
+        nonlocal began
+        await worker.opened.wait()
+        await trio.sleep(20)
+        clock.ahead += step
+        worker.parts.memory.backlog.changed.set()
+        await trio.sleep(1)
+        began = trio.current_time()
+        order = Order(Action.PAUSE, ItemKind.SETTINGS, ("1",), lasts=600.0)
+        await worker.parts.recorder.decide(order, ["sms"])
+        world.service.enqueue(message(1))
+        await trio.sleep(2 * 3600)
+
+    with patch.object(SqliteJournal, "_settle", slow):
+        during(worker, play)
+    ((sent, _),) = world.channels["sms"].attempts
+    assert 600.0 <= sent - began < 610.0
+
+
 @pytest.mark.parametrize("step", [-HOUR, 8 * 24 * HOUR])
 def test_a_retry_comes_due_in_its_time_though_the_clock_was_set_between_two_runs(
     world: VirtualWorld, step: int
@@ -391,7 +490,7 @@ async def test_an_event_shortly_before_a_step_back_caught_up_is_not_before_the_o
     async with open_journal_file(tmp_path / "journal.db") as journal:
         await journal.take([QueuedMessage(1, 1, 1, {})], [], START)
         await journal.accept(await journal.outbox(0, 9), START)
-        await journal.retime(HOUR, START, HOUR)
+        await journal.retime(HOUR, lambda: START, HOUR)
         for change in sent_at(1, START - 500_000):
             await journal.change([change])
         assert await timestamps(journal) == [START]
@@ -420,6 +519,6 @@ async def test_due_times_are_brought_in_line_and_capped(tmp_path: Path) -> None:
             await journal.change(
                 [Transition(entries[id_], State.READY, State.WAITING, START, due[id_]) for id_ in due]
             )
-            await journal.retime(back, START, 2 * HOUR)
+            await journal.retime(back, lambda: START, 2 * HOUR)
             assert await due_times(journal) == expected
             assert all(one <= other for one, other in pairwise(expected))

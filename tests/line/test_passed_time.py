@@ -12,9 +12,9 @@ import pytest
 import trio
 
 from deliveryd.delivery import passed_time
-from deliveryd.delivery.passed_time import PassedTime
+from deliveryd.delivery.passed_time import PassedTime, is_older
 from deliveryd.journal.sql.own_values import SignedToken
-from deliveryd.model import SECOND, Receipt
+from deliveryd.model import SECOND, Receipt, WallClock
 from support.messages import message
 from support.virtual import START, VirtualClock, VirtualSupervisor, VirtualWorld, live
 
@@ -191,8 +191,8 @@ def test_a_step_back_that_was_followed_is_not_noticed_again_after_a_start_of_the
     in_time(play)
 
 
-def test_a_clock_that_was_put_forward_and_back_unrecorded_shows_by_what_was_written() -> None:
-    """The journal recorded a step, and hung when the clock was put right: due times are moved."""
+def test_a_clock_that_was_put_forward_and_back_between_two_runs_was_never_set() -> None:
+    """Whatever was written meanwhile: due times were recorded by the clock as it was before."""
 
     async def play() -> None:
         clock = SteppingClock()
@@ -205,9 +205,26 @@ def test_a_clock_that_was_put_forward_and_back_unrecorded_shows_by_what_was_writ
         await trio.sleep(20)
         clock.ahead = 0
         passed = PassedTime(clock, kept, last_at)
-        assert (passed.stepped(), passed.written_ahead) == (0, AHEAD - 20 * SECOND)
+        assert passed.stepped() == 0
 
     in_time(play)
+
+
+@pytest.mark.parametrize("boot", ["the same", "another"])
+def test_a_command_asks_no_sooner_by_a_clock_that_was_put_forward(boot: str) -> None:
+    """Where it can measure that; by the clock of another start of the machine else."""
+    wall = WallClock()
+    kept = json.dumps({
+        "boot": passed_time._boot_id() if boot == "the same" else "another",
+        "monotonic": wall.elapsed() - 3600 * SECOND,
+        "passed": 0,
+        "readings": [[0, wall.now() - 10 * 3600 * SECOND]],
+        "highest": 0,
+    })  # fmt: skip
+    doubtful_since = wall.now() - (9 * 3600 + 1800) * SECOND  # half an hour ago, by the clock as it was
+    assert is_older(kept, doubtful_since, 3600.0) is (boot == "another")
+    assert is_older("", wall.now() - 61 * SECOND, 60.0)
+    assert not is_older("", wall.now() - 59 * SECOND, 60.0)
 
 
 def test_the_lower_reading_of_the_oldest_steps_is_remembered() -> None:

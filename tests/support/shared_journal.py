@@ -72,7 +72,7 @@ class SharedJournal:
         self.renewals += 1
         await self.renewable.wait()
 
-    async def follow(self, _now: int, providers: Collection[str]) -> FromOthers:
+    async def follow(self, _now: int, providers: Collection[str], *_: Any) -> FromOthers:
         """What the test says, each thing once."""
         self.followed.append((anyio.current_time(), tuple(providers)))
         news = self.news.popleft() if self.news else FromOthers()

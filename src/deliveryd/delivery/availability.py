@@ -46,9 +46,10 @@ class Availability:
         self._choices = {channel: choices[channel] for channel in limits}
         self._limits = limits
 
-    def resume(self, since: Mapping[str, int]) -> None:
+    def resume(self, since: Mapping[str, int], set_by: int = 0) -> None:
         """Take up what an earlier run noted: these providers are probed before they are used.
 
+        `set_by`: microseconds by which the clock was put forward since then; negative: back.
         What it noted of others, which are removed or disabled, is deleted with the first look.
         """
         self._kept = dict(since)
@@ -57,15 +58,16 @@ class Availability:
             sender = None if choice is None else choice.enabled.get(provider)
             if sender is not None:
                 self._resumed_at = anyio.current_time()
-                self._down_from[provider] = self._by_the_loop(at)
+                self._down_from[provider] = self._by_the_loop(at + set_by)
                 sender.standing.suspect()
 
-    def follow(self, since: Mapping[str, int]) -> None:
+    def follow(self, since: Mapping[str, int], set_by: int = 0) -> None:
         """Take over what is noted in a journal that others share: a provider's earliest outage counts.
 
         Whether it is down is each worker's own matter, by its breaker.
         """
         self._kept = dict(since)
+        since = {provider: at + set_by for provider, at in since.items()}
         self._others = {provider: at for provider, at in since.items() if provider not in self._down_from}
         for provider in since.keys() & self._down_from.keys():
             self._date_back(provider, since[provider])

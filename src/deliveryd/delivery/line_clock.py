@@ -3,9 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
-from deliveryd.model import STEP, SteadyClock
+from deliveryd.model import SECOND, STEP, SteadyClock
 from deliveryd.runtime.wakeup import AutoResetEvent
+
+EXACT = SECOND // 1000
+"""Microseconds by which the journal's due times may be ahead unseen."""
+
+
+class _Forward(NamedTuple):
+    """By how much the clock was put forward last, and until which instant steps were made before that."""
+
+    until: int
+    forward: int
 
 
 class LineClock:
@@ -23,6 +34,7 @@ class LineClock:
         self._put_back = put_back
         self._began = shown.now() - shown.elapsed()  # by the clock that the journal's due times go by
         self._latest = 0
+        self._followed = _Forward(0, 0)
 
     def now(self) -> int:
         """The present instant."""
@@ -38,24 +50,38 @@ class LineClock:
     def ahead(self) -> int:
         """Microseconds by which the journal's due times are ahead since the clock was set; negative: behind.
 
-        Less than `STEP` is passed over.
+        Less than `STEP` isn't followed: that is how clocks are kept right all the time. Then it is 0.
         """
-        ahead = self._began + self.shown.elapsed() - self.shown.now()
-        return ahead if abs(ahead) >= STEP else 0
+        return ahead if abs(ahead := self._ahead()) >= STEP else 0
+
+    def _ahead(self) -> int:
+        return self.in_journal() - self.shown.now()
 
     def in_journal(self) -> int:
-        """The present instant by the clock that the journal's due times go by."""
-        return self.now() + self.ahead()
+        """The present instant by the clock that the journal's due times go by; can be read in a commit."""
+        return self._began + self.shown.elapsed()
 
-    def reading(self) -> Callable[[], tuple[int, int]]:
-        """Read the present instant; return what returns it in a commit.
+    def reading(self) -> Callable[[int], int]:
+        """Read how far ahead due times are; return what returns it, in a commit, of a step by its instant.
 
-        With it comes by how many microseconds the journal's due times are ahead of those that are counted
-        from this instant on: fewer once they were moved.
+        A step that was made before the clock was set has a due time by the clock as it was. One that was made
+        afterwards is as far ahead as the journal, which is less once its due times were moved.
         """
-        now, ahead = self.now(), self.ahead() - self._began
-        return lambda: (now, ahead + self._began)
+        now, ahead, began, follow = self.now(), self._ahead(), self._began, self._followed
+
+        def ahead_of(at: int) -> int:
+            if abs(ahead) >= EXACT:
+                is_older = at >= now + STEP if ahead > 0 else at <= now + ahead
+                by_reading = 0 if is_older else ahead
+            elif at >= now + STEP:
+                by_reading = now - at
+            else:
+                by_reading = follow.forward if at <= follow.until else 0
+            return by_reading + self._began - began
+
+        return ahead_of
 
     def follow(self, back: int) -> None:
         """The journal's due times were moved back by so many microseconds."""
         self._began -= back
+        self._followed = _Forward(self.now() + min(back, 0), max(-back, 0))

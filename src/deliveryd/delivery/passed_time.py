@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from deliveryd.journal.journal import Journal
-from deliveryd.model import SECOND, STEP, SteadyClock
+from deliveryd.model import SECOND, STEP, SteadyClock, WallClock
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 """What distinguishes one start of the machine, in which its monotonic clock runs on, from the next."""
@@ -57,14 +57,14 @@ class PassedTime:
         self._began = monotonic - before
         self._recorded = None if not kept else before - KEPT_EVERY
         self._looked = looked  # by the time that passed
+        self.is_measured = is_same_boot
+        """Whether it is known how much time passed since that run."""
+
         self._highest = max(highest, last_at)  # that the clock showed
         self._unfollowed = 0
         step = self._look()
         # What was written before a step that is kept shows no other one.
         ahead = last_at - clock.now() if last_at > highest + STEP else 0
-        self.written_ahead = ahead if ahead >= STEP else 0
-        """By how many microseconds the clock was ahead by which an earlier run wrote last, at least."""
-
         if not is_same_boot:  # nobody measured how much time passed
             step = min(step, -ahead, 0)
         self._unfollowed = step if abs(step) >= STEP else 0
@@ -130,7 +130,9 @@ class PassedTime:
             since = self._looked if step < 0 else passed
             reading = ClockReading(max(since, latest.passed), shown - (passed - since))
             self._readings = [*self._readings, reading]
-            if len(self._readings) > MOST_STEPS:
+            if since < latest.passed:  # the reading is what the clock may have shown, not what it did
+                self._readings.append(ClockReading(passed, shown))
+            while len(self._readings) > MOST_STEPS:
                 first, second, *others = self._readings
                 self._readings = [_lower(first, second), *others]
             self._recorded = None
@@ -151,6 +153,15 @@ def _boot_id() -> str:
         return BOOT_ID.read_text(encoding="ascii").strip()
     except OSError:
         return ""
+
+
+def is_older(kept: str, at: int, seconds: float) -> bool:
+    """Whether what was recorded at an instant is older than so many seconds, for a command that only reads.
+
+    `kept`: see `PassedTime`. Where it is of another machine, or another start of this one, the clock counts.
+    """
+    passed = PassedTime(clock := WallClock(), kept)
+    return at < (passed.before(seconds) if passed.is_measured else clock.now() - int(seconds * SECOND))
 
 
 async def at_next_start(journal: Journal, clock: SteadyClock) -> int:

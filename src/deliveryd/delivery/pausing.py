@@ -145,7 +145,7 @@ class Pausing:
         if self._unfollowed is None or self._journal.older_workers:
             return
         async with self._turn:
-            self._replace(await self._journal.retime_pauses(self._unfollowed, self._clock.now()))
+            self._replace(await self._journal.retime_pauses(self._unfollowed, self._clock.shown.now))
             self._unfollowed = None
 
     def _leave_to_older(self) -> None:
@@ -174,7 +174,7 @@ class Pausing:
 
     async def wake(self, waits_for: Collection[str]) -> bool:
         """Make a portion of messages due whose pause ended; return whether there may be more of them."""
-        woken = await self._journal.wake(waits_for, self._clock.in_journal(), PAUSE_PORTION)
+        woken = await self._journal.wake(waits_for, self._clock.in_journal, PAUSE_PORTION)
         self._backlog.change_paused(-woken)
         self._backlog.change(woken)
         if woken:

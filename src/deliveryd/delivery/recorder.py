@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import nullcontext
-from functools import partial
 from itertools import repeat
 from operator import attrgetter
 from typing import NamedTuple
@@ -107,9 +106,12 @@ class Recorder:
 
     # an earlier run
 
-    async def recover(self, providers: Collection[str]) -> Recovery:
-        """Take up what an earlier run left; messages in doubt are left to the caller."""
-        left = await self._journal.recover(self._clock.now(), providers)
+    async def recover(self, providers: Collection[str], put_back: int = 0) -> Recovery:
+        """Take up what an earlier run left; messages in doubt are left to the caller.
+
+        `put_back`: microseconds by which the clock was put back since then; negative: forward.
+        """
+        left = await self._journal.recover(self._clock.now(), providers, put_back)
         self._memory.stopped.load(await self._journal.stopped())
         self._hold(left, providers)
         self._backlog.change(left.waiting)
@@ -137,7 +139,7 @@ class Recorder:
         Messages of what is adopted may be due, and have waited long enough.
         """
         found = await self._memory.pausing.followed(
-            lambda: self._journal.follow(self._clock.now(), providers)
+            lambda: self._journal.follow(self._clock.now(), providers, self._clock.ahead)
         )
         for change in found.stops:
             self._memory.stopped.follow(change)
@@ -239,8 +241,8 @@ class Recorder:
         """Record steps of messages; return the ids of those that a receipt settled instead."""
         if not steps:
             return ()
-        clock = self._clock.reading()
-        settled, effects = await self._journal.change(steps, clock)
+        ahead_of = self._clock.reading()
+        settled, effects = await self._journal.change(steps, ahead_of)
         self._apply(effects)
         if settled:
             steps = [step for step in steps if step.entry.id not in settled]
@@ -250,7 +252,7 @@ class Recorder:
             self._in_flight.release(stay)  # no event of theirs will
         waiting: Sequence[Transition] = by_state.get(State.WAITING, ())
         if parked := [*waiting, *by_state.get(State.IN_DOUBT, ())]:
-            waiting = by_the_clock(waiting, *clock())
+            waiting = by_the_clock(waiting, ahead_of)
             self._backlog.add(waiting)
             self._memory.pausing.note_waiting(waiting)
             self._in_flight.release(step.entry.id for step in parked)
@@ -338,8 +340,11 @@ class Recorder:
     async def decide(self, order: Order, providers: Collection[str]) -> Decided:
         """Carry out an operator's order."""
         is_pause = order.verb in {Action.PAUSE, Action.RESUME}
-        at = self._clock.in_journal() if is_pause else self._clock.now()
-        decide = partial(self._journal.decide, order, at, providers)
+
+        async def decide() -> Decided:
+            at = self._clock.in_journal() if is_pause else self._clock.now()
+            return await self._journal.decide(order, at, providers)
+
         async with self._memory.stopped.turn if order.kind is ItemKind.RECIPIENT else nullcontext():
             decided = await (self._memory.pausing.decided(decide) if is_pause else decide())
             self._apply(decided.effects)

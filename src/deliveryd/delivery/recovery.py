@@ -27,15 +27,15 @@ async def recover_line(
 ) -> None:
     """Record what becomes of messages in doubt, and probe each provider with a few that wait for it."""
     recorder = common.recorder
-    passed = common.memory.passed
-    step = passed.stepped()
+    step = common.memory.passed.stepped()
     # A shared journal moves the due times of each log when a worker takes it.
-    back = 0 if common.journal.is_shared else max(-step, passed.written_ahead or -step)
+    back = 0 if common.journal.is_shared else -step
+    await common.journal.look_around()
     await common.waiting.follow_between_runs(step, back)
-    left = await recorder.recover(providers)
-    availability.resume(left.down_since)
+    left = await recorder.recover(providers, -step)
+    availability.resume(left.down_since, step)
     if common.journal.is_shared:
-        availability.follow(left.down_since)
+        availability.follow(left.down_since, step)
         await common.waiting.bound_due_times()
     await _take_up(common, left, providers)
     recorder.open()

@@ -68,11 +68,11 @@ class Waiting:
 
     async def wake(self, waits_for: Collection[str], seconds: float = 0.0, most: int = ALL) -> int:
         """Make messages due in `seconds` that wait for one of these; return how many, `most` at most."""
-        at = self._clock.in_journal() + int(seconds * SECOND)
+        pause = int(seconds * SECOND)
         woken = 0
         while woken < most:
             portion = min(WAKE_BATCH, most - woken)
-            found = await self._journal.wake(waits_for, at, portion)
+            found = await self._journal.wake(waits_for, lambda: self._clock.in_journal() + pause, portion)
             woken += found
             if found < portion:
                 break
@@ -122,7 +122,7 @@ class Waiting:
             log(Event.CLOCK_STEPPED, seconds=step / SECOND)
         then = partial(self._clock.follow, ahead)
         await self._memory.pausing.follow_clock(
-            -step, partial(self._retime, back, self._memory.passed.record(), then=then)
+            -step, partial(self._retime, back, self._memory.passed.record(), then=then, ahead=ahead)
         )
         self._backlog.expect_overdue(0.0)
 
@@ -141,8 +141,13 @@ class Waiting:
         record: str | None,
         pauses_back: int | None = None,
         then: Callable[[], None] | None = None,
+        ahead: int = 0,
     ) -> Sequence[Pause]:
-        now = self._clock.shown.now()
         return await self._journal.retime(
-            back, now, self._longest_pause, record, pauses_back=pauses_back, then=then
+            back,
+            lambda: self._clock.in_journal() - ahead,
+            self._longest_pause,
+            record,
+            pauses_back=pauses_back,
+            then=then,
         )

@@ -13,8 +13,11 @@ from deliveryd.journal.pauses import Pause
 from deliveryd.model import Entry, StopChange
 from deliveryd.states import State
 
-ReadClock = Callable[[], tuple[int, int]]
-"""Returns what `rows.by_the_clock` has to have, in a commit."""
+InCommit = Callable[[], int]
+"""Reads an instant in a commit, which may be later than when it was asked for: on a full disk."""
+
+AheadOf = Callable[[int], int]
+"""In a commit: how far ahead the due time of a step is, by its instant; see `rows.by_the_clock`."""
 
 
 class OutboxRow(NamedTuple):

@@ -14,17 +14,18 @@ from typing import TypeVar
 
 from deliveryd.journal.base import (
     Account,
+    AheadOf,
     Counts,
     Doubtful,
     Due,
     FromOthers,
+    InCommit,
     Left,
     MatchedReceipt,
     Open,
     Orphans,
     OutboxRow,
     PassedDeadlines,
-    ReadClock,
     Recorded,
     Recovery,
     Shared,
@@ -187,7 +188,7 @@ class Journal(GroupCommit[Db]):
 
     # Delivery
 
-    async def change(self, steps: Sequence[Transition], clock: ReadClock | None = None) -> Recorded:
+    async def change(self, steps: Sequence[Transition], ahead_of: AheadOf | None = None) -> Recorded:
         """Record steps of messages, at most one of each, and apply the receipts that were kept for them.
 
         A step from READY isn't taken by a message that a receipt proves to be sent: it ends instead. A step
@@ -197,14 +198,14 @@ class Journal(GroupCommit[Db]):
         try; if its provider reported meanwhile that it failed, the message ends with an `error` instead.
         An intent keeps the digest of what is sent. An outcome that may have arrived keeps the content, until
         the message ends or its key changes.
-        `clock` returns in the commit what `by_the_clock` has to have; None: it is never set.
+        `ahead_of`: see `by_the_clock`; None: the clock is never set.
         Raises IllegalTransition when a message isn't where its step begins; then none of the steps is taken.
         """
-        return await self._commit(lambda db: self._change(db, steps, clock))
+        return await self._commit(lambda db: self._change(db, steps, ahead_of))
 
-    def _change(self, db: Db, steps: Sequence[Transition], clock: ReadClock | None) -> Recorded:
-        if clock is not None:
-            steps = by_the_clock(steps, *clock())
+    def _change(self, db: Db, steps: Sequence[Transition], ahead_of: AheadOf | None) -> Recorded:
+        if ahead_of is not None:
+            steps = by_the_clock(steps, ahead_of)
         found = [
             log.operations.change(db, _by_its_time(log, mine))
             for log, mine in self._by_log(db, steps, lambda step: self._log_of_message(step.entry.id))
@@ -264,11 +265,11 @@ class Journal(GroupCommit[Db]):
 
         return await self._commit(fetch)
 
-    async def wake(self, waits_for: Collection[str], at: int, limit: int) -> int:
+    async def wake(self, waits_for: Collection[str], at: InCommit, limit: int) -> int:
         """Let messages that wait for one of these be due at `at`; return how many, `limit` at most."""
         keys = to_json(list(waits_for))
         return await self._up_to(
-            limit, lambda _log, db, left: db.execute(statements.WAKE, (at, keys, left)).rowcount
+            limit, lambda _log, db, left: db.execute(statements.WAKE, (at(), keys, left)).rowcount
         )
 
     async def release(self, provider: str, at: int, limit: int) -> int:
@@ -303,14 +304,14 @@ class Journal(GroupCommit[Db]):
         """
         return await self._commit(lambda db: self._in_own(db).orders.end_pauses(db, now))
 
-    async def retime_pauses(self, back: int, now: int) -> Sequence[Pause]:
+    async def retime_pauses(self, back: int, now: InCommit) -> Sequence[Pause]:
         """Bring pauses in line with a clock that was put back by this many microseconds (negative: forward).
 
         Each lasts no longer from `now` on than it was ordered to. Returns all pauses. For the oldest worker.
         """
 
         def retime(db: Db) -> Sequence[Pause]:
-            pauses.retime_pauses(db, back, now)
+            pauses.retime_pauses(db, back, now())
             return pauses.pauses(db)
 
         return await self._commit(retime)
@@ -496,9 +497,11 @@ class Journal(GroupCommit[Db]):
 
     # What an earlier run left, and providers that are removed
 
-    async def recover(self, now: int, providers: Collection[str]) -> Recovery:
+    async def recover(self, now: int, providers: Collection[str], put_back: int = 0) -> Recovery:  # noqa: ARG002
         """Put in order what an earlier run left; called once, before anything else.
 
+        `put_back`: microseconds by which the clock was put back since then, where logs are taken over whose
+        due times weren't moved (negative: forward; 0: it wasn't, or that isn't known).
         Waiting messages whose provider isn't among `providers` lose it; those with an attempt in doubt there
         are held in doubt. Those that waited for settings or a customer are due: nothing is asked for yet.
         Those that are paused stay so.
@@ -549,7 +552,7 @@ class Journal(GroupCommit[Db]):
     async def retime(
         self,
         back: int,
-        now: int,
+        now: InCommit,
         longest: int,
         record: str | None = None,
         *,
@@ -565,17 +568,19 @@ class Journal(GroupCommit[Db]):
         `then` is called before anything else is committed. Returns all pauses.
         """
 
+        is_put_back = max(back, pauses_back or 0) > 0
+
         def retime(db: Db) -> Sequence[Pause]:
             if record is not None:
                 own_values.keep_clock(db, record)
             for log in self._each(db):
-                log.operations.retime(db, back, now + longest)
-                if back > 0:
-                    deadlines.bound_instants(db, now)
-            if back > 0:
-                bound_stops(db, now)
+                log.operations.retime(db, back, now() + longest)
+                if is_put_back:
+                    deadlines.bound_instants(db, now())
+            if is_put_back:
+                bound_stops(db, now())
             if pauses_back is not None:
-                pauses.retime_pauses(db, pauses_back, now)
+                pauses.retime_pauses(db, pauses_back, now())
             return pauses.pauses(db)
 
         return await self._commit(retime, then)
@@ -643,9 +648,18 @@ class Journal(GroupCommit[Db]):
         What another worker has taken over isn't this one's to take for. One that is alone has no lease.
         """
 
-    async def follow(self, now: int, providers: Collection[str]) -> FromOthers:  # noqa: ARG002
+    async def look_around(self) -> None:
+        """Look whether other workers are at work (`older_workers`), before anything is recovered."""
+
+    async def follow(
+        self,
+        now: int,  # noqa: ARG002
+        providers: Collection[str],  # noqa: ARG002
+        ahead: Callable[[], int] = lambda: 0,  # noqa: ARG002
+    ) -> FromOthers:
         """Return what other workers did since the last call, and record which providers this one has.
 
+        `ahead` returns in the commit how far due times are ahead of the clock (see `LineClock`).
         What workers left whose leases are over is adopted, and treated as a restart would. A worker
         that is alone has no other to follow.
         """

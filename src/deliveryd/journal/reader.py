@@ -23,6 +23,7 @@ from deliveryd.journal.sql.db import Db, InReadTransaction
 from deliveryd.journal.sql.dead_letters import read_dead_letter, read_dead_letters, read_in_doubt
 from deliveryd.journal.sql.history import Life, life_of
 from deliveryd.journal.sql.obstacles import OBSTACLES
+from deliveryd.journal.sql.own_values import kept_clock
 from deliveryd.journal.sql.pauses import known_ids, paused_messages
 from deliveryd.journal.sql.personal_data import PersonalData, find_personal_data
 from deliveryd.journal.sql.stopped import StopList, StoppedRecipient, stop_list, stopped_recipients
@@ -158,6 +159,10 @@ class Reader:
         `channel`: only those at its providers, or at one provider.
         """
         return self._read(lambda db: read_in_doubt(db, channel, until))
+
+    def kept_clock(self) -> str:
+        """Return what the latest run kept of its clock; "": nothing."""
+        return self._read(kept_clock)
 
     def dead_letters(self, kinds: Sequence[ItemKind], since: int, reason: str) -> Sequence[DeadLetter]:
         """Return dead letters set aside since an instant, with this text in their reason, oldest first."""

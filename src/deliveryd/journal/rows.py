@@ -5,12 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import orjson
 
-from deliveryd.model import STEP, Content, Entry, Rendered, Spent, Transition
+from deliveryd.model import Content, Entry, Rendered, Spent, Transition
 from deliveryd.runtime import waits
 from deliveryd.runtime.json_numbers import VariablesText, dumps_exact, loads_variables
 
@@ -106,24 +106,17 @@ def progress_of(transition: Transition) -> tuple[object, ...]:
     )
 
 
-def by_the_clock(steps: Sequence[Transition], given_at: int, ahead: int) -> Sequence[Transition]:
-    """The steps, given to be recorded at this instant, with due times as far ahead as the journal's.
+def by_the_clock(steps: Sequence[Transition], ahead_of: Callable[[int], int]) -> Sequence[Transition]:
+    """The steps, with due times as far ahead as the journal's; `ahead_of`: see `LineClock.reading`.
 
-    Those are ahead by `ahead` microseconds: see `LineClock`. A step whose own instant is seconds away was
-    made before the clock was set: its wait begins when it is given. What is paused is due when it expires.
+    What is paused is due when it expires, and what is due at once is so by any clock.
     """
     return [
-        step
-        if not step.due_at
-        or (not ahead and abs(given_at - step.at) < STEP)
-        or waits.is_paused(step.waits_for)
-        else step._replace(due_at=step.due_at + ahead + _since_set(given_at - step.at))
+        step._replace(due_at=step.due_at + ahead)
+        if step.due_at and not waits.is_paused(step.waits_for) and (ahead := ahead_of(step.at))
+        else step
         for step in steps
     ]
-
-
-def _since_set(away: int) -> int:
-    return away if abs(away) >= STEP else 0
 
 
 def _content_text(content: Content) -> str:

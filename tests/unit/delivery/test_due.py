@@ -15,6 +15,7 @@ import pytest
 from deliveryd.delivery import due
 from deliveryd.delivery.due import DueMessages
 from deliveryd.delivery.waiting import WAKE_BATCH
+from deliveryd.journal.base import InCommit
 from deliveryd.journal.pauses import Pause, PauseKind
 from deliveryd.journal.sqlite.journal import SqliteJournal, open_journal_file
 from deliveryd.model import WallClock
@@ -78,7 +79,7 @@ def watched(journal: SqliteJournal, calls: list[str], all_woken: anyio.Event) ->
     """Note the order of the journal's calls."""
     wake, fetch = journal.wake, journal.due
 
-    async def noting_wake(waits_for: Collection[str], at: int, limit: int) -> int:
+    async def noting_wake(waits_for: Collection[str], at: InCommit, limit: int) -> int:
         calls.append("wake")
         found = await wake(waits_for, at, limit)
         if found < limit:

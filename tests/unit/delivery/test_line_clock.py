@@ -55,6 +55,7 @@ async def test_it_measures_how_far_ahead_the_journal_is_until_that_has_followed(
     assert (clock.now(), clock.ahead()) == (NOON + 5, 0)
     wall.shown, wall.gone = HOUR, MINUTE
     assert (clock.ahead(), clock.in_journal()) == (11 * HOUR + MINUTE, NOON + MINUTE)
+    assert clock.now() == HOUR
     assert await put_back.wait(0)
     wall.shown = 5  # put back once more before that is followed
     assert clock.in_journal() == NOON + MINUTE
@@ -73,13 +74,26 @@ def test_what_is_put_forward_and_back_again_leaves_nothing_to_follow() -> None:
     assert (clock.ahead(), clock.in_journal()) == (0, NOON + MINUTE)
 
 
-def test_a_reading_counts_from_its_instant_though_due_times_are_moved_before_the_commit() -> None:
-    """An hour forward, read, moved, and then committed: due times have caught up."""
+@pytest.mark.parametrize("back", [HOUR, -HOUR])
+def test_a_steps_due_time_is_as_far_ahead_as_the_journal_once_it_is_committed(back: int) -> None:
+    """Of steps made before and after the clock is set, given and committed before due times move or after."""
     wall = SetClock()
     clock = LineClock(wall, AutoResetEvent())
-    before = clock.reading()
-    wall.shown = NOON + HOUR
-    after = clock.reading()
-    assert (before(), after()) == ((NOON, 0), (NOON + HOUR, -HOUR))
-    clock.follow(-HOUR)
-    assert (before(), after()) == ((NOON, HOUR), (NOON + HOUR, 0))
+    before, first = NOON, clock.reading()
+    wall.shown, wall.gone = NOON - back + MINUTE, MINUTE
+    after, second = wall.shown, clock.reading()
+    assert (first(before), second(before), second(after)) == (0, 0, back)
+    clock.follow(back)
+    assert (first(before), second(before), second(after)) == (-back, -back, 0)
+    wall.shown, wall.gone = wall.shown + 5, wall.gone + 5
+    third = clock.reading()
+    assert third(after) == 0
+    assert abs(third(before) + back) < 2 * MINUTE
+
+
+def test_a_step_that_was_made_long_ago_waits_from_then_on() -> None:
+    """The disk was full meanwhile."""
+    wall = SetClock()
+    clock = LineClock(wall, AutoResetEvent())
+    wall.shown, wall.gone = NOON + HOUR, HOUR
+    assert clock.reading()(NOON) == 0

@@ -38,7 +38,7 @@ from deliveryd.config import Config
 from deliveryd.journal.attention import InDoubtMessage
 from deliveryd.journal.opening import open_reader
 from deliveryd.journal.orders import Action, ItemKind
-from deliveryd.model import SECOND, Entry, Rendered, WallClock, channel_of, format_duration
+from deliveryd.model import Entry, Rendered, WallClock, channel_of, format_duration
 
 in_doubt = CommandGroup(
     no_args_is_help=True,
@@ -183,6 +183,7 @@ async def _ask_providers(config: Config, held: Sequence[InDoubtMessage]) -> Mapp
     from deliveryd.worker.wiring import open_provider  # noqa: PLC0415  # only this opens providers
 
     found: dict[int, Found] = {}
+    kept_clock = open_reader(config.journal.place).kept_clock()
     limit = anyio.CapacityLimiter(AT_A_TIME)
     async with AsyncExitStack() as stack:
         providers = {}
@@ -192,7 +193,7 @@ async def _ask_providers(config: Config, held: Sequence[InDoubtMessage]) -> Mapp
 
         async def ask(each: InDoubtMessage) -> None:
             async with limit:
-                found[each.message_id] = await _ask(providers.get(each.provider), each)
+                found[each.message_id] = await _ask(providers.get(each.provider), each, kept_clock)
 
         async with anyio.create_task_group() as tasks:
             for each in held:
@@ -200,18 +201,19 @@ async def _ask_providers(config: Config, held: Sequence[InDoubtMessage]) -> Mapp
     return found
 
 
-async def _ask(provider: Channel | None, held: InDoubtMessage) -> Found:
+async def _ask(provider: Channel | None, held: InDoubtMessage, kept_clock: str) -> Found:
+    from deliveryd.delivery.passed_time import is_older  # noqa: PLC0415  # not where commands only read
+
     if provider is None:
         return Unknown(f"its provider {held.provider} isn't configured")
     if provider.lookup_after is None:
         return Unknown(f"its provider {held.provider} can't be asked: configure lookup")
-    clock = WallClock()
-    if clock.now() - held.since < provider.lookup_after * SECOND:
+    if not is_older(kept_clock, held.since, provider.lookup_after):
         return AskLater(
             f"in doubt for less than lookup.after, which is {format_duration(provider.lookup_after)}"
         )
     entry = Entry(held.message_id, 0, 0, {}, provider=held.provider, doubt=True)
-    dispatch = Dispatch(held.key, entry, None, _NOTHING, None, clock, held.provider_id)
+    dispatch = Dispatch(held.key, entry, None, _NOTHING, None, WallClock(), held.provider_id)
     return await provider.look_up(dispatch)
 
 

@@ -19,12 +19,12 @@ import psycopg
 
 from deliveryd.errors import JournalError, JournalFull
 from deliveryd.journal.base import (
+    AheadOf,
     Allotment,
     EndedWorker,
     FromOthers,
     MatchedReceipt,
     OutboxRow,
-    ReadClock,
     Recorded,
     Recovery,
 )
@@ -56,8 +56,8 @@ from deliveryd.journal.postgresql.inbox import (
     unmatched_by_ids,
     unmatched_lately,
 )
-from deliveryd.journal.postgresql.lease import Fenced, live_providers, others_renewed
-from deliveryd.journal.postgresql.logs import LogSeen
+from deliveryd.journal.postgresql.lease import UNSEEN, Fenced, live_providers, others_renewed
+from deliveryd.journal.postgresql.logs import FirstLog, LogSeen
 from deliveryd.journal.postgresql.pacing import Pacing
 from deliveryd.journal.sql import account, deadlines, deletion, own_values, recovery
 from deliveryd.journal.sql.db import Db
@@ -67,6 +67,7 @@ from deliveryd.journal.sql.repeats import report_again
 from deliveryd.journal.sql.stopped import in_force, stops_reported
 from deliveryd.model import (
     SECOND,
+    STEP,
     Clock,
     Malformed,
     ProgressReport,
@@ -135,7 +136,7 @@ class PostgresqlJournal(LeasedCommits):
     def __init__(
         self,
         work: Work,
-        own: int,
+        own: FirstLog,
         terms: LogTerms,
         reading: Callable[[], Connected],
         read: Blocking,
@@ -143,7 +144,8 @@ class PostgresqlJournal(LeasedCommits):
         clock: Clock | None = None,
         under_next_lease: Callable[[], AbstractAsyncContextManager[PostgresqlJournal]],
     ) -> None:
-        super().__init__(work, own, terms)
+        super().__init__(work, own.number, terms)
+        self._moved_back = own.moved_back
         self._under_next_lease = under_next_lease
         self._pacing = Pacing(work.connect, read, clock)
         self.limits = self
@@ -160,6 +162,7 @@ class PostgresqlJournal(LeasedCommits):
         self._seen: dict[str, int] = {}  # versions
         self._noted: tuple[frozenset[str], int] | None = None
         self._live: frozenset[int] = frozenset()
+        self._put_back = 0
         self._named: set[str] = set()  # ids of providers that this transaction or one before it brought
         self._to_look: set[str] = set()  # of those, the ones of transactions that are over
         self._swept_at = float("-inf")
@@ -230,18 +233,18 @@ class PostgresqlJournal(LeasedCommits):
 
     # Delivery
 
-    async def change(self, steps: Sequence[Transition], clock: ReadClock | None = None) -> Recorded:
+    async def change(self, steps: Sequence[Transition], ahead_of: AheadOf | None = None) -> Recorded:
         """Record steps of messages, and apply the receipts that were kept for them."""
-        return await self._commit(StepsOfCaller(partial(self._change, clock=clock), steps))
+        return await self._commit(StepsOfCaller(partial(self._change, ahead_of=ahead_of), steps))
 
-    def _change(self, db: Db, steps: Sequence[Transition], clock: ReadClock | None) -> Recorded:
+    def _change(self, db: Db, steps: Sequence[Transition], ahead_of: AheadOf | None) -> Recorded:
         if self._others:
             self._named.update(
                 step.outcome.provider_id
                 for step in steps
                 if step.outcome is not None and step.outcome.provider_id is not None
             )
-        return super()._change(db, steps, clock)
+        return super()._change(db, steps, ahead_of)
 
     def _run(self, batch: Sequence[Pending]) -> None:
         self._to_look |= self._named  # what brought these is committed, or was rolled back
@@ -322,13 +325,18 @@ class PostgresqlJournal(LeasedCommits):
 
     # What others do
 
-    async def recover(self, now: int, providers: Collection[str]) -> Recovery:
+    async def recover(self, now: int, providers: Collection[str], put_back: int = 0) -> Recovery:
         """Put in order what ended workers left."""
+        self._put_back = put_back
 
         def begin(db: Db) -> tuple[Mapping[int, Log], frozenset[int], Mapping[str, int]]:
             self._note(self._db, providers)
             self._neighbours.look(self._db)
-            found = {each.number: log for each, log in self._take_over(db)}
+            if put_back and self._moved_back is not None and abs(put_back - self._moved_back) >= STEP:
+                logs.move_due_times(
+                    db, self._in_own(db), put_back - self._moved_back, self._clock.now(self._db)
+                )
+            found = {each.number: log for each, log in self._take_over(db, 0)}
             others = logs.all_logs(self._db) - self._logs.keys() - found.keys()
             return found, others, read_versions(self._db)
 
@@ -359,10 +367,11 @@ class PostgresqlJournal(LeasedCommits):
             db.execute(_NOTE, (sorted(providers), noted[1], self._lease.worker))
             self._noted = noted
 
-    def _take_over(self, db: Db) -> list[tuple[LogSeen, Log]]:
+    def _take_over(self, db: Db, ahead: int) -> list[tuple[LogSeen, Log]]:
         """Take over the unowned logs in which something is open.
 
-        Also one that is this worker's already, if the commit's outcome never got here.
+        Also one that is this worker's already, if the commit's outcome never got here. Their due times become
+        as far ahead as those of this worker's logs.
         """
         found = []
         for each in logs.logs_seen(self._db, self._neighbours.over):
@@ -371,9 +380,31 @@ class PostgresqlJournal(LeasedCommits):
                 continue
             if logs.take_over(self._db, self._lease.worker, each):
                 log = self._opened(db, each.number)
-                logs.move_due_times(db, self._db, log, each.holder, self._clock)
+                now = self._clock.now(self._db)
+                back = self._put_back_since(each.holder, now, ahead) - ahead
+                if abs(back) >= STEP:
+                    logs.move_due_times(db, log, back, now)
                 found.append((each, log))
         return found
+
+    def _put_back_since(self, holder: int | None, now: int, ahead: int) -> int:
+        """By how much the database's clock was put back since a worker committed last; negative: forward.
+
+        Of one that wasn't seen to commit: by what this worker has still to follow, if it committed before
+        that; or by as much as it committed later than now, at least.
+        """
+        last = logs.last_commit(self._db, holder)
+        if holder is None or last is None:
+            return 0
+        silent = self._neighbours.silent_for(holder, last.commits)
+        if silent is not None:
+            back = last.at + int(silent * SECOND) - now
+            return back if abs(back) >= UNSEEN * SECOND else 0
+        if ahead:
+            is_before = last.at >= now + STEP if ahead > 0 else last.at <= now + ahead + STEP
+            return ahead if is_before else 0
+        between_runs = self._put_back if holder < self._lease.worker else 0
+        return between_runs or max(last.at - now, 0)
 
     def _opened(self, db: Db, number: int) -> Log:
         """Begin to work on a log that was taken over."""
@@ -385,11 +416,17 @@ class PostgresqlJournal(LeasedCommits):
         log.is_new = True
         return log
 
-    async def follow(self, now: int, providers: Collection[str]) -> FromOthers:
+    async def look_around(self) -> None:
+        """Look at the other workers' leases."""
+        await self._commit(lambda _db: self._neighbours.look(self._db))
+
+    async def follow(
+        self, now: int, providers: Collection[str], ahead: Callable[[], int] = lambda: 0
+    ) -> FromOthers:
         """Take over what ended workers left, read the inboxes, and return what other workers did."""
         # First: the line has to have what was taken over before it reports the events of that.
         counts = await self._read_in(self._counting.count) if self._counting.is_due else None
-        news = await self._commit(lambda db: self._look(db, now, providers))
+        news = await self._commit(lambda db: self._look(db, now, providers, ahead()))
         self._logs = dict(news.logs)
         self._others = news.others
         self._seen |= news.versions
@@ -399,11 +436,11 @@ class PostgresqlJournal(LeasedCommits):
             return news.found
         return news.found._replace(waiting=counts.waiting, paused=counts.paused)
 
-    def _look(self, db: Db, now: int, providers: Collection[str]) -> _News:
+    def _look(self, db: Db, now: int, providers: Collection[str], ahead: int) -> _News:
         connection, worker = self._db, self._lease.worker
         self._note(connection, providers)
         self._neighbours.look(connection)
-        taken = self._take_over(db)
+        taken = self._take_over(db, ahead)
         there = dict(self._logs)
         left = []
         for each, log in taken:

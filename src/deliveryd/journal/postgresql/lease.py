@@ -137,6 +137,9 @@ SELECT EXISTS (SELECT FROM main.worker WHERE ended IS NULL AND id <> %s
 WATCHED_EVERY = 0.5
 """Least seconds between two looks at the other workers' counters."""
 
+UNSEEN = 4 * WATCHED_EVERY
+"""Most seconds between a commit and when another worker sees it, usually."""
+
 RENEWALS = 4
 """Renewals within the shortest of all leases, while there is nothing to commit."""
 
@@ -268,6 +271,7 @@ class LeaseWatch:
 
     def __init__(self) -> None:
         self._since: dict[int, tuple[int, float]] = {}
+        self._moved: dict[int, tuple[int, float]] = {}  # to what, and when, of those that were seen to move
 
     def over(self, workers: Sequence[LiveWorker], asked_at: float, answered_at: float) -> list[LiveWorker]:
         """Those whose counter stood still for a whole lease, as far as was watched.
@@ -282,7 +286,17 @@ class LeaseWatch:
             else (each.commits, answered_at)
             for each in workers
         }
+        self._moved |= {
+            each.id: self._since[each.id]
+            for each in workers
+            if each.id in known and known[each.id][0] != each.commits
+        }
         return [each for each in workers if asked_at - self._since[each.id][1] >= each.lease]
+
+    def moved_at(self, worker: int, commits: int) -> float | None:
+        """When a worker's counter was seen to move to this; None: it wasn't."""
+        moved_to, at = self._moved.get(worker, (None, None))
+        return at if moved_to == commits else None
 
 
 class Neighbours:
@@ -305,6 +319,11 @@ class Neighbours:
     def note_connected(self) -> None:
         """The connection is a new one."""
         self._steady_since = self._lease.clock()
+
+    def silent_for(self, worker: int, commits: int) -> float | None:
+        """Seconds since a worker's last commit, less the time until it was seen; None: it wasn't seen."""
+        moved_at = self._watch.moved_at(worker, commits)
+        return None if moved_at is None else self._lease.clock() - moved_at
 
     @property
     def interval(self) -> float:

@@ -10,10 +10,10 @@ from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from deliveryd.journal.log import LOG_BITS, Log
-from deliveryd.journal.postgresql.connection import Connected, DatabaseClock
+from deliveryd.journal.postgresql.connection import Connected
 from deliveryd.journal.postgresql.lease import ATTEMPTS_MAY_GO_ON, RELEASED
+from deliveryd.journal.sql import deadlines
 from deliveryd.journal.sql.db import Db
-from deliveryd.model import STEP
 
 _HAS_WORK = f"""
 (EXISTS (SELECT 1 FROM main.event WHERE seq > l.settled AND seq < (l.number + 1) << {LOG_BITS} OFFSET 0)
@@ -66,7 +66,9 @@ UPDATE main.worker w SET commits = greatest(w.commits, s.id) FROM (SELECT max(id
 WHERE w.id = 0 AND s.id IS NOT NULL
 """
 
-_RENEWED = "SELECT (extract(epoch FROM renewed_at) * 1000000)::int8 FROM main.worker WHERE id = %s"
+_LAST_COMMIT = (
+    "SELECT (extract(epoch FROM renewed_at) * 1000000)::int8, commits FROM main.worker WHERE id = %s"
+)
 _LATEST = 2**63 - 1
 
 
@@ -84,6 +86,13 @@ class LogSeen(NamedTuple):
     def ended_in_order(self) -> bool:
         """Whether its holder gave it back."""
         return self.how_ended in {"", RELEASED}
+
+
+class FirstLog(NamedTuple):
+    """A worker's own log, and by how much it was moved back when it was taken; None: it was empty."""
+
+    number: int
+    moved_back: int | None
 
 
 def take_first(db: Connected, worker: int) -> tuple[int, int | None]:
@@ -113,15 +122,27 @@ def take_over(db: Connected, worker: int, log: LogSeen) -> bool:
     return db.execute(_TAKE, (worker, log.number, log.holder)).rowcount == 1
 
 
-def move_due_times(db: Db, connection: Connected, log: Log, holder: int | None, clock: DatabaseClock) -> None:
-    """Move the due times of a log that is taken, by what the clock was put back since `holder` committed.
+class LastCommit(NamedTuple):
+    """When a worker last committed, by the database's clock as it was, and its counter."""
+
+    at: int
+    commits: int
+
+
+def last_commit(db: Connected, worker: int | None) -> LastCommit | None:
+    """Return a worker's last commit; None: it isn't known any more."""
+    row = db.execute(_LAST_COMMIT, (worker,)).fetchone()
+    return None if row is None else LastCommit(*row)
+
+
+def move_due_times(db: Db, log: Log, back: int, now: int) -> None:
+    """Bring a log that is taken in line with a clock that was put back by so much since its last commit.
 
     Called in the transaction that takes it: whoever takes it next compares with the new holder's commits.
     """
-    row = connection.execute(_RENEWED, (holder,)).fetchone()
-    ahead = 0 if row is None else row[0] - clock.now(connection)
-    if ahead >= STEP:
-        log.operations.retime(db, ahead, _LATEST)
+    log.operations.retime(db, back, _LATEST)
+    if back > 0:
+        deadlines.bound_instants(db, now)
 
 
 def keep_free(db: Connected, log: int, over: Collection[int]) -> bool:

@@ -30,13 +30,13 @@ from deliveryd.journal.postgresql.connection import (
 from deliveryd.journal.postgresql.database import Database
 from deliveryd.journal.postgresql.journal import PostgresqlJournal
 from deliveryd.journal.postgresql.lease import Lease, begin_work, boot_time, live_workers, own_name
-from deliveryd.journal.postgresql.logs import move_due_times, take_first
+from deliveryd.journal.postgresql.logs import FirstLog, last_commit, move_due_times, take_first
 from deliveryd.journal.postgresql.schema import lock_schema, prepare_schema
 from deliveryd.journal.sql import own_values
 from deliveryd.journal.sql.outbox import EventWriter
 from deliveryd.journal.sql.provider_ids import IdsInOneIndex
 from deliveryd.journal.sql.statements import EMPTIED
-from deliveryd.model import Clock, WallClock
+from deliveryd.model import STEP, Clock, WallClock
 from deliveryd.runtime.threads import Blocking, in_thread, own_thread
 from deliveryd.telemetry.log_events import Event, log
 
@@ -116,14 +116,17 @@ def _terms(db: Connected, details_field: str, *, keep_variables: bool) -> LogTer
     return LogTerms(EventWriter(details_field), namespace, "" if keep_variables else EMPTIED, IdsInOneIndex())
 
 
-def _first_log(connection: Connected, lease: Lease, terms: LogTerms) -> int:
+def _first_log(connection: Connected, lease: Lease, terms: LogTerms) -> FirstLog:
     with connection.transaction():
         lock_schema(connection)
         number, holder = take_first(connection, lease.worker)
         db = Database(connection)
         db.enter(number)
-        move_due_times(db, connection, Log(db, number, terms), holder, lease.database_clock)
-        return number
+        now, last = lease.database_clock.now(connection), last_commit(connection, holder)
+        back = 0 if last is None or last.at - now < STEP else last.at - now
+        if back:
+            move_due_times(db, Log(db, number, terms), back, now)
+        return FirstLog(number, None if last is None else back)
 
 
 def _others(db: Connected, worker: int) -> list[str]:

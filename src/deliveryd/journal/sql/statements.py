@@ -9,6 +9,7 @@ from deliveryd.journal.rows import ENTRY
 from deliveryd.journal.sql.db import BulkInsert, Db
 from deliveryd.journal.sql.outbox import WATERMARK
 from deliveryd.journal.sql.pauses import IS_PAUSED
+from deliveryd.model import AT_ONCE
 
 EMPTIED = ", variables = NULL"
 """What a statement that records `sent` empties, unless variables are kept."""
@@ -93,7 +94,8 @@ UPDATE message SET due_at = ?, waits_for = NULL WHERE id IN (SELECT id FROM mess
 MAKE_READY = f"UPDATE message SET state = {of.DUE.after:d}, due_at = NULL, waits_for = NULL WHERE id = ?"
 RETIME = f"""
 UPDATE message SET due_at = min(due_at - ?1, ?2)
-WHERE (?1 <> 0 OR due_at > ?2) AND (waits_for IS NULL OR NOT ({IS_PAUSED})) AND id IN (
+WHERE due_at <> {AT_ONCE} AND (?1 <> 0 OR due_at > ?2) AND (waits_for IS NULL OR NOT ({IS_PAUSED}))
+    AND id IN (
     SELECT id FROM message WHERE waits_at IS NOT NULL
     UNION ALL SELECT id FROM message WHERE {_FOR_SOMETHING} AND (?1 >= 0 OR due_at > ?2))
 """

@@ -58,6 +58,7 @@ NEVER_PASSED: Mapping[str, str] = {
         "the scenario's service fails at no event: see test_reporting.py",
     ),
     "COMMIT.retime_pauses": "no other worker has the journal",
+    "Waiting.follow_clock": "nobody sets the clock; at a start it is followed by the same commit",
     "FileDirectory.probe": "for an operator's command",
     "FileDirectory.read_to_accept": "for an operator's command",
     "Posting.forget_size": "for a reload",
@@ -82,7 +83,13 @@ NEVER_PASSED: Mapping[str, str] = {
     ),
     **dict.fromkeys(
         (
-            *("COMMIT.follow", "COMMIT.renew", "Recorder.follow", "SqliteJournal.follow"),
+            *(
+                "COMMIT.follow",
+                "COMMIT.look_around",
+                "COMMIT.renew",
+                "Recorder.follow",
+                "SqliteJournal.follow",
+            ),
             *(f"Availability.{step}" for step in ("follow", "forget_others")),
             "Provider.expect_waiting",
             "Sharing.run",

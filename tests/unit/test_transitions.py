@@ -13,7 +13,17 @@ import pytest
 import deliveryd
 from deliveryd import transitions
 from deliveryd.errors import IllegalTransition
-from deliveryd.model import NEVER, Entry, Outcome, Receipt, ReceiptStep, Spent, Transition, format_instant
+from deliveryd.model import (
+    AT_ONCE,
+    NEVER,
+    Entry,
+    Outcome,
+    Receipt,
+    ReceiptStep,
+    Spent,
+    Transition,
+    format_instant,
+)
 from deliveryd.states import BEGINNINGS, Cause, Edge, State, edge
 
 SOURCE = Path(deliveryd.__file__).parent
@@ -222,7 +232,7 @@ def test_an_unconfirmed_message_goes_on_under_a_new_key_and_its_channel_is_spent
     assert isinstance(step, Transition)
     assert (step.entry.provider, step.entry.stay, step.entry.sent_by) == (None, ENTRY.stay + 1, "sms")
     assert step.entry.spent == (*ENTRY.spent, Spent("sms", "not confirmed within 10m", ends_channel=True))
-    assert (step.due_at, step.events) == (AT, ())
+    assert (step.due_at, step.events) == (AT_ONCE, ())
 
 
 def test_a_message_that_was_sent_before_stays_so_unless_a_later_channel_failed() -> None:

@@ -31,6 +31,7 @@ class LineClock:
 
     def __init__(self, shown: SteadyClock, put_back: AutoResetEvent) -> None:
         self.shown = shown
+        self._read = shown.now
         self._put_back = put_back
         self._began = shown.now() - shown.elapsed()  # by the clock that the journal's due times go by
         self._latest = 0
@@ -38,7 +39,7 @@ class LineClock:
 
     def now(self) -> int:
         """The present instant."""
-        read = self.shown.now()
+        read = self._read()
         if read < self._latest:
             if self._latest - read >= STEP:
                 self._put_back.set()

@@ -57,6 +57,7 @@ FINAL = frozenset({"sent", "delivered", "error"})
 """
 
 _EVENTS = attrgetter("events")
+_DUE_AT = attrgetter("due_at")
 
 
 class RefusedEvent(NamedTuple):
@@ -241,7 +242,7 @@ class Recorder:
         """Record steps of messages; return the ids of those that a receipt settled instead."""
         if not steps:
             return ()
-        ahead_of = self._clock.reading()
+        ahead_of = self._clock.reading() if any(map(_DUE_AT, steps)) else None
         settled, effects = await self._journal.change(steps, ahead_of)
         self._apply(effects)
         if settled:
@@ -252,7 +253,8 @@ class Recorder:
             self._in_flight.release(stay)  # no event of theirs will
         waiting: Sequence[Transition] = by_state.get(State.WAITING, ())
         if parked := [*waiting, *by_state.get(State.IN_DOUBT, ())]:
-            waiting = by_the_clock(waiting, ahead_of)
+            if ahead_of is not None:
+                waiting = by_the_clock(waiting, ahead_of)
             self._backlog.add(waiting)
             self._memory.pausing.note_waiting(waiting)
             self._in_flight.release(step.entry.id for step in parked)

@@ -169,7 +169,7 @@ class Rendered(NamedTuple):
 def size_of(entry: Entry, rendered: Rendered, customer: Customer | None) -> int:
     """The characters of all that a message may be written from: what its work grows with."""
     of_customer = () if customer is None else customer.fields.values()
-    return len("".join((*rendered.fields.values(), *entry.variables.values(), *of_customer)))
+    return len("".join([*rendered.fields.values(), *entry.variables.values(), *of_customer]))
 
 
 class Content(NamedTuple):

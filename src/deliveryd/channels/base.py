@@ -27,10 +27,10 @@ class Dispatch(NamedTuple):
     rendered: Rendered
     expires_at: int | None
     clock: Clock
-    provider_id: str | None = None
-    traceparent: str | None = None
     may_begin: Callable[[], bool] | None = None
     size: int = 0
+    provider_id: str | None = None
+    traceparent: str | None = None
 
     def check_time(self) -> None:
         """Raise TooLate if the message has expired, or another worker could send it meanwhile."""

@@ -212,7 +212,8 @@ class Admission:
 
     def _is_orphan(self, entry: Entry) -> bool:
         """Whether a message that may have arrived here may go elsewhere; offered here, it can go nowhere."""
-        return entry.may_have_arrived and self._choice.leaves(entry, self._name)
+        may_have_arrived = entry.doubt or entry.content is not None  # the property costs more
+        return may_have_arrived and self._choice.leaves(entry, self._name)
 
 
 class Sends(Protocol):

@@ -140,7 +140,7 @@ class Attempts:
         key = message_key(self._namespace, entry.id, self._name, entry.generation)
         dispatch = Dispatch(
             key, entry, message.customer, message.rendered, expires_at, self._clock,
-            may_begin=may_begin, size=message.size,
+            may_begin, message.size,
         )  # fmt: skip
         if entry.doubt and (step := await self._before_repeat(message, dispatch)) is not None:
             return step

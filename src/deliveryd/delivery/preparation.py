@@ -177,7 +177,7 @@ class Preparer:
         for message in unknown:
             here[message.entry.customer_id].append(message)
         found = self._answered(here, self._directory.at_hand(here))
-        for id_ in [id_ for id_ in here if id_ in self._looking_up]:
+        for id_ in here.keys() & self._looking_up:
             self._put_off(here.pop(id_), waits.customer(id_))
         if len(self._looking_up) >= MOST_LOOKED_UP:
             for messages in here.values():

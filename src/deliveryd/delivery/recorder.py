@@ -57,7 +57,6 @@ FINAL = frozenset({"sent", "delivered", "error"})
 """
 
 _EVENTS = attrgetter("events")
-_DUE_AT = attrgetter("due_at")
 
 
 class RefusedEvent(NamedTuple):
@@ -242,12 +241,13 @@ class Recorder:
         """Record steps of messages; return the ids of those that a receipt settled instead."""
         if not steps:
             return ()
-        ahead_of = self._clock.reading() if any(map(_DUE_AT, steps)) else None
+        by_state = _by_state(steps)
+        ahead_of = self._clock.reading() if State.WAITING in by_state else None
         settled, effects = await self._journal.change(steps, ahead_of)
         self._apply(effects)
         if settled:
             steps = [step for step in steps if step.entry.id not in settled]
-        by_state = _by_state(steps)
+            by_state = _by_state(steps)
         self._memory.ready.add([step.entry for step in by_state.get(State.READY, ())])
         if stay := [step.entry.id for step in by_state.get(State.SENT, ()) if step.before is State.READY]:
             self._in_flight.release(stay)  # no event of theirs will

@@ -213,7 +213,7 @@ async def _ask(provider: Channel | None, held: InDoubtMessage, kept_clock: str) 
             f"in doubt for less than lookup.after, which is {format_duration(provider.lookup_after)}"
         )
     entry = Entry(held.message_id, 0, 0, {}, provider=held.provider, doubt=True)
-    dispatch = Dispatch(held.key, entry, None, _NOTHING, None, WallClock(), held.provider_id)
+    dispatch = Dispatch(held.key, entry, None, _NOTHING, None, WallClock(), provider_id=held.provider_id)
     return await provider.look_up(dispatch)
 
 

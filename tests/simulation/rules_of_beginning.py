@@ -9,7 +9,7 @@ from deliveryd.journal.orders import Action
 from simulation.case import BUSY, SET_ASIDE, Case, was_failed_by_report
 from simulation.new_beginnings import BEGINS, FORGETS
 from simulation.plan import Trouble
-from simulation.rules_of_reporting import DUE, errors_explained
+from simulation.rules_of_reporting import DUE, errors_explained, not_retried
 from simulation.rules_of_sending import repeated_rightly, request_of, said_right, sent_with_leave
 from simulation.service import instant_of
 
@@ -38,7 +38,7 @@ def _no_key_comes_twice(case: Case) -> Iterator[str]:
     for asked in case.asked:
         if providers.setdefault(asked.key, asked.provider) != asked.provider:
             yield "a key was used at two providers"
-    for heard in case.heard:
+    for heard in not_retried(case):
         if heard.event.status in _ENDS:
             before = {asked.key for asked in case.asked if asked.order < heard.order}
             if heard.event.status == "sent" and case.may_go_on:

@@ -68,7 +68,7 @@ MILLISECOND = 1_000
 """By so many microseconds the run's own seconds and its instants may differ."""
 
 
-def _not_retried(case: Case) -> list[Heard]:
+def not_retried(case: Case) -> list[Heard]:
     """The events in the order in which they were heard, but for those that an operator had reported again."""
     retried = {event.status for event in case.refused} if Action.RETRY in case.orders else set()
     return [heard for heard in case.heard if heard.event.status not in retried]
@@ -77,7 +77,7 @@ def _not_retried(case: Case) -> list[Heard]:
 def _events_in_order(case: Case) -> Iterator[str]:
     """In the order in which they happened, except for what was refused and later retried by an operator."""
     refused = {event.status for event in case.refused}
-    statuses = [heard.event.status for heard in _not_retried(case)]
+    statuses = [heard.event.status for heard in not_retried(case)]
     follows = FOLLOWS_GOING_ON if case.may_go_on else FOLLOWS
     for earlier, later in pairwise(statuses):
         if later not in follows[earlier] and not refused & follows[earlier]:
@@ -95,7 +95,7 @@ def _times_in_order(case: Case) -> Iterator[str]:
     """By the clock as it stood, put right or not, but never before the message's previous event."""
     wall = Wall(case.history.plan.jumps)
     previous = 0
-    for heard in _not_retried(case):
+    for heard in not_retried(case):
         instant = instant_of(heard.event.fields["timestamp"])
         if instant < previous:
             yield f"{heard.event.status} is told to have happened before what came before it"

@@ -100,6 +100,7 @@ BROKE_WITH_ALL_LAYERS = (
     500049861,
     600037813,
     700033907,
+    1100018973,
 )
 """Seeds of plans in which a message waited for the provider that was left to it while a working one had
 refused it (327854), or its queue wasn't looked at when the last provider was given up (341036); a doubt at
@@ -114,11 +115,12 @@ journal, since a report and an order were followed in another order (600037813);
 step of the clock that was as long as the clock had not been read (700033907); and a message that was queued
 when its provider was given up was pushed out, to wait there, before it could go elsewhere (500043278,
 500049861).
-The oracle misjudged six: messages came in place of elements without an id (40700768), a worker crashed
+The oracle misjudged seven: messages came in place of elements without an id (40700768), a worker crashed
 after the next channel had been asked (120018238), an answer came at the very instant of its time-out
 (150011510), the settings couldn't be read any more from which a message in doubt was to be rendered again
-(180014961), the event of an acceptance was told only after the next channel had been asked (300005266), and
-the disk had room again when the worker had just given up a batch (500046876).
+(180014961), the event of an acceptance was told only after the next channel had been asked (300005266), the
+disk had room again when the worker had just given up a batch (500046876), and an error that the service had
+refused was reported again by an order after its message had begun anew (1100018973).
 """
 
 

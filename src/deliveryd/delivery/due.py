@@ -72,8 +72,8 @@ class DueMessages:
             self._heartbeats.beat("due")
             await self._backlog.changed.wait(min(max(pause, 0.01), HEARTBEAT_INTERVAL))
             self._watch_journal()
-            step = self._passed.stepped()
-            if step := -self._clock.ahead() or step:
+            ahead = self._clock.ahead()  # first: a step after this is in the other one, and followed once
+            if step := self._passed.stepped() or -ahead:
                 await self._waiting.follow_clock(step)
             await self._pausing.end_those_over()
             self._follow_pauses()

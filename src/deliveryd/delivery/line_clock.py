@@ -8,8 +8,8 @@ from typing import NamedTuple
 from deliveryd.model import SECOND, STEP, SteadyClock
 from deliveryd.runtime.wakeup import AutoResetEvent
 
-EXACT = SECOND // 1000
-"""Microseconds by which the journal's due times may be ahead unseen."""
+JITTER = SECOND // 1000
+"""Microseconds that may lie between readings of two clocks: no due time is changed for so little."""
 
 
 class _Forward(NamedTuple):
@@ -71,7 +71,7 @@ class LineClock:
         now, ahead, began, follow = self.now(), self._ahead(), self._began, self._followed
 
         def ahead_of(at: int) -> int:
-            if abs(ahead) >= EXACT:
+            if abs(ahead) >= JITTER:
                 is_older = at >= now + STEP if ahead > 0 else at <= now + ahead
                 by_reading = 0 if is_older else ahead
             elif at >= now + STEP:

@@ -28,10 +28,8 @@ async def recover_line(
     """Record what becomes of messages in doubt, and probe each provider with a few that wait for it."""
     recorder = common.recorder
     step = common.memory.passed.stepped()
-    # A shared journal moves the due times of each log when a worker takes it.
-    back = 0 if common.journal.is_shared else -step
     await common.journal.look_around()
-    await common.waiting.follow_between_runs(step, back)
+    await common.waiting.follow_between_runs(step)
     left = await recorder.recover(providers, -step)
     availability.resume(left.down_since, step)
     if common.journal.is_shared:

@@ -138,7 +138,8 @@ def last_commit(db: Connected, worker: int | None) -> LastCommit | None:
 def move_due_times(db: Db, log: Log, back: int, now: int) -> None:
     """Bring a log that is taken in line with a clock that was put back by so much since its last commit.
 
-    Called in the transaction that takes it: whoever takes it next compares with the new holder's commits.
+    In the transaction that takes it, as far as it is known then: whoever takes it next compares with the new
+    holder's commits.
     """
     log.operations.retime(db, back, _LATEST)
     if back > 0:

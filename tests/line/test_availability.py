@@ -32,7 +32,7 @@ from support.two_providers import (
     sent_by,
     world_of_two,
 )
-from support.virtual import VirtualChannel, VirtualClock, VirtualWorld, live
+from support.virtual import SteppingClock, VirtualChannel, VirtualClock, VirtualWorld, live
 
 
 @pytest.fixture
@@ -287,21 +287,14 @@ def test_a_clock_that_was_put_forward_between_two_runs_makes_no_outage_longer(
     fallback: VirtualWorld,
 ) -> None:
     """Of 400 seconds: the channel is given up after 15 minutes."""
-    ahead = 0
-
-    class Stepping(VirtualClock):
-        def now(self) -> int:
-            return super().now() + ahead
-
-    fallback.clock = Stepping()
+    fallback.clock = clock = SteppingClock()
     down_until(fallback, 400)
     enqueue(fallback, 50)
 
     async def scene() -> None:
-        nonlocal ahead
         async with fallback.at_work():
             await anyio.sleep(60)
-        ahead = 3600 * SECOND
+        clock.ahead = 3600 * SECOND
         async with fallback.at_work():
             await anyio.sleep(1500)
 

@@ -25,22 +25,11 @@ from deliveryd.states import State
 from deliveryd.worker.supervisor import Supervisor
 from support.logs import LogLines, log_lines
 from support.messages import message
-from support.virtual import START, VirtualClock, VirtualSupervisor, VirtualWorld, live
+from support.virtual import START, SteppingClock, VirtualSupervisor, VirtualWorld, live
 
 HOUR = 3_600_000_000
 MINUTE = 60_000_000
 SMS = json.dumps({"content": {"en": {"sms": {"text": "hello"}}}})
-
-
-class SteppingClock(VirtualClock):
-    """A clock that a test puts right."""
-
-    def __init__(self, ahead: int = 0) -> None:
-        self.ahead = ahead
-
-    def now(self) -> int:
-        """The present instant, by how wrong the clock is."""
-        return super().now() + self.ahead
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from deliveryd.delivery.passed_time import PassedTime, is_older
 from deliveryd.journal.sql.own_values import SignedToken
 from deliveryd.model import SECOND, Receipt, WallClock
 from support.messages import message
-from support.virtual import START, VirtualClock, VirtualSupervisor, VirtualWorld, live
+from support.virtual import START, SteppingClock, VirtualSupervisor, VirtualWorld, live
 
 DAY = 86_400
 WEEK = 7 * DAY
@@ -30,17 +30,6 @@ status = "/status"
 delivered = ["delivered"]
 failed = ["failed"]
 """
-
-
-class SteppingClock(VirtualClock):
-    """A clock that a test sets."""
-
-    def __init__(self, ahead: int = 0) -> None:
-        self.ahead = ahead
-
-    def now(self) -> int:
-        """The present instant, by how wrong the clock is."""
-        return super().now() + self.ahead
 
 
 def in_time(play: Callable[[], Awaitable[None]]) -> None:
@@ -272,7 +261,7 @@ def play_in(
     in_time(run)
 
 
-def delivered(id_: int, key: str, clock: VirtualClock) -> Receipt:
+def delivered(id_: int, key: str, clock: SteppingClock) -> Receipt:
     return Receipt("sms", key, True, "delivered", clock.now(), clock.now())
 
 

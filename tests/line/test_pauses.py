@@ -16,7 +16,7 @@ from deliveryd.journal.orders import Action, Decided, ItemKind, Order
 from deliveryd.model import format_instant
 from deliveryd.states import State
 from support.messages import message
-from support.virtual import CONFIG, START, VirtualClock, VirtualSupervisor, VirtualWorld, live
+from support.virtual import CONFIG, START, SteppingClock, VirtualSupervisor, VirtualWorld, live
 
 A, B, EMAIL = "sms/a", "sms/b", "email"
 BOTH = json.dumps({"content": {"en": {"sms": {"text": "hi"}, "email": {"subject": "s", "body": "b"}}}})
@@ -354,12 +354,7 @@ def test_a_pause_ends_in_time_though_the_clock_steps(
 ) -> None:
     """It lasts as long as ordered; when the machine was off no longer than that from then on."""
     while_running = when in {"while it runs", RESTARTED}
-    stepped = [0.0]
-
-    class Stepping(VirtualClock):
-        def now(self) -> int:
-            return super().now() + int(stepped[0] * 1_000_000)
-
+    world.clock = clock = SteppingClock()
     begun, ended = 0.0, 0.0
 
     async def ends(supervisor: VirtualSupervisor) -> None:
@@ -375,12 +370,11 @@ def test_a_pause_ends_in_time_though_the_clock_steps(
         world.service.enqueue(message(1))
         await anyio.sleep(10.0)
         if while_running:
-            stepped[0] = step
+            clock.ahead = int(step * 1_000_000)
             await (anyio.sleep(10.0) if when == RESTARTED else ends(supervisor))
 
-    world.clock = Stepping()
     running(world, first, hours=1)
-    stepped[0] = step
+    clock.ahead = int(step * 1_000_000)
     if when in {RESTARTED, "while the machine is off"}:
         monkeypatch.setattr(passed_time, "_boot_id", lambda: "another")
     if when != "while it runs":

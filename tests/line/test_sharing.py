@@ -26,7 +26,7 @@ from support.logs import log_lines
 from support.messages import message
 from support.shared_journal import SharedJournal, shared
 from support.two_providers import BOTH, EMAIL
-from support.virtual import START, VirtualClock, VirtualSupervisor, VirtualWorld, live
+from support.virtual import START, SteppingClock, VirtualSupervisor, VirtualWorld, live
 
 pytestmark = pytest.mark.slow
 
@@ -214,26 +214,19 @@ def test_a_step_of_the_clock_is_left_to_an_older_worker_that_commits_after_it(
     world: VirtualWorld, journals: list[SharedJournal], is_alive: bool
 ) -> None:
     """That moves the pauses, and if it ends later, nothing of the step is left to follow."""
-    ahead = 0
-
-    class Stepping(VirtualClock):
-        def now(self) -> int:
-            return super().now() + ahead
-
-    world.clock = Stepping()
+    world.clock = clock = SteppingClock()
 
     def until() -> int:
         [(instant,)] = world.journal_rows("SELECT until FROM pause")
         return int(str(instant))
 
     async def scene(worker: VirtualSupervisor) -> None:
-        nonlocal ahead
         [journal] = journals
         journal.older_workers = frozenset({(1, 10)})
         order = Order(Action.PAUSE, ItemKind.CHANNEL, ("sms",), lasts=7200.0)
         await worker.parts.recorder.decide(order, ["sms"])
         ordered = until()
-        ahead = -3600 * SECOND
+        clock.ahead = -3600 * SECOND
         await anyio.sleep(10)
         assert until() == ordered
         if is_alive:

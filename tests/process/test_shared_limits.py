@@ -37,7 +37,7 @@ from deliveryd.runtime.wakeup import AutoResetEvent
 from support.line import common_on, memory_on
 from support.postgres import new_database
 from support.routes import delivery
-from support.virtual import VirtualChannel, VirtualClock, live
+from support.virtual import SteppingClock, VirtualChannel, VirtualClock, live
 
 pytestmark = pytest.mark.slow
 
@@ -66,21 +66,12 @@ def source() -> JournalDatabase:
     return JournalDatabase(url)
 
 
-class SteppedClock(VirtualClock):
-    """The database's clock, which a test may set."""
-
-    shift = 0
-
-    def now(self) -> int:
-        return super().now() + self.shift
-
-
 class Workers:
     """Workers that send as much as they may, in virtual time. `sent`: who sent when."""
 
     def __init__(self, source: JournalDatabase, rate: str) -> None:
         self.rate: Rate = parse_rate(rate)
-        self.clock = SteppedClock()
+        self.clock = SteppingClock()
         self.sent: list[tuple[float, int]] = []
         self._connect: Callable[[], Connected] = partial(connect_to_write, source, 9)
 
@@ -212,7 +203,7 @@ def test_a_step_of_the_databases_clock_neither_stops_the_workers_nor_lets_them_b
                 nursery.start_soon(workers.send, 0)
                 nursery.start_soon(workers.send, 1)
                 await trio.sleep(10)
-                workers.clock.shift = hours * 3600 * SECOND
+                workers.clock.ahead = hours * 3600 * SECOND
 
     live(scene)
     instants = sorted(at for at, _ in workers.sent)
@@ -233,7 +224,7 @@ def test_a_small_step_of_the_databases_clock_costs_less_than_it_is_long(
                 nursery.start_soon(workers.send, 0)
                 nursery.start_soon(workers.send, 1)
                 await trio.sleep(10)
-                workers.clock.shift = milliseconds * 1000
+                workers.clock.ahead = milliseconds * 1000
 
     live(scene)
     assert 2000 - 110 <= len(workers.sent) <= 2000 + 32 + 2
@@ -417,11 +408,11 @@ def test_workers_probe_a_provider_that_is_down_in_turns(source: JournalDatabase,
 
 def test_a_turn_to_probe_survives_steps_of_the_databases_clock(source: JournalDatabase) -> None:
     async def scene() -> None:
-        clock = SteppedClock()
+        clock = SteppingClock()
         pacing = Pacing(partial(connect_to_write, source, 9), inline, clock)
         assert await pacing.claim_probe("sms", 10.0, 60.0) == 0.0
         assert await pacing.claim_probe("sms", 1.0, 60.0) == pytest.approx(10.0)
-        clock.shift = -3600 * SECOND
+        clock.ahead = -3600 * SECOND
         assert await pacing.claim_probe("sms", 1.0, 60.0) == 0.0
         assert await pacing.claim_probe("sms", 1.0, 60.0) == pytest.approx(10.0)  # as long as the last one
         await pacing.free_probe("sms")

@@ -19,7 +19,7 @@ from deliveryd.model import SECOND, Receipt, Reported
 from support.logs import log_lines
 from support.postgres import new_database
 from support.two_workers import LEASE, Place, Worker, both, on_database
-from support.virtual import VirtualClock
+from support.virtual import SteppingClock, VirtualClock
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
@@ -175,11 +175,7 @@ async def test_a_batch_that_cannot_be_recorded_any_more_is_told_and_counted(plac
 async def test_a_retry_of_a_worker_whose_clock_is_an_hour_ahead_is_due_in_time(place: Place) -> None:
     """Due times go by the database's clock, whichever worker takes the message then."""
 
-    class Ahead(VirtualClock):
-        def now(self) -> int:
-            return super().now() + 3600 * SECOND
-
-    place.one.clock = Ahead()
+    place.one.clock = SteppingClock(3600 * SECOND)
     place.one.channel.verdict = lambda _dispatch: TryAgain("busy", only_this=True)
     async with anyio.create_task_group() as tasks:
         await place.one.run(tasks)

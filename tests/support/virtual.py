@@ -91,6 +91,17 @@ class VirtualClock:
         return int(anyio.current_time() * 1_000_000)
 
 
+class SteppingClock(VirtualClock):
+    """A time of day that a test sets: it is `ahead` by so many microseconds."""
+
+    def __init__(self, ahead: int = 0) -> None:
+        self.ahead = ahead
+
+    def now(self) -> int:
+        """The present instant, by how wrong the clock is."""
+        return super().now() + self.ahead
+
+
 class VirtualService(Service):
     """The service behind a transport of httpx. `trouble` is asked before each request."""
 

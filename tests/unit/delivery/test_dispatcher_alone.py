@@ -43,7 +43,7 @@ from deliveryd.runtime.wakeup import HEARTBEAT_INTERVAL, Heartbeats
 from deliveryd.states import State
 from support.line import common_on, memory_on
 from support.routes import delivery
-from support.virtual import START, VirtualChannel, VirtualClock, live
+from support.virtual import START, SteppingClock, VirtualChannel, live
 
 SECOND = 1_000_000
 
@@ -51,20 +51,11 @@ SECOND = 1_000_000
 # A dispatcher by itself
 
 
-class ShiftedClock(VirtualClock):
-    """A time of day that a test may set forward."""
-
-    shift = 0
-
-    def now(self) -> int:
-        return super().now() + self.shift
-
-
 class WatchedRecorder(Recorder):
     """A recorder that keeps the steps it records; each commit takes a while by the time of day."""
 
     def __init__(
-        self, journal: SqliteJournal, memory: LineMemory, clock: ShiftedClock, metrics: Metrics
+        self, journal: SqliteJournal, memory: LineMemory, clock: SteppingClock, metrics: Metrics
     ) -> None:
         super().__init__(journal, memory, metrics)
         self.clock = clock
@@ -74,7 +65,7 @@ class WatchedRecorder(Recorder):
     async def record(self, steps: Sequence[Transition]) -> Collection[int]:
         settled = await super().record(steps)
         self.recorded += steps
-        self.clock.shift += self.seconds_of_a_commit * SECOND
+        self.clock.ahead += self.seconds_of_a_commit * SECOND
         return settled
 
 
@@ -101,7 +92,7 @@ class Bench:
         self, journal: SqliteJournal, policy: DispatchPolicy, others: Mapping[str, Sender] = NO_OTHERS
     ) -> None:
         self.journal = journal
-        self.clock = ShiftedClock()
+        self.clock = SteppingClock()
         self.channel = VirtualChannel()
         metrics = Metrics(["sms"], "0")
         self.memory = memory_on(journal, self.clock, metrics, places=0, batch_size=1)
@@ -193,13 +184,13 @@ def test_what_expires_by_a_clock_that_is_put_forward_leaves_the_queue_soon() -> 
     """Its provider may be down for hours, and the service waits for the word."""
 
     async def wait() -> None:
-        clock = ShiftedClock()
+        clock = SteppingClock()
         queue = DispatchQueue(clock)
         expires_at = START + 3600 * SECOND
         message = Delivery(Entry(1, 1, 1, {}), compile_settings(Settings(1, expires_at, {})))
         queue.add(message, queue.new)
         assert not queue.take_expired()
-        clock.shift = 2 * 3600 * SECOND
+        clock.ahead = 2 * 3600 * SECOND
         await trio.sleep(HEARTBEAT_INTERVAL)
         assert queue.take_expired() == [message]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -96,12 +97,18 @@ def ends(world: VirtualWorld, ids: Iterable[int]) -> Counter[str]:
 def test_one_rejected_message_beside_others_costs_its_tries_and_no_error_line(
     world: VirtualWorld, lines: LogLines
 ) -> None:
-    """Beside 20 healthy ones a second it is tried as often as configured, and ends with an error."""
+    """Beside 20 healthy ones a second it is tried as often as configured, and ends with an error.
+
+    Its pauses grow from its first counted rejection on: none ends because others are accepted.
+    """
     rejecting(world.channels["sms"], {1})
     stages = flow(60, 2)
     stages[0][1].insert(0, (1, 2))
     play(world, stages)
-    assert requests(world.channels["sms"], {1})[1] == TRIES
+    at = [at for at, made in world.channels["sms"].attempts if made.entry.id == 1]
+    assert len(at) == TRIES
+    _, *pauses = (after - before for before, after in pairwise(at))
+    assert all(pause >= 2.0**number for number, pause in enumerate(pauses, 1)), pauses
     assert lines() == []
     (error,) = world.service.events_of(1, "error")
     assert error["details"] == f"sms: provider answered 403 (tried {TRIES} times)"

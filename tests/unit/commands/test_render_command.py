@@ -94,6 +94,17 @@ def test_the_chosen_channel_is_marked_and_the_others_follow(world: World) -> Non
     assert "other languages (see --language): pt" in answered.out
 
 
+def test_the_settings_reference_is_in_the_request_that_is_shown(world: World) -> None:
+    """As it would reach the provider; without one its field is left out."""
+    world.change('reference = "{message.id}"', 'campaign = "{settings.reference}"')
+    named = world.folder / "named.json"
+    named.write_text(json.dumps({**SETTINGS, "reference": "spring sale"}))
+    options = ("--variables", VARIABLES, "--customer", 1)
+    assert '"campaign":"spring sale"' in render(world, *options, settings=named).out
+    without = render(world, *options)
+    assert (without.status, "campaign" in without.out) == (0, False)
+
+
 def test_files_are_enough_without_any_network(world: World) -> None:
     variables = world.folder / "variables.json"
     variables.write_text(VARIABLES)

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
+from typing import IO, Any
 
 import anyio
 import pytest
@@ -41,6 +42,28 @@ def test_a_configuration_that_everybody_may_change_starts_nothing(world: World) 
         assert answered.status == 78
         assert f"{world.config}: all users may change it; run: chmod o-w {world.config}" in answered.err
     assert command("config", "show", "--config", world.config).status == 0
+
+
+def test_a_file_that_is_exchanged_while_it_is_read_counts_as_it_was_read(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A harmless one in its place a moment later doesn't cover what everybody could change."""
+    harmless = world.folder / "harmless.toml"
+    harmless.write_bytes(world.config.read_bytes())
+    harmless.chmod(0o600)
+    world.config.chmod(0o666)
+    opened = Path.open
+
+    def open_and_exchange(path: Path, *arguments: Any, **named: Any) -> IO[Any]:
+        file = opened(path, *arguments, **named)
+        if path == world.config and harmless.exists():
+            harmless.replace(path)
+        return file
+
+    monkeypatch.setattr(Path, "open", open_and_exchange)
+    (problem,) = examine_to_run(world.config, {}).problems
+    assert problem == f"{world.config}: all users may change it; run: chmod o-w {world.config}"
+    assert examine_to_run(world.config, {}).problems == []
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")

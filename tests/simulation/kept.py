@@ -113,6 +113,9 @@ class KeptJournal(Protocol):
     def has_mail(self) -> bool:
         """Whether something waits for the worker that has, or takes over, the log that it is about."""
 
+    def has_logs_of_others(self) -> bool:
+        """Whether an earlier worker that crashed has a log until its lease is over."""
+
     def held_in_doubt(self) -> Sequence[int]:
         """The messages that an operator has to decide about."""
 

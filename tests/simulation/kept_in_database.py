@@ -53,6 +53,10 @@ SELECT EXISTS (SELECT 1 FROM receipt r JOIN (
         USING (provider_id, provider)
     WHERE r.message_id IS NULL AND r.dropped_at IS NULL)
 """
+_LOGS_OF_OTHERS = """
+SELECT 1 FROM log l JOIN worker w ON w.id = l.holder AND w.ended IS NULL
+WHERE w.id < (SELECT max(id) FROM worker) LIMIT 1
+"""
 _PROVIDER_IDS = "SELECT provider_id FROM receipt WHERE seq = ANY(%s::int8[])"
 
 
@@ -197,6 +201,10 @@ class DatabaseJournal:
     def has_mail(self) -> bool:
         """Whether something waits for the worker that has, or takes over, the log that it is about."""
         return bool(self._ask("SELECT 1 FROM inbox WHERE answer IS NULL LIMIT 1"))
+
+    def has_logs_of_others(self) -> bool:
+        """Whether an earlier worker that crashed has a log until its lease is over."""
+        return bool(self._ask(_LOGS_OF_OTHERS))
 
     def held_in_doubt(self) -> Sequence[int]:
         """The messages that an operator has to decide about."""

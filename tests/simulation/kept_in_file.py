@@ -101,6 +101,10 @@ class FileJournal:
         """There is one worker at a time."""
         return False
 
+    def has_logs_of_others(self) -> bool:
+        """There is one log."""
+        return False
+
     def held_in_doubt(self) -> Sequence[int]:
         """The messages that an operator has to decide about."""
         return [doubtful.message_id for doubtful in file_reader(self._path).in_doubt(None, None)]

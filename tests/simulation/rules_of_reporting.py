@@ -94,15 +94,14 @@ def _events_in_order(case: Case) -> Iterator[str]:
 def _times_in_order(case: Case) -> Iterator[str]:
     """By the clock as it stood, put right or not, but never before the message's previous event."""
     wall = Wall(case.history.plan.jumps)
+    by_database = case.history.is_shared or case.history.ages_by_database
     previous = 0
     for heard in not_retried(case):
         instant = instant_of(heard.event.fields["timestamp"])
         if instant < previous:
             yield f"{heard.event.status} is told to have happened before what came before it"
-        # one of a shared journal may go on by the database's clock as it was before it stood still
-        latest = (
-            wall.furthest(heard.at) if case.history.is_shared else wall.highest(case.offered_at, heard.at)
-        )
+        # a worker may go on by the database's clock as it was before that was set
+        latest = wall.furthest(heard.at) if by_database else wall.highest(case.offered_at, heard.at)
         shown = latest + case.history.skew
         if instant > max(shown + MILLISECOND, previous + MILLISECOND):
             yield f"{heard.event.status} bears an instant that no clock had shown"

@@ -23,8 +23,11 @@ SHARES = 4
 SECONDS = 3.0 * PLANS / 300
 """That a share takes at most: how many plans there is time for depends on the machine."""
 
-BROKE_ONCE = (14, 102, 239)
-"""Seeds of plans in which the worker ended, or asked for messages, while its database was out of reach."""
+BROKE_ONCE = (14, 102, 239, 930000028, 930000045)
+"""Seeds of plans in which the worker ended, or asked for messages, while its database was out of reach.
+
+The last two were judged wrongly: a log of a crashed worker that nobody had taken over, and a clock put back.
+"""
 
 
 @pytest.fixture(scope="module")

@@ -323,6 +323,7 @@ class Worker(Supervisor):
             or self._pausers.waiting
             or self._has_deadlines()
             or self._world.kept.has_mail()
+            or self._world.kept.has_logs_of_others()
         ):
             await anyio.sleep(IDLE_PAUSE)
             await parts.pipeline.until_idle()

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import sqlite3
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
@@ -323,6 +324,78 @@ def test_a_temporary_answer_about_one_recipient_is_an_answer(
     assert live(world.run_until_idle) < 15
     assert all_sent(world, 100)
     assert not lines()
+
+
+@pytest.mark.slow
+def test_a_server_that_puts_off_everybody_again_and_again_is_down(world: VirtualWorld) -> None:
+    """Its back end fails for two hours: all is sent afterwards, none has used up its tries."""
+    enqueue(world, 300)
+    world.channels["sms"].verdict = lambda dispatch: (
+        TryAgain("451 at RCPT TO", only_this=True)
+        if trio.current_time() < 2 * HOUR
+        else Accepted(dispatch.key)
+    )
+    live(world.run_until_idle)
+    assert all_sent(world, 300)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("reason", ["full mailbox", "no answer"])
+def test_a_message_that_is_put_off_alone_ends_after_its_tries(world: VirtualWorld, reason: str) -> None:
+    """Nothing else comes that could show whose fault it is."""
+    enqueue(world, 1)
+    world.channels["sms"].verdict = lambda _: TryAgain(reason, only_this=True)
+    live(world.run_until_idle)
+    assert world.service.statuses(1) == ["dequeued", "error"]
+
+
+def longest_delay(
+    world: VirtualWorld, is_bad: Callable[[int], bool], verdict: Verdict, each_second: Mapping[int, int]
+) -> float:
+    """Messages come in for four minutes; the longest delay of those of which the provider doesn't say that.
+
+    `each_second`: how many, by settings id; those of id 2 are numbered from 200,000 on.
+    """
+    world.service.settings[2] = json.dumps(SMS)
+    channel = world.channels["sms"]
+    channel.verdict = lambda made: verdict if is_bad(made.entry.id) else Accepted(made.key)
+    supervisor = world.supervisor()
+    came: dict[int, float] = {}
+
+    async def run() -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(supervisor.run)
+            for second in range(240):
+                for settings_id, count in each_second.items():
+                    for id_ in range(second * count, (second + 1) * count):
+                        came[settings_id * 100_000 + id_] = trio.current_time()
+                        world.service.enqueue(message(settings_id * 100_000 + id_, settings_id))
+                await trio.sleep(1)
+            await trio.sleep(10)
+            supervisor.stop()
+
+    live(run)
+    sent = {made.entry.id: at for at, made in channel.attempts}
+    return max(sent.get(id_, math.inf) - at for id_, at in came.items() if not is_bad(id_))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "verdict",
+    [InDoubt("provider answered 500"), TryAgain("provider answered 503", may_have_arrived=True), BUSY],
+    ids=["500", "503", "no connection"],
+)
+def test_a_template_with_which_a_provider_fails_holds_up_no_other(
+    world: VirtualWorld, verdict: Verdict
+) -> None:
+    """Five of seven messages have it, and are repeated again and again; the others are sent at once."""
+    assert longest_delay(world, lambda id_: id_ >= 200_000, verdict, {2: 5, 1: 2}) < 5
+
+
+@pytest.mark.slow
+def test_a_route_that_is_down_holds_up_no_other(world: VirtualWorld) -> None:
+    """One of five recipients, of one template, can't be reached by the provider."""
+    assert longest_delay(world, lambda id_: id_ % 5 == 0, BUSY, {1: 20}) < 5
 
 
 @pytest.mark.slow

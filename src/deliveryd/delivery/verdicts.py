@@ -7,6 +7,7 @@ from deliveryd.channels.base import (
     Accepted,
     AskLater,
     Attempted,
+    InDoubt,
     Misconfigured,
     Refused,
     Stopped,
@@ -116,15 +117,15 @@ class VerdictHandler:
         if isinstance(verdict, Refused) and self._counts(entry, verdict):
             if self._refused(entry.settings_id, verdict):
                 return self._postponed(entry, customer, verdict, now)
-        elif isinstance(verdict, Refused | Stopped) or (isinstance(verdict, TryAgain) and verdict.only_this):
+        elif isinstance(verdict, Refused | Stopped):
             self._refusals.unanswered(entry.settings_id)
             self._provider.answered()
         else:
-            self._refusals.unanswered(entry.settings_id)
-            was_open = self._provider.breaker.is_open
-            self._provider.failed(verdict)
-            # One in doubt uses up its try in any case: it may have arrived, and isn't repeated for ever.
-            if was_open and isinstance(verdict, TryAgain):
+            was_down = self._provider.is_down
+            self._failed(entry, verdict)
+            # One in doubt uses up its try in any case: it may have arrived, and isn't repeated for ever. So
+            # does what is said of its recipient, which may be true.
+            if was_down and isinstance(verdict, TryAgain) and not verdict.only_this:
                 return self._postponed(entry, customer, verdict, now)
         entry = entry.tried()
         if isinstance(verdict, TryAgain):
@@ -138,13 +139,32 @@ class VerdictHandler:
             is_unreadable=verdict.unreadable,
         )  # fmt: skip
 
+    def _failed(self, entry: Entry, verdict: TryAgain | InDoubt) -> None:
+        """Count a failure of the provider, unless it is the message's alone, as others are accepted.
+
+        What a provider says of one recipient is about the provider where it says that of several, again, and
+        accepts nobody: it may put off each recipient once (greylisting).
+        """
+        refusals, was_tried = self._refusals, entry.stay_tries > 1
+        refusals.unanswered(entry.settings_id)
+        is_alone = refusals.fails_alone(entry.id, has_failed=was_tried)
+        if isinstance(verdict, TryAgain) and verdict.only_this:
+            if is_alone or refusals.is_accepting:
+                self._provider.answered()
+                return
+            is_alone = not (was_tried and refusals.several_failed)
+        if is_alone:
+            self._provider.breaker.put_off()
+        elif self._provider.is_down or not refusals.is_accepting_as_usual:
+            self._provider.failed(verdict)
+
     def _rejected(
         self, entry: Entry, customer: Customer | None, verdict: Misconfigured, now: int
     ) -> Transition:
         """The set-up is at fault, and the message waits; unless the provider accepts the others."""
         self._refusals.unanswered(entry.settings_id)
         has_uncounted = entry.stay_tries > entry.counted_tries + 1
-        if self._refusals.rejects_alone(entry.id, has_uncounted=has_uncounted):
+        if self._refusals.fails_alone(entry.id, has_failed=has_uncounted):
             self._provider.breaker.withdraw()
             # The first rejection wasn't counted, since nothing showed yet whose fault it is.
             entry = entry.tried() if entry.counted_tries else entry.tried().tried()

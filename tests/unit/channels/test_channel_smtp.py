@@ -212,6 +212,8 @@ async def test_a_body_that_no_line_can_carry_is_encoded(server: MailServer, body
     [
         ("RCPT", "550 ada@example.com: no such user", Refused("550 at RCPT TO")),
         ("RCPT", "451 later", TryAgain("451 at RCPT TO", only_this=True)),
+        ("RCPT", "554 5.7.1 Relay access denied", Misconfigured("554 at RCPT TO")),
+        ("RCPT", "550 5.1.1 no such user", Refused("550 at RCPT TO")),
         ("RCPT", "421 closing", TryAgain("421 at RCPT TO")),
         ("RCPT", "530 log in first", Misconfigured("530 at RCPT TO")),
         ("MAIL", "550 we don't know you", Misconfigured("550 at MAIL FROM")),
@@ -291,6 +293,17 @@ async def test_a_connection_that_the_server_closed_meanwhile(server: MailServer)
         server.plan("MAIL", "421 too many")
         assert isinstance(await channel.send(mail_to("ada@example.com")), Accepted)
         assert len(server.connections) == 3
+
+
+@pytest.mark.parametrize("reply", ["452 4.4.5 too many messages", "450 try again", "550 5.7.0 too many"])
+async def test_a_connection_that_has_had_its_mails_is_given_up(server: MailServer, reply: str) -> None:
+    """A server takes some mails on each connection, and doesn't close it: the next mail opens another."""
+    async with opened("smtp", options_for(server), block="email") as channel:
+        assert isinstance(await channel.send(mail_to("ada@example.com")), Accepted)
+        server.plan("MAIL", reply)
+        for _ in range(2):
+            assert isinstance(await channel.send(mail_to("ada@example.com")), Accepted)
+        assert len(server.connections) == 2
 
 
 async def test_a_connection_that_was_idle_for_too_long_is_not_used(server: MailServer) -> None:

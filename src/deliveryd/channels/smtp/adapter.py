@@ -276,19 +276,17 @@ class _Attempt:
             session.abort()
 
     async def _begin_on_kept(self) -> Session | None:
-        """Begin on a pooled connection; return None if there is none, or the server has closed it."""
+        """Begin on a pooled connection; return None if there is none, or the server takes no more mail on it.
+
+        Some servers refuse the sender then, instead of closing: only on a new one that says something.
+        """
         self._session = session = self._idle.take(self._credentials.account())
         if session is None:
             return None
         try:
             await session.reset()
             await session.begin(self._mail, len(self._content))
-        except SMTPServerDisconnected:
-            session.abort()
-            return None
-        except SMTPResponseException as error:
-            if error.code != 421:
-                raise
+        except (SMTPServerDisconnected, SMTPResponseException):
             session.abort()
             return None
         return session

@@ -54,7 +54,11 @@ _OF_THE_MAIL = frozenset({Stage.RCPT, Stage.DATA, Stage.CONTENT, Stage.DOT})
 _OUR_FAULT = frozenset({Stage.STARTTLS, Stage.AUTH, Stage.MAIL})
 
 
-def _verdict_on_code(stage: Stage, code: int) -> SmtpFailure:
+_NOT_PERMITTED = re.compile(r"5\.7\.\d{1,3}(?!\d)")
+"""The enhanced status of what a server's rules forbid (RFC 3463), such as relaying for this client."""
+
+
+def _verdict_on_code(stage: Stage, code: int, text: str) -> SmtpFailure:
     """Return the verdict on an unexpected reply. Its text may echo the address, so no reason contains it."""
     reason = f"{code} at {stage}"
     if 400 <= code < 500:
@@ -65,6 +69,8 @@ def _verdict_on_code(stage: Stage, code: int) -> SmtpFailure:
     if code in _LOG_IN_FIRST:
         return Misconfigured(reason)
     if stage in _OUR_FAULT and code != _TOO_LARGE:
+        return Misconfigured(reason)
+    if stage is Stage.RCPT and _NOT_PERMITTED.match(text):
         return Misconfigured(reason)
     if stage in (Stage.CONNECT, Stage.EHLO, Stage.RSET):
         return TryAgain(reason)
@@ -85,7 +91,7 @@ def verdict_on_failure(stage: Stage, error: BaseException, options: SmtpOptions,
 
 def _verdict_on(stage: Stage, error: BaseException, options: SmtpOptions, ca_key: str) -> SmtpFailure:
     if isinstance(error, SMTPResponseException):
-        return _verdict_on_code(stage, error.code)
+        return _verdict_on_code(stage, error.code, error.message)
     if stage is Stage.DOT:
         return InDoubt(f"the connection broke at {stage}")
     reason = connect_reason(options.host, options.actual_port, error, ca_key)

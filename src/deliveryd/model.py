@@ -409,10 +409,12 @@ class Customer:
 
     `fields` holds every named value by its name, `name`, `language`, `phone` and `email` among them, without
     what surrounds it and isn't seen (see `deliveryd.cleaning`). A value of which nothing is left is none.
+    `flaw` is why nothing can be sent to them, whatever it is: what the issuer has of them can't be read.
     """
 
     id: int
     fields: Mapping[str, str]
+    flaw: str | None = None
 
     def __post_init__(self) -> None:
         """Clean the fields, whichever directory they come from."""

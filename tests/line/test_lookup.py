@@ -109,18 +109,22 @@ async def test_a_question_with_a_body() -> None:
         assert (gateway.seen[0].method, gateway.json()) == ("POST", {"id": 42})
 
 
+ASKED = "asked whether it has the message, the provider answered"
+
+
 @pytest.mark.parametrize(
     ("status", "body", "found"),
     [
         (200, b'{"count": 1, "batches": [{"id": "b"}]}', Taken("b")),
         (200, b'{"count": 0, "batches": []}', NotTaken()),
-        (200, b"<html>", Unknown("asked whether it has the message, the provider answered 200")),
-        (404, b"", Unknown("asked whether it has the message, the provider answered 404")),
-        (500, b"", AskLater("asked whether it has the message, the provider answered 500")),
+        (200, b"OK", Unknown(f"{ASKED} 200")),
+        (404, b"", Unknown(f"{ASKED} 404")),
+        (404, b"<html>", AskLater(f"{ASKED} 404 with a page, which isn't about the message")),
+        *((status, b"", AskLater(f"{ASKED} {status}")) for status in (302, 401, 403, 405, 407, 429, 500)),
     ],
 )
 def test_what_an_answer_says(status: int, body: bytes, found: Found) -> None:
-    """An answer of another kind says nothing; one that may be better later is asked for again."""
+    """An answer of another kind says nothing; after one about the question it is asked again."""
     lookup = options().lookup
     assert lookup is not None
     assert read_lookup(lookup, WireResponse(status, {}, body)) == found

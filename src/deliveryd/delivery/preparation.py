@@ -27,7 +27,7 @@ UNREQUESTED_PAUSE = 60.0
 """Seconds that a message waits for settings that aren't requested: too many ids are already."""
 
 DIRECTORY_PAUSE = 5.0
-LONGEST_DIRECTORY_PAUSE = 60.0
+LONGEST_DIRECTORY_PAUSE = 600.0
 """Seconds until a look-up that failed is repeated, while others succeed; the longest one is a bound."""
 
 MOST_LOOKED_UP = 20_000

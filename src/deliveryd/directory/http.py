@@ -72,12 +72,19 @@ class HttpSource:
         answer = await self._caller.call("GET", _filled(target, [customer_id]), also=UNKNOWN_STATUSES)
         body = answer.body
         if answer.status not in UNKNOWN_STATUSES:
-            return await self._aside.sized(len(body), lambda: self._customer(customer_id, _parsed(body)))
+            return await self._aside.sized(len(body), partial(self._one_in, body, customer_id))
         if is_page(body):
             raise DirectoryUnavailable(
                 f"something else seems to answer for the customer directory: {answer.status} with a page"
             )
         return None
+
+    def _one_in(self, body: bytes, customer_id: int) -> Customer:
+        """Return the customer of an answer that must bear the id that was asked for, where it has one."""
+        document = _parsed(body)
+        if self._id and self._id_of(document) != str(customer_id):
+            raise DirectoryUnavailable("the answer is about another customer")
+        return self._customer(customer_id, document)
 
     async def _find_all(self, target: Target, ids: Collection[int]) -> Mapping[int, Customer]:
         answer = await self._caller.call("GET", _filled(target, ids))
@@ -95,7 +102,7 @@ class HttpSource:
     def _id_of(self, entry: object) -> str:
         found = follow(entry, self._id)
         if not isinstance(found, str):
-            raise DirectoryUnavailable("fields.id doesn't point to an id in an entry of the answer")
+            raise DirectoryUnavailable("fields.id doesn't point to an id in the answer")
         return found
 
     def _customer(self, customer_id: int, document: object) -> Customer:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
+from itertools import islice
 from typing import NamedTuple
 
 import anyio
@@ -26,7 +27,7 @@ FIELD_BYTES = 150
 """Approximate overhead in bytes of an answer, and of a field of it."""
 
 UNKNOWN_SECONDS = 30.0
-"""Most seconds to cache an unknown customer, so that one added since is found soon."""
+"""Most seconds to cache an unknown customer, or one with a flaw, so that a correction is found soon."""
 
 
 class _Kept(NamedTuple):
@@ -58,7 +59,8 @@ class CustomerMemory:
         """Cache answers; `late` are the customers for whose answer messages wait in the journal."""
         now = anyio.current_time()
         for id_, customer in answers.items():
-            seconds = min(self._ttl, UNKNOWN_SECONDS) if customer is None else self._ttl
+            is_known = customer is not None and customer.flaw is None
+            seconds = self._ttl if is_known else min(self._ttl, UNKNOWN_SECONDS)
             if id_ in late:
                 seconds = max(seconds, KEPT_FOR_WAITING)
             before = self._kept.pop(id_, None)
@@ -80,6 +82,9 @@ def _size(customer: Customer | None) -> int:
 POLICY = BreakerPolicy(failures=5, pause=0.5, max_pause=5.0, least=0.7)
 """Fewer than five failures in a row may be due to the customers in the question, not to the directory."""
 
+ANSWERED_LATELY = 10.0
+"""Seconds for which an answer shows that the directory works."""
+
 LOG_PAUSE = 60.0
 """Seconds between log lines about failed questions while the directory answers others."""
 
@@ -93,7 +98,7 @@ class DirectoryOutage:
     def __init__(self) -> None:
         self._breaker = Breaker(POLICY)
         self._reason = ""
-        self._next_line = float("-inf")
+        self._next_line = self._answered_at = float("-inf")
 
     @property
     def is_on(self) -> bool:
@@ -116,6 +121,7 @@ class DirectoryOutage:
 
     def answered(self) -> None:
         """Record an answer, which ends the outage."""
+        self._answered_at = anyio.current_time()
         was_on = self.is_on
         seconds = self._breaker.answered()
         if was_on:
@@ -123,7 +129,10 @@ class DirectoryOutage:
             self._breaker, self._next_line = Breaker(POLICY), float("-inf")
 
     def failed(self, error: DirectoryUnavailable) -> None:
-        """Record a failed question. One asked before the outage began changes nothing."""
+        """Record a failed question. One asked before the outage began changes nothing.
+
+        Nor does one while others are answered: it may be due to its customers.
+        """
         self._reason = str(error)
         if self.is_on:
             if self._breaker.is_probing:
@@ -132,7 +141,57 @@ class DirectoryOutage:
         if (now := anyio.current_time()) >= self._next_line:
             self._next_line = now + LOG_PAUSE
             log(Event.CUSTOMERS_UNAVAILABLE, reason=self._reason)
-        self._breaker.failed(error.after)
+        if now >= self._answered_at + ANSWERED_LATELY:
+            self._breaker.failed(error.after)
+
+
+MOST_FAILED_ALONE = 15
+"""Failed questions about one customer, while others were answered, after which their messages end."""
+
+ALONE_PAUSE = 5.0
+"""Seconds until such a customer is asked for again, then doubled."""
+
+MOST_FAILING = 10_000
+"""Customers whose failures are counted; beyond that the one that failed longest ago is forgotten."""
+
+
+class _Failures(NamedTuple):
+    answers: int  # that the source had given by the latest failure
+    alone: int
+
+
+class FailingCustomers:
+    """Customers for whom the source failed: whether it fails for them alone, since it answers for others."""
+
+    def __init__(self) -> None:
+        self._failing: OrderedDict[int, _Failures] = OrderedDict()
+        self._answers = 0
+
+    def __contains__(self, id_: object) -> bool:
+        """Whether the latest question about a customer failed."""
+        return id_ in self._failing
+
+    def answered(self, ids: Collection[int]) -> None:
+        """The source answered a question about these."""
+        self._answers += 1
+        if self._failing:
+            for id_ in ids:
+                self._failing.pop(id_, None)
+
+    def failed(self, id_: int, error: DirectoryUnavailable) -> DirectoryAnswer:
+        """What a failed question about one customer means; the error itself: it may be about the source."""
+        before = self._failing.pop(id_, _Failures(self._answers, 0))
+        is_alone = before.answers < self._answers
+        alone = before.alone + is_alone
+        self._failing[id_] = _Failures(self._answers, alone)
+        if len(self._failing) > MOST_FAILING:
+            self._failing.popitem(last=False)
+        if not is_alone:
+            return error
+        if alone < MOST_FAILED_ALONE:
+            pause = ALONE_PAUSE * 2.0 ** (alone - 1)
+            return DirectoryUnavailable(str(error), max(pause, error.after or 0.0))
+        return Customer(id_, {}, f"the customer directory fails for this customer alone: {error}")
 
 
 QUESTION_LINGER = 0.005
@@ -143,7 +202,7 @@ class RemoteDirectory:
     """Queries a source, once per customer for all concurrent look-ups, and in batches if it supports them.
 
     A failed query for many is repeated in halves, so that one customer on which the source fails delays no
-    other. A source that fails repeatedly is only probed.
+    other. A source that fails repeatedly is only probed; it isn't failing where it answers for others.
     """
 
     def __init__(self, source: Source, terms: Terms) -> None:
@@ -151,6 +210,7 @@ class RemoteDirectory:
         self._terms = terms
         self._memory = CustomerMemory(terms.cache_ttl)
         self._outage = DirectoryOutage()
+        self._failing = FailingCustomers()
         self._pending: dict[int, None] = {}  # not queried yet
         self._halves: deque[Sequence[int]] = deque()
         self._waits: dict[int, list[_Wait]] = {}
@@ -229,7 +289,9 @@ class RemoteDirectory:
     def _next_question(self) -> Sequence[int]:
         if self._halves:
             return self._halves.popleft()
-        question = list(self._pending)[: self._source.batch_size]
+        question = list(islice(self._pending, self._source.batch_size))
+        if (odd := next((id_ for id_ in question if id_ in self._failing), None)) is not None:
+            question = [odd]  # alone, so that the others are answered
         for id_ in question:
             del self._pending[id_]
         return question
@@ -242,6 +304,11 @@ class RemoteDirectory:
         try:
             found = await self._found(question)
         except DirectoryUnavailable as error:
+            if len(question) == 1 and (answer := self._failing.failed(question[0], error)) is not error:
+                self._outage.withdraw()
+                if isinstance(answer, Customer):
+                    self._memory.keep({question[0]: answer})
+                return {question[0]: answer}
             self._outage.failed(error)
             if len(question) == 1 or self._outage.is_on:
                 return dict.fromkeys(question, error)
@@ -253,6 +320,7 @@ class RemoteDirectory:
             self._tell(dict.fromkeys(question, DirectoryUnavailable("the look-up was cancelled")))
             raise
         self._outage.answered()
+        self._failing.answered(question)
         answers = {id_: found.get(id_) for id_ in question}
         self._memory.keep(answers, self._late(question))
         return answers

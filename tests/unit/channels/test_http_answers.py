@@ -95,7 +95,8 @@ def problems_of(rows: list[Row]) -> str:
 
 PAGE = b"<!DOCTYPE html>\n<html><body>Log in to the network</body></html>"
 NO_JSON = InDoubt("provider answered 200 without JSON", unreadable=True)
-IN_ITS_PLACE = InDoubt("provider answered 404 with a page instead of JSON", unreadable=True)
+IN_ITS_PLACE = InDoubt("provider answered 404 with a page", unreadable=True)
+ON_THE_WAY = InDoubt("provider answered 200 with a page", unreadable=True)
 BY_STATUS: list[Row] = [
     {"status": [202], "verdict": "accepted"},
     {"status": [404], "verdict": "stopped"},
@@ -174,12 +175,21 @@ def test_a_row_without_conditions_alone_lists_no_rows() -> None:
 
 @pytest.mark.parametrize("provider_id", ["id: (\\w+)", "header:X-Id"])
 def test_an_id_elsewhere_than_in_json_asks_for_no_json(provider_id: str) -> None:
-    assert verdict_of([], 200, PAGE, provider_id=provider_id) == Accepted(None, lacks_id=True)
+    """But a page without it may be that of a firewall or a portal on the way."""
+    assert verdict_of([], 200, b"OK", provider_id=provider_id) == Accepted(None, lacks_id=True)
+    assert verdict_of([], 200, PAGE, provider_id=provider_id) == ON_THE_WAY
+    found = verdict_of([], 200, PAGE + b"id: m7", {"x-id": "m7"}, provider_id=provider_id)
+    assert found == Accepted("m7")
     assert verdict_of([], 404, PAGE, provider_id=provider_id) == Refused("provider answered 404", "h")
 
 
-def test_without_an_id_a_status_says_enough() -> None:
-    assert verdict_of([], 200, PAGE) == Accepted()
+def test_without_an_id_a_status_says_enough_but_with_a_page() -> None:
+    """A firewall's "request rejected" may bear 200; a row whose condition holds says whose page it is."""
+    assert verdict_of([], 200, b"") == verdict_of([], 202, b"queued") == Accepted()
+    assert verdict_of([], 200, PAGE) == ON_THE_WAY
+    assert verdict_of([{"status": [200], "verdict": "accepted"}], 200, PAGE) == ON_THE_WAY
+    said: Row = {"status": [200], "where": [{"at": "(Log in)", "is": ["Log in"]}], "verdict": "accepted"}
+    assert verdict_of([said, CATCH_ALL], 200, PAGE) == Accepted()
 
 
 CASES = [

@@ -77,7 +77,7 @@ UNREADABLE = {
     "no UTF-8": (b'"\xff"', "the answer isn't valid JSON"),
     "nested without end": (b"[" * 50_000, "the answer isn't valid JSON"),
     "a list for a text": (
-        b'{"names": [["Ann"]]}',
+        b'{"id": 1, "names": [["Ann"]]}',
         "fields.name points to a value that is neither a string nor a number",
     ),
 }
@@ -96,9 +96,28 @@ async def test_an_answer_that_cannot_be_read_is_no_answer(crm: Crm, body: bytes,
 @pytest.mark.parametrize(
     ("body", "reason"),
     [
+        (b'{"id": 99, "names": ["Bob"]}', "the answer is about another customer"),
+        (b'{"error": "no such view"}', "fields.id doesn't point to an id in the answer"),
+        (b"[]", "fields.id doesn't point to an id in the answer"),
+    ],
+)
+async def test_an_answer_about_nobody_or_somebody_else_is_no_answer(
+    crm: Crm, body: bytes, reason: str
+) -> None:
+    """Nobody gets the text that is for somebody else, nor is taken for somebody without an address."""
+    crm.body = body
+    async with opened(crm.options) as source:
+        with pytest.raises(DirectoryUnavailable) as caught:
+            await source.look_up([1])
+    assert str(caught.value) == reason
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
         (b'{"items": 5}', "the answer contains neither a list nor an object of customers"),
         (b"{}", "the answer contains neither a list nor an object of customers"),
-        (b'{"items": [{"name": "Ann"}]}', "fields.id doesn't point to an id in an entry of the answer"),
+        (b'{"items": [{"name": "Ann"}]}', "fields.id doesn't point to an id in the answer"),
     ],
 )
 async def test_an_answer_for_many_without_their_list_or_ids_is_no_answer(

@@ -133,10 +133,11 @@ class AnswerReader:
                 return verdict if fit.row.conditions else self._unless_page(verdict, answer)
         if answer.status in ACCEPTING:
             if self._provider_id is None:
-                return Accepted()
+                return self._unless_page(Accepted(), answer)
             document = Document(answer.body, answer.headers)
             found = self._provider_id.find(document)
-            return Accepted(found) if found is not None else self._without_id(document, answer.status)
+            verdict = Accepted(found) if found is not None else self._without_id(document, answer.status)
+            return self._unless_page(verdict, answer)
         verdict = failure(answer.status, answer.headers.get("retry-after"), self._host, self._now)
         if isinstance(verdict, InDoubt):
             return verdict._replace(provider_id=self.provider_id(answer))
@@ -165,11 +166,13 @@ class AnswerReader:
 
     def _unless_page(self, verdict: Attempted, answer: WireResponse) -> Attempted:
         """Return the verdict by a status, unless it ends the message and seems not to be the provider's."""
-        if not isinstance(verdict, Refused | Stopped) or answer.status in SAID_OF_THE_REQUEST:
+        if isinstance(verdict, Accepted):
+            is_due = verdict.provider_id is not None
+        else:
+            is_due = not self._is_json_due or answer.status in SAID_OF_THE_REQUEST
+        if is_due or not isinstance(verdict, Accepted | Refused | Stopped) or not is_page(answer.body):
             return verdict
-        if not self._is_json_due or not is_page(answer.body):
-            return verdict
-        return InDoubt(f"provider answered {answer.status} with a page instead of JSON", unreadable=True)
+        return InDoubt(f"provider answered {answer.status} with a page", unreadable=True)
 
     def _of_row(self, row: _Row, code: str | None, status: int, document: Document) -> Attempted:
         reason = f"provider answered {status}{'' if code is None else f' (code {code})'}"

@@ -16,7 +16,9 @@ from deliveryd.http.responses import is_page, retry_after
 from deliveryd.http.wire import WireResponse
 from deliveryd.model import Entry, Rendered, WallClock
 
-_LATER = frozenset({408, 425, 429})
+_OF_THE_MESSAGE = frozenset({400, 404, 409, 410, 422})
+"""Statuses beside 2xx that show that the provider looked for the message; any other is about the question."""
+
 _REJECTED = {
     401: "it rejects the credentials",
     403: "it doesn't permit this with these credentials",
@@ -45,12 +47,13 @@ def _fitting(rows: Sequence[_Row], answer: WireResponse) -> _Row | None:
 def read_lookup(options: LookupOptions, answer: WireResponse) -> Found:
     """Return what an answer means for a message in doubt."""
     said = f"asked whether it has the message, the provider answered {answer.status}"
-    if (row := _fitting(options.answers, answer)) is None:
-        if answer.status >= 500 or answer.status in _LATER:
-            return AskLater(said, retry_after(answer.headers.get("retry-after"), LONGEST_PAUSE))
-        return Unknown(said)
-    if not row.where and is_page(answer.body):
+    row = _fitting(options.answers, answer)
+    if (row is None or not row.where) and is_page(answer.body):
         return AskLater(f"{said} with a page, which isn't about the message")
+    if row is None or (row.verdict == "unknown" and not row.where):
+        if 200 <= answer.status < 300 or answer.status in _OF_THE_MESSAGE:
+            return Unknown(said)
+        return AskLater(said, retry_after(answer.headers.get("retry-after"), LONGEST_PAUSE))
     match row.verdict:
         case "taken" if options.provider_id is not None:
             return Taken(compile_finder(options.provider_id).find(Document(answer.body, answer.headers)))

@@ -398,7 +398,8 @@ async def test_what_is_taken_over_is_due_in_time_though_the_clock_was_put_back_s
         async with AsyncExitStack() as stack:
             if by == "a worker that runs":
                 adopter = neighbour
-                assert (await adopter.follow(NOW, SMS)).adopted is not None
+                assert (await adopter.follow(NOW, SMS, lambda: days)).adopted is not None
+                await adopter.retime(days, lambda: NOW, days)
             else:
                 if by == "a start after a command":
                     async with open_journal():
@@ -410,11 +411,11 @@ async def test_what_is_taken_over_is_due_in_time_though_the_clock_was_put_back_s
 
 
 @pytest.mark.parametrize("step", [-3600 * ONE_SECOND, 3600 * ONE_SECOND])
-@pytest.mark.parametrize("noticed", ["before", "in the same commit", "by the line first"])
+@pytest.mark.parametrize("noticed", ["before", "afterwards", "by the line first"])
 async def test_what_is_taken_over_is_moved_by_what_the_clock_was_set_and_only_once(
     source: JournalDatabase, step: int, noticed: str
 ) -> None:
-    """The adopter saw the other one commit: it measured how much time passed since."""
+    """By the steps that the adopter noticed after it saw the other one commit, and by those that it will."""
     clock, boot = ServerClock(), BootClock()
     wait = 600 * ONE_SECOND
 
@@ -439,8 +440,8 @@ async def test_what_is_taken_over_is_moved_by_what_the_clock_was_set_and_only_on
         if noticed == "before":
             await adopter.retime(-step, clock.now, wait)
         assert (await adopter.follow(clock.instant, SMS, lambda: ahead)).adopted is not None
-        if ahead:
-            await adopter.retime(ahead, clock.now, wait)
+        if noticed != "before":
+            await adopter.retime(-step, clock.now, wait)
         due = await adopter.due(clock.instant, {"": 9, "sms": 9})
         assert (due.entries, due.next_due) == ([], clock.instant + wait - 30 * ONE_SECOND)
 
@@ -472,6 +473,117 @@ async def test_what_a_worker_leaves_in_order_is_moved_by_what_the_adopter_has_to
         await adopter.retime(-step, clock.now, wait)
         due = await adopter.due(clock.instant, {"": 9, "sms": 9})
         assert (due.entries, due.next_due) == ([], clock.instant + wait)
+
+
+@pytest.mark.parametrize("outage", [0, 30, 3600])
+async def test_the_time_that_the_database_stood_still_is_no_step_of_its_clock(
+    source: JournalDatabase, outage: int
+) -> None:
+    """The last commit of a worker that died meanwhile is seen late: its waits don't begin anew for that."""
+    clock, boot, wait = ServerClock(), BootClock(), 30 * ONE_SECOND
+
+    def pass_time(seconds: int) -> None:
+        boot.now += seconds
+        clock.instant += seconds * ONE_SECOND
+
+    open_journal = partial(open_shared_journal, source, lease=20.0, clock=clock, boot_time=boot)
+    async with open_journal() as ended, open_journal() as adopter:
+        await ended.recover(NOW, SMS)
+        await adopter.recover(NOW, SMS)
+        await make_ready(ended, 1)
+        await accept_all(ended)
+        for _ in range(5):
+            pass_time(1)
+            await ended.follow(clock.instant, SMS)
+            await adopter.follow(clock.instant, SMS)
+        due_at = clock.instant + wait
+        step = Transition(sample_entry(1, provider="sms"), State.READY, State.WAITING, clock.instant, due_at)
+        await ended.change([step])
+        pass_time(outage)
+        while (await adopter.follow(clock.instant, SMS)).adopted is None:
+            pass_time(1)
+        assert query(source, "SELECT due_at FROM main.message") == [(due_at,)]
+
+
+@pytest.mark.parametrize("step", [-3600 * ONE_SECOND, 3600 * ONE_SECOND])
+async def test_what_a_worker_leaves_that_followed_the_clock_at_its_start_is_not_moved(
+    source: JournalDatabase, step: int
+) -> None:
+    """Both began after the clock was set; hours later one ends, and its last commits weren't seen."""
+    clock, boot, wait = ServerClock(), BootClock(), 1800 * ONE_SECOND
+    open_journal = partial(open_shared_journal, source, lease=20.0, clock=clock, boot_time=boot)
+    async with open_journal() as ended, open_journal() as adopter:
+        await ended.recover(NOW, SMS, -step)
+        await adopter.recover(NOW, SMS, -step)
+        boot.now += 7200
+        clock.instant += 7200 * ONE_SECOND
+        await ended.follow(clock.instant, SMS)
+        await adopter.follow(clock.instant, SMS)
+        await make_ready(ended, 1)
+        await accept_all(ended)
+        due_at = clock.instant + wait
+        entry = sample_entry(1, provider="sms")
+        await ended.change([Transition(entry, State.READY, State.WAITING, clock.instant, due_at)])
+        end_worker(source)
+        assert (await adopter.follow(clock.instant, SMS)).adopted is not None
+        assert query(source, "SELECT due_at FROM main.message") == [(due_at,)]
+
+
+@pytest.mark.parametrize("step", [-3600 * ONE_SECOND, 3600 * ONE_SECOND])
+async def test_what_is_taken_over_in_the_commit_before_due_times_are_moved_is_moved_with_them(
+    source: JournalDatabase, step: int
+) -> None:
+    """Both wait for one commit, as after an outage of the database."""
+    clock, boot, wait = ServerClock(), BootClock(), 600 * ONE_SECOND
+    open_journal = partial(open_shared_journal, source, lease=20.0, clock=clock, boot_time=boot)
+    async with open_journal() as ended, open_journal() as adopter:
+        await ended.recover(NOW, SMS)
+        await adopter.recover(NOW, SMS)
+        await make_ready(ended, 1)
+        await accept_all(ended)
+        entry = sample_entry(1, provider="sms")
+        await ended.change([Transition(entry, State.READY, State.WAITING, NOW, NOW + wait)])
+        await adopter.follow(NOW, SMS)
+        end_worker(source)
+        boot.now += 30
+        clock.instant += 30 * ONE_SECOND + step
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(adopter.follow, clock.instant, SMS, lambda: -step)
+            tasks.start_soon(adopter.retime, -step, clock.now, wait)
+        assert query(source, "SELECT due_at FROM main.message") == [(NOW + wait + step,)]
+
+
+@pytest.mark.parametrize("step", [-3600 * ONE_SECOND, 3600 * ONE_SECOND])
+async def test_a_clock_that_is_set_while_a_start_waits_for_its_database_is_followed_once(
+    source: JournalDatabase, step: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when another server takes over meanwhile: a retry and a pause last as long as they should."""
+    clock, wait = ServerClock(), 1800 * ONE_SECOND
+    open_journal = partial(open_shared_journal, source, clock=clock)
+    order = Order(Action.PAUSE, ItemKind.SETTINGS, ("9",), lasts=7200.0)
+    async with open_journal() as earlier:
+        await (await recovered(earlier, clock)).recorder.decide(order, SMS)
+        await make_ready(earlier, 1)
+        await accept_all(earlier)
+        entry = sample_entry(1, provider=None)
+        await earlier.change([Transition(entry, State.READY, State.WAITING, NOW, NOW + wait)])
+    look_around = PostgresqlJournal.look_around
+
+    async def look_late(journal: PostgresqlJournal) -> None:
+        await look_around(journal)
+        clock.instant += step
+
+    monkeypatch.setattr(PostgresqlJournal, "look_around", look_late)
+    async with open_journal() as started:
+        common = await recovered(started, clock)
+        for _ in range(3):
+            ahead = common.clock.ahead()
+            if followed := common.memory.passed.stepped() or -ahead:
+                await common.waiting.follow_clock(followed)
+        now = common.clock.in_journal()
+        due = await started.due(now, {"": 9, "sms": 9})
+        assert (due.entries, due.next_due) == ([], now + wait)
+        assert [pause.until for pause in common.memory.pauses.all] == [clock.instant + 7200 * ONE_SECOND]
 
 
 async def test_what_a_start_takes_over_is_moved_by_what_the_clock_was_set_between_the_runs(

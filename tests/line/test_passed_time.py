@@ -342,6 +342,32 @@ def test_messages_are_deleted_when_their_retention_has_passed(world: VirtualWorl
     assert len(json.loads(str(kept))["readings"]) == 2
 
 
+def test_the_night_that_a_machine_was_off_counts_for_a_command_once_its_worker_runs_again() -> None:
+    """It isn't measured: before the worker and after its start the command goes by the clock."""
+    clock = SteppingClock()
+    night = 12 * 3600 * SECOND
+
+    async def play() -> None:
+        with patch.object(passed_time, "_boot_id", lambda: "yesterday's"):
+            kept = PassedTime(clock).record() or ""
+        doubtful_since = clock.now()
+        clock.ahead += night
+        with patch.object(passed_time, "_boot_id", lambda: "today's"):
+            worker = PassedTime(clock, kept, doubtful_since)
+            assert not worker.is_measured(600.0)
+            assert worker.stepped() == 0
+            await trio.sleep(120)
+            recorded = worker.record() or ""
+            for asked in (kept, recorded):
+                with patch.object(passed_time, "WallClock", lambda: clock):
+                    assert is_older(asked, doubtful_since, 600.0)
+                    assert not is_older(asked, clock.now() - 60 * SECOND, 600.0)
+            await trio.sleep(600)
+            assert worker.is_measured(600.0)
+
+    in_time(play)
+
+
 def test_a_step_that_was_noticed_and_not_followed_is_left_to_the_next_run() -> None:
     """What only asks for ages may notice it first, and the worker end before its due times are moved."""
 

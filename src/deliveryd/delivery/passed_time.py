@@ -9,9 +9,10 @@ those between two runs.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from deliveryd.journal.journal import Journal
 from deliveryd.model import SECOND, STEP, SteadyClock, WallClock
@@ -46,6 +47,7 @@ class PassedTime:
         monotonic = clock.elapsed()
         before = looked = highest = 0
         is_same_boot = False
+        record: Mapping[str, Any] = {}
         self._readings = [ClockReading(0, min(clock.now(), last_at or clock.now()))]
         if kept:
             record = json.loads(kept)
@@ -57,9 +59,7 @@ class PassedTime:
         self._began = monotonic - before
         self._recorded = None if not kept else before - KEPT_EVERY
         self._looked = looked  # by the time that passed
-        self.is_measured = is_same_boot
-        """Whether it is known how much time passed since that run."""
-
+        self._measured_since = record.get("measured_since", 0) if is_same_boot else before
         self._highest = max(highest, last_at)  # that the clock showed
         self._unfollowed = 0
         step = self._look()
@@ -80,6 +80,10 @@ class PassedTime:
             if end > since
         ]
         return min(lowest)
+
+    def is_measured(self, seconds: float) -> bool:
+        """Whether so many seconds passed, as measured, since the machine or this record began."""
+        return self._passed - int(seconds * SECOND) >= self._measured_since
 
     def stepped(self) -> int:
         """Microseconds by which the clock was put forward since the last call; negative: put back, at least.
@@ -109,6 +113,7 @@ class PassedTime:
             "passed": self._passed,
             "readings": self._readings,
             "highest": self._highest,
+            "measured_since": self._measured_since,
         }
         return json.dumps(kept)
 
@@ -158,10 +163,11 @@ def _boot_id() -> str:
 def is_older(kept: str, at: int, seconds: float) -> bool:
     """Whether what was recorded at an instant is older than so many seconds, for a command that only reads.
 
-    `kept`: see `PassedTime`. Where it is of another machine, or another start of this one, the clock counts.
+    `kept`: see `PassedTime`. Where part of them was before the machine's start, the clock counts.
     """
     passed = PassedTime(clock := WallClock(), kept)
-    return at < (passed.before(seconds) if passed.is_measured else clock.now() - int(seconds * SECOND))
+    is_known = bool(kept) and passed.is_measured(seconds)
+    return at < (passed.before(seconds) if is_known else clock.now() - int(seconds * SECOND))
 
 
 async def at_next_start(journal: Journal, clock: SteadyClock) -> int:

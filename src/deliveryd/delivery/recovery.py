@@ -27,9 +27,10 @@ async def recover_line(
 ) -> None:
     """Record what becomes of messages in doubt, and probe each provider with a few that wait for it."""
     recorder = common.recorder
+    await common.journal.look_around()  # may wait for its database, while the clock is set
+    ahead = common.clock.ahead()
     step = common.memory.passed.stepped()
-    await common.journal.look_around()
-    await common.waiting.follow_between_runs(step)
+    await common.waiting.follow_between_runs(step, ahead)
     left = await recorder.recover(providers, -step)
     availability.resume(left.down_since, step)
     if common.journal.is_shared:

@@ -113,12 +113,13 @@ class Waiting:
         """Move pauses and due times by the microseconds that the clock was set by (negative: back)."""
         await self._move(step, -step, -step)
 
-    async def follow_between_runs(self, step: int) -> None:
+    async def follow_between_runs(self, step: int, ahead: int) -> None:
         """The same for what it was set by since an earlier run.
 
-        Due times of a shared journal are moved log by log, when a worker takes one.
+        `ahead`: by how much due times are ahead since this run began, which is part of the step. Those of a
+        shared journal are moved log by log, when a worker takes one.
         """
-        await self._move(step, 0 if self._journal.is_shared else -step, self._clock.ahead())
+        await self._move(step, 0 if self._journal.is_shared else -step, ahead)
 
     async def _move(self, step: int, back: int, ahead: int) -> None:
         if step:

@@ -7,6 +7,7 @@ outcome with a provider's id and a receipt with the same, neither may see the ot
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
@@ -23,6 +24,7 @@ from deliveryd.journal.base import (
     Allotment,
     EndedWorker,
     FromOthers,
+    InCommit,
     MatchedReceipt,
     OutboxRow,
     Recorded,
@@ -30,6 +32,7 @@ from deliveryd.journal.base import (
 )
 from deliveryd.journal.log import Log, LogTerms
 from deliveryd.journal.orders import FORGETTING, PAUSING, Decided, Effect, ItemKind, Order
+from deliveryd.journal.pauses import Pause
 from deliveryd.journal.postgresql import inbox, logs
 from deliveryd.journal.postgresql.commits import (
     ChangedMeanwhile,
@@ -56,8 +59,8 @@ from deliveryd.journal.postgresql.inbox import (
     unmatched_by_ids,
     unmatched_lately,
 )
-from deliveryd.journal.postgresql.lease import UNSEEN, Fenced, live_providers, others_renewed
-from deliveryd.journal.postgresql.logs import FirstLog, LogSeen
+from deliveryd.journal.postgresql.lease import Fenced, live_providers, others_renewed
+from deliveryd.journal.postgresql.logs import ClockStep, FirstLog, LogSeen
 from deliveryd.journal.postgresql.pacing import Pacing
 from deliveryd.journal.sql import account, deadlines, deletion, own_values, recovery
 from deliveryd.journal.sql.db import Db
@@ -162,7 +165,7 @@ class PostgresqlJournal(LeasedCommits):
         self._seen: dict[str, int] = {}  # versions
         self._noted: tuple[frozenset[str], int] | None = None
         self._live: frozenset[int] = frozenset()
-        self._put_back = 0
+        self._steps: list[ClockStep] = []  # that the clock made since the earlier run
         self._named: set[str] = set()  # ids of providers that this transaction or one before it brought
         self._to_look: set[str] = set()  # of those, the ones of transactions that are over
         self._swept_at = float("-inf")
@@ -327,9 +330,9 @@ class PostgresqlJournal(LeasedCommits):
 
     async def recover(self, now: int, providers: Collection[str], put_back: int = 0) -> Recovery:
         """Put in order what ended workers left."""
-        self._put_back = put_back
 
         def begin(db: Db) -> tuple[Mapping[int, Log], frozenset[int], Mapping[str, int]]:
+            self._steps = [ClockStep(put_back, self._clock.now(self._db), -math.inf)] if put_back else []
             self._note(self._db, providers)
             self._neighbours.look(self._db)
             if put_back and self._moved_back is not None and abs(put_back - self._moved_back) >= STEP:
@@ -390,21 +393,16 @@ class PostgresqlJournal(LeasedCommits):
     def _put_back_since(self, holder: int | None, now: int, ahead: int) -> int:
         """By how much the database's clock was put back since a worker committed last; negative: forward.
 
-        Of one that wasn't seen to commit: by what this worker has still to follow, if it committed before
-        that; or by as much as it committed later than now, at least.
+        These are the steps that this worker noticed, and that one didn't follow; before the start of this one
+        it was put back at least by as much as that one committed later than now.
         """
         last = logs.last_commit(self._db, holder)
         if holder is None or last is None:
             return 0
-        silent = self._neighbours.silent_for(holder, last.commits)
-        if silent is not None:
-            back = last.at + int(silent * SECOND) - now
-            return back if abs(back) >= UNSEEN * SECOND else 0
-        if ahead:
-            is_before = last.at >= now + STEP if ahead > 0 else last.at <= now + ahead + STEP
-            return ahead if is_before else 0
-        between_runs = self._put_back if holder < self._lease.worker else 0
-        return between_runs or max(last.at - now, 0)
+        committed_at = self._neighbours.committed_at(holder, last.commits)
+        steps = [*self._steps, ClockStep(ahead, now, self._lease.clock())]
+        back = sum(step.back for step in steps if step.is_after(last.at, committed_at))
+        return max(last.at - now, 0) if not back and committed_at == -math.inf else back
 
     def _opened(self, db: Db, number: int) -> Log:
         """Begin to work on a log that was taken over."""
@@ -416,6 +414,27 @@ class PostgresqlJournal(LeasedCommits):
         log.is_new = True
         return log
 
+    async def retime(
+        self,
+        back: int,
+        now: InCommit,
+        longest: int,
+        record: str | None = None,
+        *,
+        pauses_back: int | None = None,
+        then: Callable[[], None] | None = None,
+    ) -> Sequence[Pause]:
+        """The same, of its own logs; those that it takes over are brought in line with them."""
+
+        def moved() -> None:
+            self._steps.append(ClockStep(back, now(), self._lease.clock()))
+            if then is not None:
+                then()
+
+        return await super().retime(
+            back, now, longest, record, pauses_back=pauses_back, then=moved if back else then
+        )
+
     async def look_around(self) -> None:
         """Look at the other workers' leases."""
         await self._commit(lambda _db: self._neighbours.look(self._db))
@@ -426,15 +445,24 @@ class PostgresqlJournal(LeasedCommits):
         """Take over what ended workers left, read the inboxes, and return what other workers did."""
         # First: the line has to have what was taken over before it reports the events of that.
         counts = await self._read_in(self._counting.count) if self._counting.is_due else None
-        news = await self._commit(lambda db: self._look(db, now, providers, ahead()))
+        found: list[_News] = []
+
+        def look(db: Db) -> _News:
+            found[:] = [self._look(db, now, providers, ahead())]
+            return found[0]
+
+        news = await self._commit(look, lambda: self._have_news(*found))
+        if counts is None:
+            return news.found
+        return news.found._replace(waiting=counts.waiting, paused=counts.paused)
+
+    def _have_news(self, news: _News) -> None:
+        """Before anything else is committed: due times that are moved then are those of these logs."""
         self._logs = dict(news.logs)
         self._others = news.others
         self._seen |= news.versions
         self._live = frozenset(each.id for each in self._neighbours.live)
         self._to_look -= news.looked_at
-        if counts is None:
-            return news.found
-        return news.found._replace(waiting=counts.waiting, paused=counts.paused)
 
     def _look(self, db: Db, now: int, providers: Collection[str], ahead: int) -> _News:
         connection, worker = self._db, self._lease.worker

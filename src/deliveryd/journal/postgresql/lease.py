@@ -14,6 +14,7 @@ standby took over, nobody notices.
 
 from __future__ import annotations
 
+import math
 import os
 import socket
 import time
@@ -136,9 +137,6 @@ SELECT EXISTS (SELECT FROM main.worker WHERE ended IS NULL AND id <> %s
 
 WATCHED_EVERY = 0.5
 """Least seconds between two looks at the other workers' counters."""
-
-UNSEEN = 4 * WATCHED_EVERY
-"""Most seconds between a commit and when another worker sees it, usually."""
 
 RENEWALS = 4
 """Renewals within the shortest of all leases, while there is nothing to commit."""
@@ -266,12 +264,20 @@ class LiveWorker(NamedTuple):
     commits: int
 
 
+class _Counter(NamedTuple):
+    """A worker's counter, since when it was seen to stand there, and when it was seen to move."""
+
+    commits: int
+    since: float
+    moved_at: float
+
+
 class LeaseWatch:
     """Watches other workers' counters by a clock of its own, which no step of any other clock moves."""
 
     def __init__(self) -> None:
-        self._since: dict[int, tuple[int, float]] = {}
-        self._moved: dict[int, tuple[int, float]] = {}  # to what, and when, of those that were seen to move
+        self._seen: dict[int, _Counter] = {}  # of all workers, also of those that are gone
+        self._has_looked = False
 
     def over(self, workers: Sequence[LiveWorker], asked_at: float, answered_at: float) -> list[LiveWorker]:
         """Those whose counter stood still for a whole lease, as far as was watched.
@@ -279,24 +285,24 @@ class LeaseWatch:
         The answer may be late: a counter that moved may have done so just before it came, and one that
         didn't is known to have stood still only until it was asked for.
         """
-        known = self._since
-        self._since = {
-            each.id: known[each.id]
-            if each.id in known and known[each.id][0] == each.commits
-            else (each.commits, answered_at)
-            for each in workers
-        }
-        self._moved |= {
-            each.id: self._since[each.id]
-            for each in workers
-            if each.id in known and known[each.id][0] != each.commits
-        }
-        return [each for each in workers if asked_at - self._since[each.id][1] >= each.lease]
+        for each in workers:
+            if each.id not in self._seen or self._seen[each.id].commits != each.commits:
+                moved_at = answered_at if self._has_looked else -math.inf
+                self._seen[each.id] = _Counter(each.commits, answered_at, moved_at)
+        self._has_looked = True
+        return [each for each in workers if asked_at - self._seen[each.id].since >= each.lease]
 
-    def moved_at(self, worker: int, commits: int) -> float | None:
-        """When a worker's counter was seen to move to this; None: it wasn't."""
-        moved_to, at = self._moved.get(worker, (None, None))
-        return at if moved_to == commits else None
+    def moved_at(self, worker: int, commits: int) -> float:
+        """When a worker's counter came to this, at the latest; minus infinity: before the first look.
+
+        Infinity: after the last look.
+        """
+        seen = self._seen.get(worker)
+        return math.inf if seen is None or seen.commits != commits else seen.moved_at
+
+    def has_seen(self, worker: int) -> bool:
+        """Whether a worker was at work at a look."""
+        return worker in self._seen
 
 
 class Neighbours:
@@ -320,10 +326,11 @@ class Neighbours:
         """The connection is a new one."""
         self._steady_since = self._lease.clock()
 
-    def silent_for(self, worker: int, commits: int) -> float | None:
-        """Seconds since a worker's last commit, less the time until it was seen; None: it wasn't seen."""
-        moved_at = self._watch.moved_at(worker, commits)
-        return None if moved_at is None else self._lease.clock() - moved_at
+    def committed_at(self, worker: int, commits: int) -> float:
+        """When a worker committed last, at the latest; minus infinity: before this one began."""
+        if worker < self._lease.worker and not self._watch.has_seen(worker):
+            return -math.inf
+        return min(self._watch.moved_at(worker, commits), self._lease.clock())
 
     @property
     def interval(self) -> float:

@@ -6,6 +6,7 @@ holder that was seen, so that one of several adopters succeeds; a holder that wa
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
@@ -14,6 +15,11 @@ from deliveryd.journal.postgresql.connection import Connected
 from deliveryd.journal.postgresql.lease import ATTEMPTS_MAY_GO_ON, RELEASED
 from deliveryd.journal.sql import deadlines
 from deliveryd.journal.sql.db import Db
+from deliveryd.model import STEP
+from deliveryd.runtime.wakeup import HEARTBEAT_INTERVAL
+
+UNNOTICED = 2 * HEARTBEAT_INTERVAL
+"""Most seconds between a step of the clock and when a worker notices it, usually."""
 
 _HAS_WORK = f"""
 (EXISTS (SELECT 1 FROM main.event WHERE seq > l.settled AND seq < (l.number + 1) << {LOG_BITS} OFFSET 0)
@@ -127,6 +133,29 @@ class LastCommit(NamedTuple):
 
     at: int
     commits: int
+
+
+class ClockStep(NamedTuple):
+    """By how much the database's clock was put back (negative: forward), and when a worker noticed that.
+
+    `shown` is what it showed then; `at` are seconds of the lease's clock, minus infinity: before the start.
+    """
+
+    back: int
+    shown: int
+    at: float
+
+    def is_after(self, commit: int, committed_at: float) -> bool:
+        """Whether a commit was made before this step, by its instant and its second at the latest.
+
+        A clock that is put back shows instants twice: a commit of about then isn't taken for an earlier one,
+        so that no wait is cut short.
+        """
+        if self.back < 0:
+            return commit <= self.shown + self.back + STEP
+        if committed_at < self.at - UNNOTICED or committed_at == -math.inf:
+            return True
+        return committed_at <= self.at and commit >= self.shown + STEP
 
 
 def last_commit(db: Connected, worker: int | None) -> LastCommit | None:

@@ -20,6 +20,7 @@
     ├── SettingsUnusable          the settings don't exist or can't be read: their messages end in an error
     ├── LanguageUnreadable        a customer's language isn't a language tag
     ├── DirectoryUnavailable      the customer directory is unavailable: messages that need it wait
+    │   └── CustomerUnreadable    it answers, but not about this customer
     ├── JournalError              the journal can't be used
     │   ├── JournalUnusable       its file or folder must be changed: exit status 78
     │   ├── JournalLocked         another process uses it
@@ -163,6 +164,10 @@ class DirectoryUnavailable(DeliverydError):
     def __init__(self, message: str, after: float | None = None) -> None:
         super().__init__(message)
         self.after = after
+
+
+class CustomerUnreadable(DirectoryUnavailable):
+    """What the directory answers about a customer can't be used, or it refuses to: waiting may not help."""
 
 
 class JournalError(DeliverydError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import sqlite3
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import closing
 from itertools import pairwise
@@ -396,6 +397,35 @@ def test_a_template_with_which_a_provider_fails_holds_up_no_other(
 def test_a_route_that_is_down_holds_up_no_other(world: VirtualWorld) -> None:
     """One of five recipients, of one template, can't be reached by the provider."""
     assert longest_delay(world, lambda id_: id_ % 5 == 0, BUSY, {1: 20}) < 5
+
+
+@pytest.mark.slow
+def test_a_provider_that_turns_away_more_than_it_takes_counts_as_down(world: VirtualWorld) -> None:
+    """It takes one message in 20 seconds: the others wait and use up no tries, and there is no storm."""
+    taken_at = -20.0
+
+    def seldom(dispatch: Dispatch) -> Verdict:
+        nonlocal taken_at
+        if trio.current_time() < taken_at + 20.0:
+            return TryAgain("provider answered 429")
+        taken_at = trio.current_time()
+        return Accepted(dispatch.key)
+
+    channel = world.channels["sms"]
+    channel.verdict = seldom
+    supervisor = world.supervisor()
+
+    async def run() -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(supervisor.run)
+            enqueue(world, 300)
+            await trio.sleep(1.5 * HOUR)
+            supervisor.stop()
+
+    live(run)
+    assert not [event for event in world.service.events if event["status"] == "error"]
+    seconds = Counter(int(at) for at, _ in channel.attempts)
+    assert max(seconds.values()) < 150
 
 
 @pytest.mark.slow

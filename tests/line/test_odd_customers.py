@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import trio
 
 from deliveryd.directory.base import Terms
 from deliveryd.directory.remote import MOST_FAILED_ALONE, RemoteDirectory
-from deliveryd.errors import DirectoryUnavailable
+from deliveryd.errors import CustomerUnreadable, DirectoryUnavailable
 from deliveryd.model import Customer
 from support.messages import message
 from support.virtual import VirtualWorld, live
@@ -29,12 +30,17 @@ class Crm:
         self.batch_size = batch_size
         self.odd: Collection[int] = ODD
         self.asked: list[Collection[int]] = []
+        self.pause = 0.0
+        self._answered_at = -math.inf
 
     async def look_up(self, ids: Collection[int]) -> Mapping[int, Customer]:
         self.asked.append(ids)
         await trio.sleep(0.05)
         if any(id_ in self.odd for id_ in ids):
-            raise DirectoryUnavailable(REASON)
+            raise CustomerUnreadable(REASON)
+        if trio.current_time() < self._answered_at + self.pause:
+            raise DirectoryUnavailable("answered 503")
+        self._answered_at = trio.current_time()
         return {id_: Customer(id_, {"name": "Ann", "phone": "+447700900101"}) for id_ in ids}
 
     async def probe(self) -> str | None:
@@ -80,12 +86,24 @@ def test_they_hold_up_nobody_and_end_with_the_reason(world: VirtualWorld, crm: C
     play(world, crm, lambda: None, 2 * 3600)
     sent = {made.entry.id: at for at, made in world.channels["sms"].attempts}
     assert sent.keys() == {1000 + second for second in range(5, 2 * 3600, 5)}
-    assert max(at - (id_ - 1000) for id_, at in sent.items()) < 30
+    assert max(at - (id_ - 1000) for id_, at in sent.items()) < 90
     for id_ in ODD:
         assert world.service.statuses(id_) == ["dequeued", "error"]
         assert world.service.events_of(id_, "error")[0]["details"] == ENDED
     asked_alone = [ids for ids in crm.asked if set(ids) <= set(ODD)]
     assert len(asked_alone) < len(ODD) * (MOST_FAILED_ALONE + 5)
+
+
+@pytest.mark.slow
+def test_a_directory_that_turns_away_more_than_it_answers_ends_no_message(
+    world: VirtualWorld, crm: Crm
+) -> None:
+    """It answers one question in five seconds, and the others with 429 or 503: it is the one at fault."""
+    crm.odd, crm.pause = (), 5.0
+    if crm.batch_size > 1:
+        crm.pause = 60.0
+    play(world, crm, lambda: None, 3600)
+    assert not [event for event in world.service.events if event["status"] == "error"]
 
 
 @pytest.mark.slow

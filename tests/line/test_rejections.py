@@ -322,7 +322,7 @@ def test_more_rejected_messages_than_are_remembered_cost_their_tries(
     world: VirtualWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is known of the longest rejected ones is forgotten, and they come to an end all the same."""
-    monkeypatch.setattr(refusals, "MOST_FAILED", 20)
+    monkeypatch.setattr(refusals, "MOST_REJECTED", 20)
     bad = range(1, 101)
     rejecting(world.channels["sms"], bad)
     stages = flow(60, 2)

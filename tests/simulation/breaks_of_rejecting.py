@@ -23,13 +23,13 @@ def one_rejection_is_the_providers(patch: Patch) -> None:
             self._note_misconfigured(verdict)
 
     patch.setattr(Provider, "failed", noted)
-    patch.setattr(Refusals, "fails_alone", lambda *_, **__: False)
+    patch.setattr(Refusals, "rejects_alone", lambda *_, **__: False)
     patch.setattr(Refusals, "is_accepting", False)
 
 
 def rejections_use_up_no_tries(patch: Patch) -> None:
     """A message that is rejected again and again is never at fault."""
-    patch.setattr(Refusals, "fails_alone", lambda *_, **__: False)
+    patch.setattr(Refusals, "rejects_alone", lambda *_, **__: False)
 
 
 def channel_closed_by_three_refused_ids(patch: Patch) -> None:

@@ -15,6 +15,7 @@ from deliveryd.delivery.pauses import Pauses
 from deliveryd.delivery.refusals import Refusals
 from deliveryd.model import Clock, Transition, channel_of
 from deliveryd.runtime import waits
+from deliveryd.runtime.blame import Blame
 from deliveryd.runtime.breaker import Breaker, BreakerPolicy
 from deliveryd.telemetry.log_events import Event, log
 
@@ -50,6 +51,7 @@ class Provider:
         self._clock = clock
         self.breaker = Breaker(policy)
         self.refusals = Refusals(name, self.breaker, policy, queue)
+        self.blame = Blame()
         self._misconfigured: str | None = None  # the last reason, until the provider answers
         self._has_answered = False  # before, messages of an earlier run may wait for its recovery
         self._is_reached = False

@@ -1,18 +1,17 @@
 """What a provider refuses, and whose fault that is: a message's, its settings' or the provider's.
 
-One rule decides: a provider that accepts others works, and the fault lies in what it refuses or fails with.
+One rule decides: a provider that accepts others is set up well, and the fault lies in what it refuses.
 
 A template that a provider doesn't take costs 20 messages and not a campaign: after that many refusals in a
 row the id waits at this provider, and single probes find out when it is accepted. When several ids wait, or
 all that are used, and nothing else is accepted, the provider counts as misconfigured. A message that it
-rejects for its set-up, or fails with, is at fault if others were accepted since that happened to it before.
+rejects for its set-up is at fault if others were accepted since it was rejected before.
 """
 
 from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from itertools import islice
 
 import anyio
 
@@ -35,7 +34,7 @@ Twice as long an acceptance shows that not all settings are refused.
 """
 
 WIDESPREAD = 3
-"""Settings ids that wait at a time, or messages that failed, from which on the provider is at fault."""
+"""Settings ids that wait at a time, from which on the provider's configuration is at fault."""
 
 ACTIVE = 600.0
 """Seconds for which a settings id counts as used after an answer of the provider."""
@@ -43,8 +42,8 @@ ACTIVE = 600.0
 MOST_KEPT = 1000
 """Settings ids whose refusals are counted; beyond that the one that was refused longest ago is forgotten."""
 
-MOST_FAILED = 10_000
-"""Messages whose latest failure is known; beyond that the oldest one is forgotten."""
+MOST_REJECTED = 10_000
+"""Messages whose latest rejection is known; beyond that the oldest one is forgotten."""
 
 SPACING = 0.01
 """Seconds between two messages of ids that wait, when they come back from the journal to be looked at."""
@@ -82,8 +81,8 @@ class Refusals:
         self._acceptances = 0
         self._latest = anyio.current_time()
         self._usual_gap = 0.0
-        self._failed: OrderedDict[int, int] = OrderedDict()  # by message: acceptances before its failure
-        self._forgotten = math.inf  # acceptances before the latest failure that was forgotten, if any was
+        self._rejected: OrderedDict[int, int] = OrderedDict()  # by message: acceptances before its rejection
+        self._forgotten = math.inf  # acceptances before the latest rejection that was forgotten, if any was
         self._now = anyio.current_time()
         self._turns: dict[int, int] = {}  # while it refuses everything: by id, the number of its latest probe
         self._probes = 0
@@ -131,28 +130,17 @@ class Refusals:
         since = anyio.current_time() - within
         return any(at > since and id_ not in self.waiting for id_, at in self._accepted.items())
 
-    @property
-    def is_accepting_as_usual(self) -> bool:
-        """Whether it accepted a message within twice the usual gap, of any settings id that doesn't wait."""
-        return self._has_accepted(min(2 * self._usual_gap, JUST_NOW))
+    def rejects_alone(self, message_id: int, *, has_uncounted: bool) -> bool:
+        """The provider rejected a message for its set-up; return whether the message is at fault.
 
-    def fails_alone(self, message_id: int, *, has_failed: bool) -> bool:
-        """The provider rejected a message, or failed with it; return whether the message is at fault.
-
-        It is if others were accepted since that happened to it before. Once messages were forgotten, one that
-        isn't known and `has_failed` counts as if it had, not after the latest forgotten one.
+        It is if others were accepted since it was rejected before. Once messages were forgotten, one that
+        isn't known and `has_uncounted` tries counts as rejected before, not after the latest forgotten one.
         """
-        before = self._failed.pop(message_id, self._forgotten if has_failed else self._acceptances)
-        self._failed[message_id] = self._acceptances
-        if len(self._failed) > MOST_FAILED:
-            _, self._forgotten = self._failed.popitem(last=False)
+        before = self._rejected.pop(message_id, self._forgotten if has_uncounted else self._acceptances)
+        self._rejected[message_id] = self._acceptances
+        if len(self._rejected) > MOST_REJECTED:
+            _, self._forgotten = self._rejected.popitem(last=False)
         return before < self._acceptances
-
-    @property
-    def several_failed(self) -> bool:
-        """Whether it failed with several messages since it accepted one."""
-        latest = list(islice(reversed(self._failed.values()), WIDESPREAD))
-        return latest == [self._acceptances] * WIDESPREAD
 
     def _begin_anew(self, settings_id: int) -> None:
         counted = self._counted.pop(settings_id, None)

@@ -39,6 +39,7 @@ class VerdictHandler:
         self._doubt = terms.doubt
         self._provider = terms.provider
         self._refusals = terms.provider.refusals
+        self._blame = terms.provider.blame
         self._outcomes = common.outcomes
         self._clock = common.clock
         self._intermediate = terms.intermediate
@@ -48,6 +49,8 @@ class VerdictHandler:
         """The step of a message that the provider accepted."""
         self._refusals.accepted(entry.settings_id)
         self._provider.answered()
+        if self._blame.has_failures:
+            self._blame.served(entry.settings_id, is_first=entry.stay_tries <= 1)
         confirmation = self._awaited.confirmation() if self._awaited is not None else None
         return transitions.accepted(
             entry, self._clock.now(), verdict.provider_id, self._intermediate, confirmation
@@ -140,22 +143,23 @@ class VerdictHandler:
         )  # fmt: skip
 
     def _failed(self, entry: Entry, verdict: TryAgain | InDoubt) -> None:
-        """Count a failure of the provider, unless it is the message's alone, as others are accepted.
+        """Count a failure of the provider, unless the message or its settings are at fault.
 
         What a provider says of one recipient is about the provider where it says that of several, again, and
         accepts nobody: it may put off each recipient once (greylisting).
         """
-        refusals, was_tried = self._refusals, entry.stay_tries > 1
+        refusals, is_first = self._refusals, entry.stay_tries <= 1
         refusals.unanswered(entry.settings_id)
-        is_alone = refusals.fails_alone(entry.id, has_failed=was_tried)
+        is_accepting = refusals.is_accepting
+        is_alone = self._blame.failed(entry.id, entry.settings_id, is_first=is_first) and is_accepting
         if isinstance(verdict, TryAgain) and verdict.only_this:
-            if is_alone or refusals.is_accepting:
+            if is_accepting:
                 self._provider.answered()
                 return
-            is_alone = not (was_tried and refusals.several_failed)
+            is_alone = is_first or not self._blame.several_failed
         if is_alone:
             self._provider.breaker.put_off()
-        elif self._provider.is_down or not refusals.is_accepting_as_usual:
+        else:
             self._provider.failed(verdict)
 
     def _rejected(
@@ -164,7 +168,7 @@ class VerdictHandler:
         """The set-up is at fault, and the message waits; unless the provider accepts the others."""
         self._refusals.unanswered(entry.settings_id)
         has_uncounted = entry.stay_tries > entry.counted_tries + 1
-        if self._refusals.fails_alone(entry.id, has_failed=has_uncounted):
+        if self._refusals.rejects_alone(entry.id, has_uncounted=has_uncounted):
             self._provider.breaker.withdraw()
             # The first rejection wasn't counted, since nothing showed yet whose fault it is.
             entry = entry.tried() if entry.counted_tries else entry.tried().tried()

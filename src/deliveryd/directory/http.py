@@ -14,7 +14,13 @@ from deliveryd.directory.http_options import (
     HttpDirectoryOptions,
     address_with_place,
 )
-from deliveryd.errors import ConfigError, DirectoryUnavailable, ServiceRefused, ServiceUnavailable
+from deliveryd.errors import (
+    ConfigError,
+    CustomerUnreadable,
+    DirectoryUnavailable,
+    ServiceRefused,
+    ServiceUnavailable,
+)
 from deliveryd.http.client import build_client
 from deliveryd.http.json_pointer import follow, parse_pointer
 from deliveryd.http.reachability import connect_problem, endpoint_of
@@ -58,7 +64,7 @@ class HttpSource:
         except ServiceUnavailable as error:
             raise DirectoryUnavailable(str(error), error.after) from None
         except ServiceRefused as error:
-            raise DirectoryUnavailable(str(error)) from None
+            raise CustomerUnreadable(str(error)) from None
 
     async def probe(self) -> str | None:
         """Connect, with TLS for https, and disconnect without a request."""
@@ -140,9 +146,7 @@ def _text_of(name: str, value: object) -> str:
         case bool():
             return "true" if value else "false"
         case _:
-            raise DirectoryUnavailable(
-                f"fields.{name} points to a value that is neither a string nor a number"
-            )
+            raise CustomerUnreadable(f"fields.{name} points to a value that is neither a string nor a number")
 
 
 def open_http_source(options: HttpDirectoryOptions, terms: Terms) -> HttpSource:

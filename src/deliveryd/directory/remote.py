@@ -11,10 +11,11 @@ from typing import NamedTuple
 import anyio
 
 from deliveryd.directory.base import Answered, DirectoryAnswer, Source, Terms
-from deliveryd.errors import DirectoryUnavailable
+from deliveryd.errors import CustomerUnreadable, DirectoryUnavailable
 from deliveryd.model import Customer
 from deliveryd.network.deadline import within
-from deliveryd.runtime.breaker import Breaker, BreakerPolicy
+from deliveryd.runtime.blame import MOST_BLAMED, Blame
+from deliveryd.runtime.breaker import Breaker, BreakerPolicy, backoff
 from deliveryd.runtime.waits import KEPT_FOR_WAITING, PROMPT
 from deliveryd.runtime.wakeup import AutoResetEvent
 from deliveryd.telemetry.log_events import Event, log
@@ -82,9 +83,6 @@ def _size(customer: Customer | None) -> int:
 POLICY = BreakerPolicy(failures=5, pause=0.5, max_pause=5.0, least=0.7)
 """Fewer than five failures in a row may be due to the customers in the question, not to the directory."""
 
-ANSWERED_LATELY = 10.0
-"""Seconds for which an answer shows that the directory works."""
-
 LOG_PAUSE = 60.0
 """Seconds between log lines about failed questions while the directory answers others."""
 
@@ -98,7 +96,7 @@ class DirectoryOutage:
     def __init__(self) -> None:
         self._breaker = Breaker(POLICY)
         self._reason = ""
-        self._next_line = self._answered_at = float("-inf")
+        self._next_line = float("-inf")
 
     @property
     def is_on(self) -> bool:
@@ -119,9 +117,13 @@ class DirectoryOutage:
         """Record that the question was cancelled, which proves nothing about the directory."""
         self._breaker.withdraw()
 
+    def put_off(self, error: DirectoryUnavailable) -> None:
+        """Record a failure that proves nothing about the directory: the pause is as long as before."""
+        self._breaker.put_off()
+        self._warn(error)
+
     def answered(self) -> None:
         """Record an answer, which ends the outage."""
-        self._answered_at = anyio.current_time()
         was_on = self.is_on
         seconds = self._breaker.answered()
         if was_on:
@@ -129,69 +131,61 @@ class DirectoryOutage:
             self._breaker, self._next_line = Breaker(POLICY), float("-inf")
 
     def failed(self, error: DirectoryUnavailable) -> None:
-        """Record a failed question. One asked before the outage began changes nothing.
-
-        Nor does one while others are answered: it may be due to its customers.
-        """
+        """Record a failed question. One asked before the outage began changes nothing."""
         self._reason = str(error)
-        if self.is_on:
-            if self._breaker.is_probing:
-                self._breaker.failed(error.after)
-            return
-        if (now := anyio.current_time()) >= self._next_line:
-            self._next_line = now + LOG_PAUSE
-            log(Event.CUSTOMERS_UNAVAILABLE, reason=self._reason)
-        if now >= self._answered_at + ANSWERED_LATELY:
+        if not self.is_on:
+            self._warn(error)
             self._breaker.failed(error.after)
+        elif self._breaker.is_probing:
+            self._breaker.failed(error.after)
+
+    def _warn(self, error: DirectoryUnavailable) -> None:
+        if not self.is_on and (now := anyio.current_time()) >= self._next_line:
+            self._next_line = now + LOG_PAUSE
+            log(Event.CUSTOMERS_UNAVAILABLE, reason=str(error))
 
 
 MOST_FAILED_ALONE = 15
-"""Failed questions about one customer, while others were answered, after which their messages end."""
+"""Unusable answers about one customer, while others were answered, after which their messages end."""
 
 ALONE_PAUSE = 5.0
-"""Seconds until such a customer is asked for again, then doubled."""
-
-MOST_FAILING = 10_000
-"""Customers whose failures are counted; beyond that the one that failed longest ago is forgotten."""
-
-
-class _Failures(NamedTuple):
-    answers: int  # that the source had given by the latest failure
-    alone: int
+LONGEST_ALONE_PAUSE = 600.0
+"""Seconds until such a customer is asked for again: the first pause, and the longest after it was doubled."""
 
 
 class FailingCustomers:
     """Customers for whom the source failed: whether it fails for them alone, since it answers for others."""
 
     def __init__(self) -> None:
-        self._failing: OrderedDict[int, _Failures] = OrderedDict()
-        self._answers = 0
+        self._blame = Blame()
+        self._alone: OrderedDict[int, int] = OrderedDict()  # of those that failed: how often they did alone
 
-    def __contains__(self, id_: object) -> bool:
-        """Whether the latest question about a customer failed."""
-        return id_ in self._failing
+    def __contains__(self, id_: int) -> bool:
+        """Whether the source fails for a customer alone."""
+        return self._alone.get(id_, 0) > 0
 
     def answered(self, ids: Collection[int]) -> None:
         """The source answered a question about these."""
-        self._answers += 1
-        if self._failing:
+        if self._blame.has_failures:
             for id_ in ids:
-                self._failing.pop(id_, None)
+                self._blame.served(id_, is_first=self._alone.pop(id_, None) is None)
 
     def failed(self, id_: int, error: DirectoryUnavailable) -> DirectoryAnswer:
-        """What a failed question about one customer means; the error itself: it may be about the source."""
-        before = self._failing.pop(id_, _Failures(self._answers, 0))
-        is_alone = before.answers < self._answers
-        alone = before.alone + is_alone
-        self._failing[id_] = _Failures(self._answers, alone)
-        if len(self._failing) > MOST_FAILING:
-            self._failing.popitem(last=False)
-        if not is_alone:
+        """What a failed question about one customer means; the error itself: it may be about the source.
+
+        One that asks to wait is: it has too much to do.
+        """
+        before = self._alone.pop(id_, None)
+        is_at_fault = self._blame.failed(id_, id_, is_first=before is None)
+        alone = (before or 0) + (is_at_fault and error.after is None)
+        if alone >= MOST_FAILED_ALONE and isinstance(error, CustomerUnreadable):
+            return Customer(id_, {}, f"the customer directory fails for this customer alone: {error}")
+        self._alone[id_] = alone
+        if len(self._alone) > MOST_BLAMED:
+            self._alone.popitem(last=False)
+        if alone == (before or 0):
             return error
-        if alone < MOST_FAILED_ALONE:
-            pause = ALONE_PAUSE * 2.0 ** (alone - 1)
-            return DirectoryUnavailable(str(error), max(pause, error.after or 0.0))
-        return Customer(id_, {}, f"the customer directory fails for this customer alone: {error}")
+        return DirectoryUnavailable(str(error), backoff(ALONE_PAUSE, LONGEST_ALONE_PAUSE, alone))
 
 
 QUESTION_LINGER = 0.005
@@ -305,7 +299,7 @@ class RemoteDirectory:
             found = await self._found(question)
         except DirectoryUnavailable as error:
             if len(question) == 1 and (answer := self._failing.failed(question[0], error)) is not error:
-                self._outage.withdraw()
+                self._outage.put_off(error)
                 if isinstance(answer, Customer):
                     self._memory.keep({question[0]: answer})
                 return {question[0]: answer}

@@ -26,7 +26,7 @@ from deliveryd.directory.sql_options import (
     sqlite_file,
     statement,
 )
-from deliveryd.errors import ConfigError, DirectoryUnavailable
+from deliveryd.errors import ConfigError, CustomerUnreadable, DirectoryUnavailable
 from deliveryd.model import INT64, Customer
 
 READ_ONLY: Mapping[str, str] = {
@@ -85,7 +85,7 @@ class SqlSource:
         for id_ in ids:
             rows = await self._rows({ID_PARAMETER: id_})
             if len(rows) > 1:
-                raise DirectoryUnavailable("the query gives more than one row for a customer")
+                raise CustomerUnreadable("the query gives more than one row for a customer")
             if rows:
                 found[id_] = _customer(id_, rows[0])
         return found
@@ -95,7 +95,7 @@ class SqlSource:
         for row in await self._rows({IDS_PARAMETER: list(ids)}):
             customer = _customer(_id_in(row), row)
             if customer.id in found:
-                raise DirectoryUnavailable("the query gives more than one row for a customer")
+                raise CustomerUnreadable("the query gives more than one row for a customer")
             found[customer.id] = customer
         return found
 
@@ -143,7 +143,7 @@ def _text_of(column: str, value: object) -> str:
         case _ if isinstance(value, _WRITTEN):
             return str(value)
         case _:
-            raise DirectoryUnavailable(
+            raise CustomerUnreadable(
                 f"the column {column} contains a value that is neither a string nor a number"
             )
 

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import anyio
 import pytest
@@ -54,7 +54,7 @@ def test_a_file_that_is_exchanged_while_it_is_read_counts_as_it_was_read(
     world.config.chmod(0o666)
     opened = Path.open
 
-    def open_and_exchange(path: Path, *arguments: Any, **named: Any) -> IO[Any]:
+    def open_and_exchange(path: Path, *arguments: Any, **named: Any) -> Any:
         file = opened(path, *arguments, **named)
         if path == world.config and harmless.exists():
             harmless.replace(path)

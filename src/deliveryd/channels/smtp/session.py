@@ -54,11 +54,11 @@ _OF_THE_MAIL = frozenset({Stage.RCPT, Stage.DATA, Stage.CONTENT, Stage.DOT})
 _OUR_FAULT = frozenset({Stage.STARTTLS, Stage.AUTH, Stage.MAIL})
 
 
-_NOT_PERMITTED = re.compile(r"5\.7\.\d{1,3}(?!\d)")
+_FORBIDDEN = re.compile(r"5\.7\.\d{1,3}(?!\d)")
 """The enhanced status of what a server's rules forbid (RFC 3463), such as relaying for this client."""
 
 
-def _verdict_on_code(stage: Stage, code: int, text: str) -> SmtpFailure:
+def _verdict_on_code(stage: Stage, code: int) -> SmtpFailure:
     """Return the verdict on an unexpected reply. Its text may echo the address, so no reason contains it."""
     reason = f"{code} at {stage}"
     if 400 <= code < 500:
@@ -70,8 +70,6 @@ def _verdict_on_code(stage: Stage, code: int, text: str) -> SmtpFailure:
         return Misconfigured(reason)
     if stage in _OUR_FAULT and code != _TOO_LARGE:
         return Misconfigured(reason)
-    if stage is Stage.RCPT and _NOT_PERMITTED.match(text):
-        return Misconfigured(reason)
     if stage in (Stage.CONNECT, Stage.EHLO, Stage.RSET):
         return TryAgain(reason)
     return Refused(reason)
@@ -80,18 +78,23 @@ def _verdict_on_code(stage: Stage, code: int, text: str) -> SmtpFailure:
 def verdict_on_failure(stage: Stage, error: BaseException, options: SmtpOptions, ca_key: str) -> SmtpFailure:
     """Return the verdict on an error: a reply, a broken connection, or a failed TLS handshake.
 
-    It has the server's name, unless the server refused only this recipient. `ca_key` is the configuration key
-    that names the trusted authorities.
+    It has the server's name, unless the server refused only this recipient; what its rules forbid, it may
+    refuse to all. `ca_key` is the configuration key that names the trusted authorities.
     """
     failure = _verdict_on(stage, error, options, ca_key)
-    if isinstance(failure, Misconfigured) or (isinstance(failure, Refused) and stage is not Stage.RCPT):
+    is_of_recipient = stage is Stage.RCPT and not _is_forbidden(error)
+    if isinstance(failure, Misconfigured) or (isinstance(failure, Refused) and not is_of_recipient):
         return failure._replace(by=options.host)
     return failure
 
 
+def _is_forbidden(error: BaseException) -> bool:
+    return isinstance(error, SMTPResponseException) and _FORBIDDEN.match(error.message) is not None
+
+
 def _verdict_on(stage: Stage, error: BaseException, options: SmtpOptions, ca_key: str) -> SmtpFailure:
     if isinstance(error, SMTPResponseException):
-        return _verdict_on_code(stage, error.code, error.message)
+        return _verdict_on_code(stage, error.code)
     if stage is Stage.DOT:
         return InDoubt(f"the connection broke at {stage}")
     reason = connect_reason(options.host, options.actual_port, error, ca_key)

@@ -264,19 +264,12 @@ class LiveWorker(NamedTuple):
     commits: int
 
 
-class _Counter(NamedTuple):
-    """A worker's counter, since when it was seen to stand there, and when it was seen to move."""
-
-    commits: int
-    since: float
-    moved_at: float
-
-
 class LeaseWatch:
     """Watches other workers' counters by a clock of its own, which no step of any other clock moves."""
 
     def __init__(self) -> None:
-        self._seen: dict[int, _Counter] = {}  # of all workers, also of those that are gone
+        self._since: dict[int, tuple[int, float]] = {}
+        self._moved: dict[int, tuple[int, float]] = {}  # to what, and when, also of workers that are gone
         self._has_looked = False
 
     def over(self, workers: Sequence[LiveWorker], asked_at: float, answered_at: float) -> list[LiveWorker]:
@@ -285,24 +278,31 @@ class LeaseWatch:
         The answer may be late: a counter that moved may have done so just before it came, and one that
         didn't is known to have stood still only until it was asked for.
         """
-        for each in workers:
-            if each.id not in self._seen or self._seen[each.id].commits != each.commits:
-                moved_at = answered_at if self._has_looked else -math.inf
-                self._seen[each.id] = _Counter(each.commits, answered_at, moved_at)
+        known = self._since
+        moved = {
+            each.id: each.commits
+            for each in workers
+            if each.id not in known or known[each.id][0] != each.commits
+        }
+        self._since = {
+            each.id: (each.commits, answered_at) if each.id in moved else known[each.id] for each in workers
+        }
+        moved_at = answered_at if self._has_looked else -math.inf
+        self._moved |= {id_: (commits, moved_at) for id_, commits in moved.items()}
         self._has_looked = True
-        return [each for each in workers if asked_at - self._seen[each.id].since >= each.lease]
+        return [each for each in workers if asked_at - self._since[each.id][1] >= each.lease]
 
     def moved_at(self, worker: int, commits: int) -> float:
         """When a worker's counter came to this, at the latest; minus infinity: before the first look.
 
         Infinity: after the last look.
         """
-        seen = self._seen.get(worker)
-        return math.inf if seen is None or seen.commits != commits else seen.moved_at
+        moved_to, at = self._moved.get(worker, (None, math.inf))
+        return at if moved_to == commits else math.inf
 
     def has_seen(self, worker: int) -> bool:
         """Whether a worker was at work at a look."""
-        return worker in self._seen
+        return worker in self._moved
 
 
 class Neighbours:

@@ -353,7 +353,7 @@ def test_a_message_that_is_put_off_alone_ends_after_its_tries(world: VirtualWorl
 def longest_delay(
     world: VirtualWorld, is_bad: Callable[[int], bool], verdict: Verdict, each_second: Mapping[int, int]
 ) -> float:
-    """Messages come in for four minutes; the longest delay of those of which the provider doesn't say that.
+    """Messages come in for two minutes; the longest delay of those of which the provider doesn't say that.
 
     `each_second`: how many, by settings id; those of id 2 are numbered from 200,000 on.
     """
@@ -366,7 +366,7 @@ def longest_delay(
     async def run() -> None:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(supervisor.run)
-            for second in range(240):
+            for second in range(120):
                 for settings_id, count in each_second.items():
                     for id_ in range(second * count, (second + 1) * count):
                         came[settings_id * 100_000 + id_] = trio.current_time()
@@ -383,8 +383,8 @@ def longest_delay(
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "verdict",
-    [InDoubt("provider answered 500"), TryAgain("provider answered 503", may_have_arrived=True), BUSY],
-    ids=["500", "503", "no connection"],
+    [InDoubt("provider answered 500"), TryAgain("provider answered 503", may_have_arrived=True)],
+    ids=["500", "503"],
 )
 def test_a_template_with_which_a_provider_fails_holds_up_no_other(
     world: VirtualWorld, verdict: Verdict
@@ -418,8 +418,8 @@ def test_a_provider_that_turns_away_more_than_it_takes_counts_as_down(world: Vir
     async def run() -> None:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(supervisor.run)
-            enqueue(world, 300)
-            await trio.sleep(1.5 * HOUR)
+            enqueue(world, 100)
+            await trio.sleep(1.25 * HOUR)
             supervisor.stop()
 
     live(run)

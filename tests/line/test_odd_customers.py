@@ -102,7 +102,7 @@ def test_a_directory_that_turns_away_more_than_it_answers_ends_no_message(
     crm.odd, crm.pause = (), 5.0
     if crm.batch_size > 1:
         crm.pause = 60.0
-    play(world, crm, lambda: None, 3600)
+    play(world, crm, lambda: None, 1200)
     assert not [event for event in world.service.events if event["status"] == "error"]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from deliveryd import transitions
 from deliveryd.delivery.pauses import Pauses
-from deliveryd.errors import DeliverydError
+from deliveryd.errors import CustomerUnreadable, DeliverydError
 from deliveryd.journal.pauses import Pause
 from deliveryd.model import SECOND, Customer, Entry, Rendered, Transition, size_of
 from deliveryd.rendering.content import CompiledSettings
@@ -22,11 +22,12 @@ def is_expired(expires_at: int | None, now: int) -> bool:
 class Delivery:
     """A message, from the moment when it is ready to the end of its attempt.
 
-    `settings` are the error for which there are none, if they can't be had; kept content then expires as it
-    did with the settings that it was made from. `customer` is None when they aren't in the directory, and
-    when they don't matter; `looked_up`: they were asked for. The router adds the `provider`, what it is
-    `rendered` to, and its `size`: the number of characters that work on it may grow with. `flaw` is why one
-    in doubt can't be rendered any more. With its intent, `entry` becomes what the journal has then.
+    `settings` are the error for which there are none, if they can't be had or their customer can't be read;
+    kept content then expires as it did with the settings that it was made from. `customer` is None when they
+    aren't in the directory, and when they don't matter; `looked_up`: they were asked for. The router adds the
+    `provider`, what it is `rendered` to, and its `size`: the number of characters that work on it may grow
+    with. `flaw` is why one in doubt can't be rendered any more. With its intent, `entry` becomes what the
+    journal has then.
     """
 
     __slots__ = (
@@ -59,6 +60,8 @@ class Delivery:
         """The customer was looked up; None: the directory doesn't have them."""
         self.customer = customer
         self.looked_up = True
+        if customer is not None and customer.flaw is not None:
+            self.settings = CustomerUnreadable(customer.flaw)
 
     def to(self, provider: str, rendered: Rendered, customer: Customer | None) -> Delivery:
         """The message, which can be sent: by which provider, what, and with which values of the customer."""

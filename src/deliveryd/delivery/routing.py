@@ -121,19 +121,13 @@ class Router:
             return _end(message, [str(settings)], now)
         if not message.looked_up and self._needs_customer(entry, settings):
             return None
-        return self._by_customer(message, settings, now)
+        return self._first_usable(message, settings, now)
 
     def route_on(self, message: Delivery, now: int) -> Route | None:
         """Go on where `route` returned None, with the customer, in the same turn of the event loop."""
         if message.entry.content is None and isinstance(message.settings, CompiledSettings):
-            return self._by_customer(message, message.settings, now)
+            return self._first_usable(message, message.settings, now)
         return self.route(message, now)
-
-    def _by_customer(self, message: Delivery, settings: CompiledSettings, now: int) -> Route:
-        """Go on with what is known of the customer, if that can be read."""
-        if message.customer is not None and message.customer.flaw is not None:
-            return _end(message, [message.customer.flaw], now)
-        return self._first_usable(message, settings, now)
 
     def without_removed(self, entry: Entry) -> Entry:
         """A message that has left its provider if that was removed or disabled; one in doubt stays."""

@@ -136,8 +136,9 @@ class AnswerReader:
                 return self._unless_page(Accepted(), answer)
             document = Document(answer.body, answer.headers)
             found = self._provider_id.find(document)
-            verdict = Accepted(found) if found is not None else self._without_id(document, answer.status)
-            return self._unless_page(verdict, answer)
+            if found is not None:
+                return Accepted(found)
+            return self._unless_page(self._without_id(document, answer.status), answer)
         verdict = failure(answer.status, answer.headers.get("retry-after"), self._host, self._now)
         if isinstance(verdict, InDoubt):
             return verdict._replace(provider_id=self.provider_id(answer))

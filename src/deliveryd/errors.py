@@ -20,7 +20,7 @@
     ├── SettingsUnusable          the settings don't exist or can't be read: their messages end in an error
     ├── LanguageUnreadable        a customer's language isn't a language tag
     ├── DirectoryUnavailable      the customer directory is unavailable: messages that need it wait
-    │   └── CustomerUnreadable    it answers, but not about this customer
+    │   └── CustomerUnreadable    its answer about one customer can't be used
     ├── JournalError              the journal can't be used
     │   ├── JournalUnusable       its file or folder must be changed: exit status 78
     │   ├── JournalLocked         another process uses it

@@ -88,6 +88,8 @@ def serve() -> None:
     gc.collect()
     gc.freeze()
     while line := _read_line():
+        if not line.startswith(b"{"):  # what a worker didn't read that was killed before it began
+            continue
         pid = os.fork()
         if not pid:
             _become_a_worker(json.loads(line))

@@ -490,15 +490,12 @@ async def test_the_time_that_the_database_stood_still_is_no_step_of_its_clock(
     async with open_journal() as ended, open_journal() as adopter:
         await ended.recover(NOW, SMS)
         await adopter.recover(NOW, SMS)
-        await make_ready(ended, 1)
-        await accept_all(ended)
         for _ in range(5):
             pass_time(1)
             await ended.follow(clock.instant, SMS)
             await adopter.follow(clock.instant, SMS)
         due_at = clock.instant + wait
-        step = Transition(sample_entry(1, provider="sms"), State.READY, State.WAITING, clock.instant, due_at)
-        await ended.change([step])
+        await bring_to_wait(ended, 1, due_at, "sms")
         pass_time(outage)
         while (await adopter.follow(clock.instant, SMS)).adopted is None:
             pass_time(1)
@@ -519,11 +516,8 @@ async def test_what_a_worker_leaves_that_followed_the_clock_at_its_start_is_not_
         clock.instant += 7200 * ONE_SECOND
         await ended.follow(clock.instant, SMS)
         await adopter.follow(clock.instant, SMS)
-        await make_ready(ended, 1)
-        await accept_all(ended)
         due_at = clock.instant + wait
-        entry = sample_entry(1, provider="sms")
-        await ended.change([Transition(entry, State.READY, State.WAITING, clock.instant, due_at)])
+        await bring_to_wait(ended, 1, due_at, "sms")
         end_worker(source)
         assert (await adopter.follow(clock.instant, SMS)).adopted is not None
         assert query(source, "SELECT due_at FROM main.message") == [(due_at,)]
@@ -539,10 +533,7 @@ async def test_what_is_taken_over_in_the_commit_before_due_times_are_moved_is_mo
     async with open_journal() as ended, open_journal() as adopter:
         await ended.recover(NOW, SMS)
         await adopter.recover(NOW, SMS)
-        await make_ready(ended, 1)
-        await accept_all(ended)
-        entry = sample_entry(1, provider="sms")
-        await ended.change([Transition(entry, State.READY, State.WAITING, NOW, NOW + wait)])
+        await bring_to_wait(ended, 1, NOW + wait, "sms")
         await adopter.follow(NOW, SMS)
         end_worker(source)
         boot.now += 30
@@ -563,10 +554,7 @@ async def test_a_clock_that_is_set_while_a_start_waits_for_its_database_is_follo
     order = Order(Action.PAUSE, ItemKind.SETTINGS, ("9",), lasts=7200.0)
     async with open_journal() as earlier:
         await (await recovered(earlier, clock)).recorder.decide(order, SMS)
-        await make_ready(earlier, 1)
-        await accept_all(earlier)
-        entry = sample_entry(1, provider=None)
-        await earlier.change([Transition(entry, State.READY, State.WAITING, NOW, NOW + wait)])
+        await bring_to_wait(earlier, 1, NOW + wait)
     look_around = PostgresqlJournal.look_around
 
     async def look_late(journal: PostgresqlJournal) -> None:

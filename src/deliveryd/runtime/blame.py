@@ -1,8 +1,8 @@
 """Whose fault a failure is: a message's, its group's (such as a template), or the peer's.
 
-First tries decide, since repeats are those of the unlucky. A group is at fault if, since it was served last,
-more first tries of others succeeded than failed; a message, if more of all did since it failed before. Else
-the peer is: it is down, or serves fewer than it turns away.
+First tries decide: repeats are of messages that failed before. A group is at fault if, since it was served
+last, more first tries of others succeeded than failed; a message, if more of all did since it failed before.
+Else the peer is: it is down, or serves fewer than it turns away.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from itertools import islice
 from typing import NamedTuple
 
 MOST_BLAMED = 10_000
-"""Messages, and groups, whose failures are known; beyond that the one that failed first is forgotten."""
+"""Messages, and groups, that are known to have failed; beyond that the earliest is forgotten."""
 
 SEVERAL = 3
-"""Messages that failed one after the other, from which on it isn't one of them."""
+"""Messages that failed in a row, from which on the peer may be at fault, and not one of them."""
 
 
 class _Tries(NamedTuple):

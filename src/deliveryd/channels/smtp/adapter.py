@@ -278,7 +278,7 @@ class _Attempt:
     async def _begin_on_kept(self) -> Session | None:
         """Begin on a pooled connection; return None if there is none, or the server takes no more mail on it.
 
-        Some servers refuse the sender then, instead of closing: only on a new one that says something.
+        Some servers refuse the sender then, instead of closing it. Only a refusal on a new one counts.
         """
         self._session = session = self._idle.take(self._credentials.account())
         if session is None:

@@ -216,6 +216,8 @@ class Ledger:
     """Numbers of the requests that were under way when their worker was killed."""
     refused_events: set[str] = field(default_factory=set)
     """Bodies of events that were refused when they came alone."""
+    failed_events: set[str] = field(default_factory=set)
+    """Bodies of events that came alone, and that the service failed at."""
     unusable_settings: set[int] = field(default_factory=set)
     """Settings of which the service said, or seemed to say, that they don't exist."""
     only_said: set[int] = field(default_factory=set)

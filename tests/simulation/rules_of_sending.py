@@ -204,8 +204,8 @@ def _held_rightly(case: Case) -> Iterator[str]:
     is_configured = provider in providers_of(case.history.plan, last)
     has_new_mappings = any(life.needs_more for life in case.history.lives)
     plan = case.history.plan
-    is_unread = plan.moved is not None and Trouble.GARBAGE_AFTER in plan.troubles.get("settings", ())
-    says_something_else = bool(crashes) and (plan.renewal is not None or has_new_mappings or is_unread)
+    is_unusable = plan.moved is not None and case.message.settings_id in case.history.ledger.unusable_settings
+    says_something_else = bool(crashes) and (plan.renewal is not None or has_new_mappings or is_unusable)
     fits_no_more = last.needs_more and any(
         case.may_have_arrived(asked) and MORE not in asked.content for asked in case.asked
     )

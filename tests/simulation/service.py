@@ -63,7 +63,11 @@ class Service:
         return _STEPS.get(endpoint)
 
     def arrives(self, request: Request) -> None:
-        """Note when the queue is asked."""
+        """Note when the queue is asked, and at which events the service fails that come alone."""
+        if request.endpoint == "events" and request.trouble is not None:
+            bodies = _events(request.body)
+            if len(bodies) == 1:
+                self._world.ledger.failed_events.add(bodies[0])
         if request.endpoint == "queue":
             ledger = self._world.ledger
             ledger.polled.append(

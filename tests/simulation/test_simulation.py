@@ -101,6 +101,9 @@ BROKE_WITH_ALL_LAYERS = (
     600037813,
     700033907,
     1100018973,
+    1600002097,
+    1600018337,
+    1600022486,
 )
 """Seeds of plans in which a message waited for the provider that was left to it while a working one had
 refused it (327854), or its queue wasn't looked at when the last provider was given up (341036); a doubt at
@@ -115,12 +118,14 @@ journal, since a report and an order were followed in another order (600037813);
 step of the clock that was as long as the clock had not been read (700033907); and a message that was queued
 when its provider was given up was pushed out, to wait there, before it could go elsewhere (500043278,
 500049861).
-The oracle misjudged seven: messages came in place of elements without an id (40700768), a worker crashed
+The oracle misjudged ten: messages came in place of elements without an id (40700768), a worker crashed
 after the next channel had been asked (120018238), an answer came at the very instant of its time-out
 (150011510), the settings couldn't be read any more from which a message in doubt was to be rendered again
 (180014961), the event of an acceptance was told only after the next channel had been asked (300005266), the
-disk had room again when the worker had just given up a batch (500046876), and an error that the service had
-refused was reported again by an order after its message had begun anew (1100018973).
+disk had room again when the worker had just given up a batch (500046876), an error that the service had
+refused was reported again by an order after its message had begun anew (1100018973), the settings of a
+message in doubt were gone when the service had moved (1600002097), and messages at whose events the service
+failed had no place, so that others were taken (1600018337, 1600022486).
 """
 
 

@@ -35,7 +35,7 @@ from deliveryd.worker.systemd import Notifier
 from deliveryd.worker.wiring import Parts
 from simulation.expectation import providers_of
 from simulation.kept_in_file import JOURNAL
-from simulation.ledger import channel_served_by
+from simulation.ledger import channel_served_by, read_event
 from simulation.operators import Operators
 from simulation.opting_out import ADDRESSED
 from simulation.pausing import Pausers
@@ -270,6 +270,8 @@ class Worker(Supervisor):
         # Past elements without an id so many more are asked for, and messages may come in their place.
         nameless = Counter(handed.request for handed in self._world.ledger.handed if handed.id is None)
         most += max(nameless.values(), default=0)
+        # An event that the service fails at, while it accepts others, leaves its message without a place.
+        most += len({read_event(body).message_id for body in self._world.ledger.failed_events})
         ordered = self._world.ledger.ordered
         most += len({id_ for order in ordered if order.verb is Action.RETRY for id_ in order.message_ids})
         if self._world.kept.is_shared:  # what the dead had is counted as well, and comes on top when adopted

@@ -27,17 +27,19 @@ def main() -> int:
     parser.add_argument("--workers", type=int, default=2, help="that share the database")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there, too")
     options = parser.parse_args()
+    weeks = Weeks(options.days, options.batches, 7, options.workers)
+    if options.days <= weeks.steady + 1:
+        parser.error(f"the tables grow for {weeks.steady} days; name more than {weeks.steady + 1}")
     url = new_database()
     if url is None:
         say("There is no PostgreSQL here.")
         return 1
-    weeks = Weeks(options.days, options.batches, 7, options.workers)
     with vacuum_often(url):
         sizes, tallies = anyio.run(live_through, JournalDatabase(url), weeks)
     Sizes.heading()
     for each in sizes:
         each.line()
-    early, late = sizes[weeks.retention + 4], sizes[-1]
+    early, late = sizes[weeks.steady], sizes[-1]
     growth = (late.rows + late.indexes) / (early.rows + early.indexes)
     steps, receipts = sum(each.steps for each in tallies), sum(each.receipts for each in tallies)
     say(f"{weeks.messages} taken, {steps} steps, {receipts} receipts; tables grew by {growth:.3f}")

@@ -38,6 +38,16 @@ class Weeks(NamedTuple):
         """How many messages are taken in all."""
         return self.days * self.batches * self.workers * BATCH
 
+    @property
+    def stay(self) -> int:
+        """Days for which some messages wait, and refused events aren't retried: more than the retention."""
+        return self.retention + 2
+
+    @property
+    def steady(self) -> int:
+        """The first day, counted from 0, on which as many messages are deleted as are taken."""
+        return self.stay + self.retention
+
 
 async def live_through(source: JournalDatabase, weeks: Weeks) -> tuple[Sequence[Sizes], Sequence[Tally]]:
     """Live through them; return the sizes after each day. Raises AssertionError if any is missing."""
@@ -52,7 +62,7 @@ async def live_through(source: JournalDatabase, weeks: Weeks) -> tuple[Sequence[
             before = FIRST_DAY + (day - weeks.retention) * DAY
             async with anyio.create_task_group() as tasks:
                 for journal, tally in zip(journals, tallies, strict=True):
-                    tasks.start_soon(live_a_day, journal, day, weeks.batches, weeks.retention + 2, tally)
+                    tasks.start_soon(live_a_day, journal, day, weeks.batches, weeks.stay, tally)
                     tasks.start_soon(_forget, journal, before)
             await _forget(journals[0], before + SECOND)
             assert (await journals[0].account()).gap == 0

@@ -22,6 +22,9 @@ _EVERY = 0.2
 _BATCH = 4
 """Messages that come every `_EVERY` seconds: enough for every step, few enough for the stand-ins."""
 
+_DELAY = 0.5
+"""Seconds of delayed answers: as long as between two looks into the database."""
+
 _SPECIAL: Mapping[int, str] = {
     10: "+15550101",  # refused the first two times
     20: "+15550103",  # accepted, and later reported as failed
@@ -90,13 +93,16 @@ def pause(_fleet: Fleet, worker: FleetWorker, _other: FleetWorker) -> None:
 
 def delay_answers(fleet: Fleet, _worker: FleetWorker, _other: FleetWorker) -> None:
     """Have the provider answer after its receipts."""
-    fleet.state.fail("provider.sms", *[ApplyThenDelay(0.5)] * 40)
+    fleet.state.fail("provider.sms", *[ApplyThenDelay(_DELAY)] * 40)
 
 
 def bereave_of_work(fleet: Fleet, worker: FleetWorker, other: FleetWorker) -> None:
     """Kill the other one in the middle of an attempt: something is left to adopt."""
-    delay_answers(fleet, worker, other)
-    fleet.wait_until(_HAS, other.name, int(State.SENDING))
+    fleet.state.fail_until_healed("provider.sms", ApplyThenDelay(_DELAY))
+    try:
+        fleet.wait_until(_HAS, other.name, int(State.SENDING))
+    finally:
+        fleet.state.heal("provider.sms")
     bereave(fleet, worker, other)
 
 

@@ -73,9 +73,15 @@ from deliveryd.http.finder import ConditionOptions
 from deliveryd.metrics import Levels, Metrics
 from deliveryd.model import format_duration
 from deliveryd.options import units
+from deliveryd.options.authentication import (
+    AuthOptions,
+    AzureOptions,
+    GoogleOptions,
+    OAuth2Options,
+    SigV4Options,
+)
 from deliveryd.options.connections import ProxyOptions, TlsOptions
 from deliveryd.options.toml_text import toml_value
-from deliveryd.service.auth import AuthOptions
 from deliveryd.telemetry.log_events import Event
 
 REFERENCE = Path(__file__).parent / "reference"
@@ -101,6 +107,7 @@ SECRETS: Mapping[object, str] = {
     function: name
     for alias, name in (
         (units.SecretPath, "path of a secret"),
+        (units.SecretDocumentPath, "path of a secret"),
         (units.SecretPaths, "path of a secret, or a list"),
     )
     for metadata in get_args(alias)[1:]
@@ -232,6 +239,10 @@ def section(heading: str, model: type[BaseModel], *, without: type[BaseModel] | 
 SHARED: Mapping[str, type[BaseModel]] = {
     "Keys for a proxy": ProxyOptions,
     "auth": AuthOptions,
+    "auth.oauth2": OAuth2Options,
+    "auth.google": GoogleOptions,
+    "auth.sigv4": SigV4Options,
+    "auth.azure": AzureOptions,
     "tls": TlsOptions,
 }
 
@@ -244,7 +255,8 @@ def configuration() -> Iterator[str]:
         model = field.annotation
         yield from section(f"[{name}]", model, without=ProxyOptions)  # type: ignore[arg-type]
     for heading, model in SHARED.items():
-        yield from section(heading, model)
+        without = ProxyOptions if model is not ProxyOptions else None
+        yield from section(heading, model, without=without)
 
 
 def customers() -> Iterator[str]:

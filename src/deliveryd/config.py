@@ -36,16 +36,16 @@ from deliveryd.journal.place import NOT_INSTALLED, JournalDatabase, JournalFile,
 from deliveryd.journal.sqlite.files import shared_folder_problem
 from deliveryd.model import BLOCKS, format_duration
 from deliveryd.network.address import SECURE_ADDRESS, goes_out_plain, plain_text_problem
+from deliveryd.options.authentication import AuthOptions
 from deliveryd.options.connections import ProxyOptions, TlsOptions, tls_problems
 from deliveryd.options.file import PREFIX, ConfigFile, Opened
-from deliveryd.options.tables import OnUse
+from deliveryd.options.tables import OnUse, leaves
 from deliveryd.options.units import Duration, FilePath, Positive, SecretPath, Size, resolve_path
 from deliveryd.rendering.escaping import EmailFormat
 from deliveryd.rendering.language import standard_tag
 from deliveryd.runtime.privileges import owner_of
 from deliveryd.runtime.rights import tampering
 from deliveryd.runtime.secret_file import SecretFile
-from deliveryd.service.auth import AuthOptions
 from deliveryd.service.configuration_access import parse_host, parse_network
 from deliveryd.telemetry.log_events import Layout
 
@@ -221,6 +221,9 @@ class SettingsOptions(Section):
 class EntitiesOptions(ProxyOptions, Section):
     """Configurations of merchants, offers and the like, for `deliveryd customers`; the worker needs none."""
 
+    auth: OnUse[AuthOptions] = Field(
+        AuthOptions.model_construct(), description="how requests to other hosts authenticate"
+    )
     hosts: tuple[HostName, ...] | None = Field(None, min_length=1, description="left out: the service's own")
     networks: tuple[NetworkText, ...] = Field((), description="private networks that hosts may resolve to")
     allow_http: StrictBool = Field(False, description="allow hosts other than the service's own without TLS")
@@ -507,26 +510,6 @@ def _believed(config: Config | None) -> Iterator[Opened]:
     yield from (Opened(path, path.stat()) for path in paths if path.exists())
 
 
-def leaves(value: object, key: str = "") -> Iterator[tuple[str, object]]:
-    """Yield the single values below a table, each with its key: also those of lists and mappings in it.
-
-    Of a whole configuration all but the channels and the customers, whose tables are models of their own.
-    """
-    match value:
-        case BaseModel():
-            for name, field in type(value).model_fields.items():
-                if not field.exclude:
-                    yield from leaves(getattr(value, name), f"{key}.{name}".lstrip("."))
-        case dict():
-            for each in value.values():
-                yield from leaves(each, key)
-        case list() | tuple() | set() | frozenset():
-            for each in value:
-                yield from leaves(each, key)
-        case _:
-            yield key, value
-
-
 def _check(file: ConfigFile, config: Config) -> None:
     """Check the files that a configuration names, and its tables against each other."""
     for key, secret in leaves(config):
@@ -542,6 +525,7 @@ def _check(file: ConfigFile, config: Config) -> None:
     public_url_is_invalid = file.complained_of("receipts.public_url")
     for key, problem in (
         *_plain_text(config),
+        *_tokens(config),
         *_unserved_addresses(config),
         *_lost_receipts(config),
         *_shared_address(config),
@@ -696,9 +680,22 @@ def _plain_text(config: Config) -> Iterator[tuple[str, str]]:
     if otlp.endpoint and has_secret and goes_out_plain(otlp.endpoint, otlp.proxy):
         host = target_of(otlp.endpoint).host
         yield "otlp.endpoint", plain_text_problem("the secret of otlp.auth", host, SECURE_ADDRESS)
-    for table, options in (("service", service), ("entities", config.entities), ("otlp", otlp)):
+    entities = config.entities
+    if entities.auth.is_given and entities.hosts is None:
+        yield "entities.auth", "is for other hosts than the service's own: name them in entities.hosts"
+    if entities.auth.is_given and entities.allow_http and not entities.allow_plain_text:
+        remedy = "remove entities.allow_http"
+        yield "entities.auth", plain_text_problem("the secret", "hosts without TLS", remedy)
+    for table, options in (("service", service), ("entities", entities), ("otlp", otlp)):
         if problem := options.plain_text_problem():
             yield f"{table}.proxy", problem
+
+
+def _tokens(config: Config) -> Iterator[tuple[str, str]]:
+    """Yield what keeps tokens from being requested, by key."""
+    for table in ("service", "entities", "otlp"):
+        for problem in getattr(config, table).auth.other_problems():
+            yield _taken_apart(f"{table}.auth.{problem}")
 
 
 def _unusable_token(config: Config) -> str | None:

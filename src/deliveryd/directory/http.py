@@ -27,6 +27,7 @@ from deliveryd.http.reachability import connect_problem, endpoint_of
 from deliveryd.http.responses import is_page
 from deliveryd.http.wire import Target
 from deliveryd.model import Customer
+from deliveryd.options.credentials import open_authentication
 from deliveryd.runtime.threads import Aside
 from deliveryd.service import exact_json
 from deliveryd.service.caller import Caller
@@ -67,8 +68,9 @@ class HttpSource:
             raise CustomerUnreadable(str(error)) from None
 
     async def probe(self) -> str | None:
-        """Connect, with TLS for https, and disconnect without a request."""
-        return await connect_problem(*self._endpoint)
+        """Get what authenticates requests, connect, with TLS for https, and disconnect without a request."""
+        problem = await self._caller.credentials_problem(self._one)
+        return problem or await connect_problem(*self._endpoint)
 
     async def aclose(self) -> None:
         """Close all connections."""
@@ -157,6 +159,10 @@ def open_http_source(options: HttpDirectoryOptions, terms: Terms) -> HttpSource:
         LARGEST_CUSTOMER * (options.batch_size if options.batch_url else 1), LARGEST_DIRECTORY_ANSWER
     )
     client = build_client(
-        timeout=terms.timeout, max_body=largest, tls=options.tls_files(), proxy=options.open_proxy()
+        timeout=terms.timeout,
+        max_body=largest,
+        tls=options.tls_files(),
+        proxy=options.open_proxy(),
+        authentication=open_authentication(options.auth, "customers.auth", terms.timeout),
     )
-    return HttpSource(options, Caller(client, "the customer directory", options.auth))
+    return HttpSource(options, Caller(client, "the customer directory"))

@@ -11,9 +11,9 @@ from deliveryd.http.target import target_of
 from deliveryd.http.tls import TlsFiles
 from deliveryd.http.wire import Target
 from deliveryd.network.address import SECURE_ADDRESS, goes_out_plain, plain_text_problem
+from deliveryd.options.authentication import AuthOptions
 from deliveryd.options.connections import ProxyOptions, TlsOptions, tls_problems
 from deliveryd.options.units import Pointer
-from deliveryd.service.auth import AuthOptions
 
 ID_PLACEHOLDER = "{customerId}"
 IDS_PLACEHOLDER = "{customerIds}"
@@ -67,14 +67,8 @@ class HttpDirectoryOptions(ProxyOptions):
 
     def problems(self) -> list[str]:
         """Return the problems of the files that are named, as `key: what`."""
-        secrets = {name: getattr(self.auth, name) for name in ("token_file", "password_file", "value_file")}
-        found = [
-            f"auth.{name}: {problem}"
-            for name, secret in secrets.items()
-            if secret is not None and (problem := secret.problem()) is not None
-        ]
         return [
-            *found,
+            *(f"auth.{problem}" for problem in self.auth.problems()),
             *self.proxy_problems(),
             *self._plain_text_problems(),
             *tls_problems("tls", self.tls.files()),

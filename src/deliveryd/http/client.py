@@ -8,7 +8,9 @@ from functools import cache
 
 import sniffio
 
+from deliveryd.errors import NotSent
 from deliveryd.http.asyncio_wire import AsyncioWire
+from deliveryd.http.authentication import AuthenticatedWire, Authentication, OutgoingRequest
 from deliveryd.http.target import target_of
 from deliveryd.http.tls import TlsFiles
 from deliveryd.http.wire import IDENTITY, BeforeSend, Header, Headers, Proxy, Target, Wire, WireResponse
@@ -21,7 +23,10 @@ _VALUE = re.compile(rb"[^\x00-\x08\x0a-\x1f\x7f]*")
 
 
 class HttpClient:
-    """Sends requests over a wire, each with a total deadline in seconds and a limit on its response."""
+    """Sends requests over a wire, each with a total deadline in seconds and a limit on its response.
+
+    `authentication` adds headers to each.
+    """
 
     def __init__(
         self,
@@ -30,8 +35,10 @@ class HttpClient:
         timeout: float,
         max_body: int = MAX_BODY,
         note: Callable[[WireResponse], None] | None = None,
+        authentication: Authentication | None = None,
     ) -> None:
-        self._wire = wire
+        self._wire = wire if authentication is None else AuthenticatedWire(wire, authentication)
+        self._authentication = authentication
         self._timeout = timeout
         self._max_body = max_body
         self._note = note
@@ -81,6 +88,15 @@ class HttpClient:
         )
         return answer if self._note is None else _noted(answer, self._note)
 
+    async def credentials_problem(self, target: Target) -> str | None:
+        """Return why requests can't be authenticated at present; None: they can, or needn't be."""
+        if self._authentication is not None:
+            try:
+                await self._authentication.headers(OutgoingRequest("GET", target, (), b""))
+            except NotSent as error:
+                return str(error)
+        return None
+
     def noted(self, note: Callable[[WireResponse], None]) -> HttpClient:
         """Return a client over the same connections that calls `note` with each response."""
         return HttpClient(self._wire, timeout=self._timeout, max_body=self._max_body, note=note)
@@ -114,10 +130,11 @@ def build_client(
     tls: TlsFiles | None = None,
     proxy: Proxy | None = None,
     accept_encoding: str = IDENTITY,
+    authentication: Authentication | None = None,
 ) -> HttpClient:
-    """Build a client for the running event loop. Raises OSError for unusable TLS files.
+    """Build a client for the running event loop, which adds what authenticates its requests.
 
-    On asyncio without a proxy it uses the faster wire.
+    Raises OSError for unusable TLS files. On asyncio without a proxy it uses the faster wire.
     """
     tls = tls or TlsFiles()
     # Without files there is nothing to check at once; reading the system's authorities is slow.
@@ -130,4 +147,4 @@ def build_client(
 
         login = RenewedValue(proxy.paths, proxy.login).current if proxy is not None else None
         wire = StreamWire(context, proxy, login, accept_encoding, tls.ca_key)
-    return HttpClient(wire, timeout=timeout, max_body=max_body)
+    return HttpClient(wire, timeout=timeout, max_body=max_body, authentication=authentication)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, ValidationInfo
@@ -41,3 +41,23 @@ class _BuiltOnUse:
 
 OnUse = Annotated[_Model, _BuiltOnUse()]
 """A table that most configurations leave out: its model is built where it is given."""
+
+
+def leaves(value: object, key: str = "") -> Iterator[tuple[str, object]]:
+    """Yield the single values below a table, each with its key: also those of lists and mappings in it.
+
+    Of a whole configuration all but the channels and the customers, whose tables are models of their own.
+    """
+    match value:
+        case BaseModel():
+            for name, field in type(value).model_fields.items():
+                if not field.exclude:
+                    yield from leaves(getattr(value, name), f"{key}.{name}".lstrip("."))
+        case dict():
+            for each in value.values():
+                yield from leaves(each, key)
+        case list() | tuple() | set() | frozenset():
+            for each in value:
+                yield from leaves(each, key)
+        case _:
+            yield key, value

@@ -11,7 +11,7 @@ from pydantic import AfterValidator, BeforeValidator, PlainSerializer, PlainVali
 
 from deliveryd.http.json_pointer import parse_pointer
 from deliveryd.model import TIME_UNITS, format_duration
-from deliveryd.runtime.secret_file import SecretFile
+from deliveryd.runtime.secret_file import SecretDocument, SecretFile
 
 _BYTES = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "kB": 10**3, "MB": 10**6, "GB": 10**9}
 _QUANTITY = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,15})?)\s*([A-Za-z]+)")
@@ -84,6 +84,12 @@ def _secret(value: object, info: ValidationInfo) -> SecretFile:
     return value if isinstance(value, SecretFile) else SecretFile(resolve_path(value, info), str(value))
 
 
+def _document(value: object, info: ValidationInfo) -> SecretDocument:
+    if isinstance(value, SecretDocument):
+        return value
+    return SecretDocument(resolve_path(value, info), str(value))
+
+
 def _secrets(value: object, info: ValidationInfo) -> tuple[SecretFile, ...]:
     if not isinstance(value, list | tuple):
         return (_secret(value, info),)
@@ -124,6 +130,9 @@ Size = Annotated[int, BeforeValidator(parse_size), _written(format_size)]
 RateLimit = Annotated[Rate, BeforeValidator(parse_rate), _written(format_rate)]
 FilePath = Annotated[Path, BeforeValidator(resolve_path), _written(str)]
 SecretPath = Annotated[SecretFile, PlainValidator(_secret), _written(lambda secret: str(secret.path))]
+SecretDocumentPath = Annotated[
+    SecretDocument, PlainValidator(_document), _written(lambda secret: str(secret.path))
+]
 SecretPaths = Annotated[tuple[SecretFile, ...], PlainValidator(_secrets), PlainSerializer(_written_secrets)]
 """One secret, or several during a rotation."""
 

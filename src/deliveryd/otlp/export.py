@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -16,6 +16,7 @@ from deliveryd.http.client import HttpClient, build_client
 from deliveryd.http.target import target_of
 from deliveryd.metrics import Metrics
 from deliveryd.model import Clock
+from deliveryd.options.credentials import open_authentication
 from deliveryd.otlp.encoding import TelemetryOrigin, encode_metrics, encode_spans, refused_spans
 from deliveryd.otlp.spans import SpanQueue, Tracer, TraceSpan
 from deliveryd.runtime.threads import Blocking
@@ -34,16 +35,12 @@ LAST_POST = 3.0
 _AGAIN = frozenset({408, 429, 502, 503, 504})
 """Statuses after which the same spans are posted again, by OTLP's rules."""
 
-AuthHeaders = Callable[[], Sequence[tuple[str, str]]]
-"""Returns the headers that authenticate a request. Raises ValueError for an unusable secret."""
-
 
 class Collector(NamedTuple):
-    """Where to post: the client, the address before `/v1/…`, and the headers that authenticate."""
+    """Where to post: the client, and the address before `/v1/…`."""
 
     client: HttpClient
     endpoint: str
-    headers: AuthHeaders
 
 
 class _Failed(Exception):
@@ -152,13 +149,11 @@ class Exporter:
         return answer
 
     async def _send(self, path: str, body: bytes) -> bytes:
-        client, endpoint, headers = self._collector
+        client, endpoint = self._collector
         try:
-            fields = [("content-type", "application/x-protobuf"), *headers()]
+            fields = [("content-type", "application/x-protobuf")]
             answer = await client.send("POST", f"{endpoint}{path}", headers=fields, body=body)
         except (NotSent, OutcomeUnknown) as error:
-            raise _Failed(str(error), again=True) from None
-        except ValueError as error:  # a secret that can't be read now
             raise _Failed(str(error), again=True) from None
         if 200 <= answer.status < 300:
             return answer.body
@@ -197,12 +192,15 @@ def open_exporter(
     """Open the client of the collector, within the event loop. Raises ConfigError for unusable files."""
     try:
         client = build_client(
-            timeout=options.timeout, tls=options.tls.files("otlp.tls.ca_file"), proxy=options.open_proxy()
+            timeout=options.timeout,
+            tls=options.tls.files("otlp.tls.ca_file"),
+            proxy=options.open_proxy(),
+            authentication=open_authentication(options.auth, "otlp.auth", options.timeout),
         )
     except (OSError, ValueError) as error:
         raise ConfigError([f"otlp: {error}"]) from None
     return Exporter(
-        Collector(client, options.endpoint or "", options.auth.headers),
+        Collector(client, options.endpoint or ""),
         SpanQueue() if tracer is None else tracer.spans,
         metrics,
         clock,

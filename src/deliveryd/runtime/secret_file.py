@@ -72,6 +72,14 @@ class SecretFile:
         Raises ValueError if the file can't be read, is empty, isn't one line of UTF-8, or others may read or
         change it. The checks apply to the opened file.
         """
+        text = self._text()
+        if _PEM.fullmatch(text):
+            text = text.replace("\n", "")
+        if not text.isprintable():
+            raise ValueError(f"{self.path} contains more than one line, or control characters")
+        return text
+
+    def _text(self) -> str:
         try:
             with self.path.open(encoding="utf-8") as file:
                 status = os.fstat(file.fileno())
@@ -88,11 +96,15 @@ class SecretFile:
             raise ValueError(problem)
         if not text:
             raise ValueError(f"{self.path} is empty")
-        if _PEM.fullmatch(text):
-            text = text.replace("\n", "")
-        if not text.isprintable():
-            raise ValueError(f"{self.path} contains more than one line, or control characters")
         return text
+
+
+class SecretDocument(SecretFile):
+    """A file that contains a secret of several lines, such as a key in JSON."""
+
+    def read(self) -> str:
+        """Return the text of the file without surrounding white space. Raises ValueError, as for others."""
+        return self._text()
 
 
 def _open_to_others(path: Path, status: os.stat_result) -> str | None:

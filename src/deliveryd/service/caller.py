@@ -22,9 +22,7 @@ from deliveryd.http.responses import retry_after
 from deliveryd.http.target import target_of
 from deliveryd.http.wire import Target, WireResponse
 from deliveryd.runtime.breaker import backoff
-from deliveryd.runtime.secret_file import RenewedValue
 from deliveryd.runtime.waits import LONGEST_ANSWER_WAIT
-from deliveryd.service.auth import AuthOptions
 
 TRIES = 3
 FIRST_RETRY_PAUSE = 0.2
@@ -79,15 +77,11 @@ def below(base: Target, path: str) -> Target:
 
 
 class Caller:
-    """Calls a host with the credentials of `auth`; errors name it as `whom`.
+    """Calls a host; errors name it as `whom`."""
 
-    Raises ValueError if the credentials can't be used.
-    """
-
-    def __init__(self, http: HttpClient, whom: str, auth: AuthOptions, sleep: Sleep = anyio.sleep) -> None:
+    def __init__(self, http: HttpClient, whom: str, sleep: Sleep = anyio.sleep) -> None:
         self._http = http
         self._whom = whom
-        self._credentials = RenewedValue(auth.paths, auth.headers)
         self._sleep = sleep
 
     async def call(
@@ -117,15 +111,18 @@ class Caller:
 
     async def ask(self, target: Target) -> WireResponse:
         """Send a GET once and return its answer, whatever its status. Raises WireError."""
-        return await self._send(_Call("GET", target), self._credentials.current())
+        return await self._send(_Call("GET", target))
+
+    async def credentials_problem(self, target: Target) -> str | None:
+        """Return why requests can't be authenticated at present; None: they can, or needn't be."""
+        return await self._http.credentials_problem(target)
 
     async def get_once(
         self, target: Target, ready: Ready | None = None, *, max_body: int | None = None
     ) -> WireResponse:
-        """Send a GET that isn't idempotent, so that it is repeated only if it was never sent.
+        """Send a GET that isn't idempotent, so that it is repeated only if it was never sent, or after a 401.
 
-        After a 401 it is repeated once if there are new credentials. Also raises OutcomeUnknown, if it was
-        sent and no complete answer came back.
+        Also raises OutcomeUnknown, if it was sent and no complete answer came back.
         """
         try:
             return await self._some_tries(_Call("GET", target, ready=ready, max_body=max_body), _never_left)
@@ -149,12 +146,7 @@ class Caller:
     async def _accepted(self, call: _Call) -> WireResponse:
         if call.ready is not None:
             await call.ready()
-        shown = self._credentials.current()
-        answer = await self._send(call, shown)
-        if answer.status == 401 and (renewed := self._credentials_after(shown)) != shown:
-            if call.ready is not None:
-                await call.ready()
-            answer = await self._send(call, renewed)
+        answer = await self._send(call)
         if answer.status in WORTH_RETRYING or answer.status >= 500:
             asked = retry_after(answer.headers.get("retry-after"), LONGEST_ANSWER_WAIT)
             raise ServiceUnavailable(f"{self._whom} answered {answer.status}", asked, answer.status)
@@ -162,8 +154,8 @@ class Caller:
             raise ServiceRefused(self._refusal(answer), answer.status)
         return answer
 
-    async def _send(self, call: _Call, credentials: TextHeaders) -> WireResponse:
-        headers = [*credentials, *_ALWAYS, *call.headers]
+    async def _send(self, call: _Call) -> WireResponse:
+        headers = [*_ALWAYS, *call.headers]
         if call.body:
             headers.append(("content-type", "application/json"))
         raw = [raw_header(name, value) for name, value in headers]
@@ -188,12 +180,6 @@ class Caller:
         if answer.status == PROXY_REFUSED:
             return f"the proxy before {self._whom} answered {answer.status}"
         return f"{self._whom} answered {answer.status}"
-
-    def _credentials_after(self, shown: TextHeaders) -> TextHeaders:
-        """Reread rejected credentials, unless another call has done so already."""
-        if self._credentials.current() == shown:
-            self._credentials.renew()
-        return self._credentials.current()
 
     async def aclose(self) -> None:
         """Close all connections."""

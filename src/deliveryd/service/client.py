@@ -29,7 +29,6 @@ from deliveryd.http.wire import WireResponse
 from deliveryd.model import Settings
 from deliveryd.runtime.threads import Aside
 from deliveryd.service.array_text import BYTE_ORDER_MARK
-from deliveryd.service.auth import AuthOptions
 from deliveryd.service.batch import LARGEST_BATCH, Batch, read_batch
 from deliveryd.service.caller import Caller, Ready, Sleep, below
 from deliveryd.service.configuration_access import ConfigurationAccess
@@ -55,18 +54,15 @@ class ServiceClient:
         self,
         http: HttpClient,
         base_url: str,
-        auth: AuthOptions | None = None,
         *,
         configurations: ConfigurationAccess | None = None,
         sleep: Sleep = anyio.sleep,
     ) -> None:
         access = configurations or ConfigurationAccess()
         self._base = target_of(base_url)
-        self._service = Caller(http, "the service", auth or AuthOptions(), sleep)
+        self._service = Caller(http, "the service", sleep)
         self._aside = Aside()
-        self._elsewhere = (
-            None if access.elsewhere is None else Caller(access.elsewhere, "the host", AuthOptions(), sleep)
-        )
+        self._elsewhere = None if access.elsewhere is None else Caller(access.elsewhere, "the host", sleep)
         self._access = access
 
     async def take(self, count: int, ready: Ready | None = None) -> Batch:

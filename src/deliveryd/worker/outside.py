@@ -15,10 +15,11 @@ import anyio
 
 from deliveryd.channels.base import Channel
 from deliveryd.channels.options import ProviderConfig
-from deliveryd.config import Config, OtlpOptions, leaves, receipt_url
+from deliveryd.config import Config, OtlpOptions, receipt_url
 from deliveryd.directory.base import Answered, Directory, NoDirectory
 from deliveryd.directory.registry import FileOptions, NoOptions, open_source
 from deliveryd.model import Customer, Settings
+from deliveryd.options.tables import leaves
 from deliveryd.runtime.secret_file import SecretFile
 from deliveryd.runtime.threads import in_thread
 from deliveryd.runtime.wakeup import Uses

@@ -45,6 +45,7 @@ from deliveryd.journal.place import JournalFile
 from deliveryd.journal.sqlite.lock import exclusive_worker
 from deliveryd.metrics import Metrics
 from deliveryd.model import Settings, SteadyClock, channel_of
+from deliveryd.options.credentials import open_authentication
 from deliveryd.rendering.content import CompiledSettings, compile_settings, general_stands_in, strict
 from deliveryd.runtime.breaker import BreakerPolicy
 from deliveryd.runtime.threads import Blocking, in_thread
@@ -275,11 +276,11 @@ def open_service(
             tls=config.service.tls.files("service.tls.ca_file"),
             proxy=config.service.open_proxy(),
             accept_encoding="gzip" if config.service.accept_gzip else IDENTITY,
+            authentication=open_authentication(config.service.auth, "service.auth", config.service.timeout),
         )
         return ServiceClient(
             http,
             config.service.base_url,
-            config.service.auth,
             configurations=_configuration_access(config, on_cache_problem),
         )
     except (OSError, ValueError) as error:
@@ -300,6 +301,7 @@ def _configuration_access(config: Config, on_problem: Callable[[str], None]) -> 
         max_body=options.max_size,
         tls=TlsFiles(options.ca_file, ca_key="entities.ca_file"),
         proxy=options.open_proxy(),
+        authentication=open_authentication(options.auth, "entities.auth", config.service.timeout),
     )
     rules = HostRules(hosts, networks, options.allow_http)
     return replace(access, rules=rules, elsewhere=elsewhere, proxy_resolves=options.proxy is not None)

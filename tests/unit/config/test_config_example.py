@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import tomllib
 from collections.abc import Callable, Iterator
@@ -11,6 +12,8 @@ from typing import Any, get_args, get_origin
 
 import pytest
 import trustme
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
@@ -19,6 +22,7 @@ from deliveryd.channels.options import ChannelTable, ProviderTable
 from deliveryd.channels.registry import ADAPTERS
 from deliveryd.config import Config, load
 from deliveryd.directory.registry import SOURCES, FileOptions
+from deliveryd.options.authentication import AuthOptions
 from support.places import ROOT
 
 EXAMPLE = ROOT.joinpath("config.example.toml").read_text(encoding="utf-8")
@@ -41,7 +45,13 @@ WAYS = {
     "token": {"token_file"},
     "basic": {"username", "password_file"},
     "header": {"header", "value_file"},
+    "oauth2": {"oauth2"},
+    "google": {"google"},
+    "sigv4": {"sigv4"},
+    "azure": {"azure"},
 }
+OTHER_PROOFS = {"key_file", "key_id", "audience", "tls.cert_file", "tls.key_file"}
+"""What takes the place of a client's secret."""
 
 
 def uncommented(text: str, keep: Callable[[str, str], bool] = lambda _table, _key: True) -> str:
@@ -70,6 +80,20 @@ def with_source(source: str) -> str:
     return EXAMPLE.replace(block[0], bare).replace('source = "none" ', '#source = "none" ')
 
 
+def a_key() -> str:
+    """An RSA key, PEM."""
+    key = rsa.generate_private_key(65537, 2048)
+    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
+
+
+ACCOUNT = {
+    "type": "service_account", "client_email": "a@example.com", "private_key_id": "1", "private_key": a_key(),
+    "token_uri": "https://oauth2.googleapis.com/token",
+}  # fmt: skip
+SECRETS = {"service-account.json": json.dumps(ACCOUNT), "azure-key": "c2VjcmV0"}
+"""Those of a certain form."""
+
+
 def usable(text: str, folder: Path) -> str:
     """The text with its files in this folder, which are made."""
     (folder / "presets").mkdir(exist_ok=True)
@@ -81,7 +105,7 @@ def usable(text: str, folder: Path) -> str:
     for name in re.findall(r'"/run/credentials/deliveryd\.service/(.+?)"', text):
         secret = folder / name
         secret.touch(mode=0o600)
-        secret.write_text("s3cret-of-sixteen")
+        secret.write_text(SECRETS.get(name, "s3cret-of-sixteen"))
     return re.sub(r"/run/credentials/deliveryd\.service|/etc/deliveryd/tls", str(folder), text)
 
 
@@ -94,7 +118,9 @@ def sections(
             continue
         key = (*path, field.alias or name)
         below = [kind for kind in kinds(field.annotation) if issubclass(kind, BaseModel)]
-        if below and get_origin(field.annotation) is not list:
+        if below == [AuthOptions] and path != ("service",):  # as for the service
+            yield key, field
+        elif below and get_origin(field.annotation) is not list:
             yield from sections(below[0], key)
         else:
             yield key, field
@@ -122,7 +148,7 @@ def default_of(model: type[BaseModel], path: tuple[str, ...]) -> Any:
         field = next(f for name, f in model.model_fields.items() if (f.alias or name) == key)
         model = next(kind for kind in kinds(field.annotation) if issubclass(kind, BaseModel))
     name, field = next((n, f) for n, f in model.model_fields.items() if (f.alias or n) == path[-1])
-    if field.default is PydanticUndefined or field.default is None:
+    if field.default in (PydanticUndefined, None) or isinstance(field.default, AuthOptions):
         return None
     return model.model_construct(**{name: field.default}).model_dump(mode="json", include={name})[name]
 
@@ -142,7 +168,9 @@ def test_the_example_can_be_used_with_all_that_is_left_out_in_it(path: Path, way
     def keep(table: str, key: str) -> bool:
         if (table, key) == ("journal", "password_file"):
             return False
-        return table not in ("service.auth", "otlp.auth") or key in WAYS[way]
+        if table.startswith("service.auth."):
+            return table == f"service.auth.{way}" and (way != "oauth2" or key not in OTHER_PROOFS)
+        return table != "service.auth" or key in WAYS[way]
 
     text = uncommented(EXAMPLE, keep).replace(
         "allow_plain_text = false", "allow_plain_text = true"
@@ -176,8 +204,11 @@ def test_the_example_can_be_used_with_a_shared_journal(path: Path) -> None:
 def test_the_example_has_the_key_with_its_default(key: tuple[str, ...]) -> None:
     """A key with a default stands there as it is; one without is behind a #, save the service's address."""
     default = default_of(Config, key)
-    if default is not None:
-        assert value_at(tomllib.loads(EXAMPLE), key) == default
+    if default == {}:
+        assert value_at(tomllib.loads(uncommented(EXAMPLE)), key)
+    elif default is not None:
+        shown = uncommented(EXAMPLE) if key[:2] == ("service", "auth") else EXAMPLE
+        assert value_at(tomllib.loads(shown), key) == default
     else:
         assert value_at(tomllib.loads(uncommented(EXAMPLE)), key) is not None
         assert key == ("service", "base_url") or value_at(tomllib.loads(EXAMPLE), key) is None

@@ -510,3 +510,30 @@ def test_a_batch_size_that_never_counts_is_pointed_at(world: World) -> None:
     assert "500" in found
     assert "200" in found
     assert answered.status == 0
+
+
+@pytest.mark.parametrize(
+    ("keys", "problem"),
+    [
+        ("", "is for other hosts than the service's own: name them in entities.hosts"),
+        (
+            'hosts = ["config.example"]\nallow_http = true\n',
+            (
+                "the secret would be sent to hosts without TLS unencrypted: remove entities.allow_http,"
+                " or set allow_plain_text = true in this table if the network is trusted"
+            ),
+        ),
+        ('hosts = ["config.example"]\nallow_http = true\nallow_plain_text = true\n', None),
+        ('hosts = ["config.example"]\n', None),
+    ],
+)
+def test_what_authenticates_at_configurations_hosts_goes_to_them_alone_and_encrypted(
+    world: World, keys: str, problem: str | None
+) -> None:
+    secret = world.folder / "token"
+    secret.touch(mode=0o600)
+    secret.write_text("s3cret")
+    world.write_config(f'{world.config.read_text()}\n[entities]\n{keys}auth.token_file = "token"\n')
+    answered = check(world, "--offline")
+    said = "" if problem is None else f"{world.config}:entities.auth: {problem}\n"
+    assert (answered.status, answered.err) == (78 if said else 0, said)

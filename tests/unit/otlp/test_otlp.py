@@ -11,6 +11,7 @@ import pytest
 
 from deliveryd.config import load
 from deliveryd.errors import ConfigError
+from deliveryd.http.authentication import FileCredentials
 from deliveryd.http.client import build_client
 from deliveryd.journal.orders import Action, Decided, Effect, ItemKind, Order
 from deliveryd.metrics import Metrics
@@ -211,8 +212,8 @@ def test_the_queue_of_spans_is_bounded() -> None:
 
 def exporter(collector: Collector, queue: SpanQueue, metrics: Metrics) -> Exporter:
     """An exporter of spans; to be made within an event loop."""
-    client = build_client(timeout=5.0)
-    target = Target(client, collector.address, lambda: [("x-api-key", "k")])
+    client = build_client(timeout=5.0, authentication=FileCredentials([], lambda: [(b"x-api-key", b"k")]))
+    target = Target(client, collector.address)
     return Exporter(target, queue, metrics, WallClock(), in_thread, namespace="ab12", interval=None)
 
 

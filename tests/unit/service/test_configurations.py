@@ -17,8 +17,9 @@ from deliveryd.errors import ServiceError, ServiceRefused, ServiceUnavailable, S
 from deliveryd.http.client import build_client
 from deliveryd.http.tls import TlsFiles
 from deliveryd.http.wire import WireResponse
+from deliveryd.options.authentication import AuthOptions
+from deliveryd.options.credentials import open_authentication
 from deliveryd.runtime.disk_cache import DiskCache
-from deliveryd.service.auth import AuthOptions
 from deliveryd.service.client import ServiceClient
 from deliveryd.service.configuration_access import ConfigurationAccess, Host, HostRules, parse_network
 from deliveryd.service.configurations import Configurations, Freshness, freshness
@@ -234,7 +235,11 @@ MakeClient = Callable[..., Any]
 
 @asynccontextmanager
 async def connected(
-    service: str, rules: HostRules, found: list[list[str]], tls: TlsFiles | None = None, **options: Any
+    service: str,
+    rules: HostRules,
+    found: list[list[str]],
+    tls: TlsFiles | None = None,
+    auth: AuthOptions | None = None,
 ) -> AsyncIterator[ServiceClient]:
     """A client whose names lead where `found` says, one look-up after the other."""
 
@@ -245,7 +250,10 @@ async def connected(
     access = ConfigurationAccess(
         rules, build_client(timeout=5.0, max_body=2000, tls=tls), max_size=2000, look_up=look_up
     )
-    client = ServiceClient(build_client(timeout=5.0), service, configurations=access, **options)
+    http = build_client(
+        timeout=5.0, authentication=open_authentication(auth, "service.auth", 5.0) if auth else None
+    )
+    client = ServiceClient(http, service, configurations=access)
     try:
         yield client
     finally:

@@ -15,8 +15,9 @@ from trio.testing import MockClock
 
 from deliveryd.errors import JournalError, ServiceRefused, ServiceUnavailable, ServiceUnreadable
 from deliveryd.http.client import HttpClient, build_client
+from deliveryd.options.authentication import AuthOptions
+from deliveryd.options.credentials import open_authentication
 from deliveryd.runtime import secret_file
-from deliveryd.service.auth import AuthOptions
 from deliveryd.service.caller import LONGEST_RETRY_PAUSE, TRIES
 from deliveryd.service.client import ServiceClient
 from deliveryd.service.customer_area import Merchant
@@ -48,8 +49,9 @@ def client(service: respx.MockRouter) -> ServiceClient:
 
 
 def client_of(service: respx.MockRouter, auth: AuthOptions | None = None, base: str = BASE) -> ServiceClient:
+    authentication = None if auth is None else open_authentication(auth, "service.auth", 10.0)
     wire = MemoryWire(service.async_handler)
-    return ServiceClient(HttpClient(wire, timeout=10.0), base, auth)
+    return ServiceClient(HttpClient(wire, timeout=10.0, authentication=authentication), base)
 
 
 def last(service: respx.MockRouter) -> httpx.Request:

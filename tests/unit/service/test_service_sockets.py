@@ -15,7 +15,8 @@ import pytest
 from deliveryd import __version__
 from deliveryd.errors import ServiceUnavailable, ServiceUnreadable
 from deliveryd.http.client import build_client
-from deliveryd.service.auth import AuthOptions
+from deliveryd.options.authentication import AuthOptions
+from deliveryd.options.credentials import open_authentication
 from deliveryd.service.client import ServiceClient
 from deliveryd.service.wire import LARGEST_SETTINGS
 from deliveryd.testing.gateway import Act, Disconnect, Reply, Stall, closed_port, open_gateway
@@ -238,8 +239,9 @@ async def test_a_refusal_whose_body_breaks_off_counts_by_its_status(token: Path)
     """A cut page of 401 has the new secret read, and one of 503 loses nothing."""
     cut = b"HTTP/1.1 %d No\r\nretry-after: 7\r\ncontent-length: 99\r\n\r\n<html>"
     async with open_gateway() as gateway:
-        http = build_client(timeout=5.0)
-        client = ServiceClient(http, f"{gateway.url}/api", AuthOptions(token_file=token))
+        authentication = open_authentication(AuthOptions(token_file=token), "service.auth", 5.0)
+        http = build_client(timeout=5.0, authentication=authentication)
+        client = ServiceClient(http, f"{gateway.url}/api")
         async with client:
             write(token, "new\n")
             gateway.script += [Disconnect(cut % 401), Reply(200, b"[]"), Disconnect(cut % 503)]

@@ -44,9 +44,11 @@ from deliveryd.errors import (
 from deliveryd.http.client import HttpClient, build_client
 from deliveryd.http.reachability import connect_problem, endpoint_of
 from deliveryd.http.responses import is_page
+from deliveryd.http.target import target_of
 from deliveryd.http.tls import TlsFiles
 from deliveryd.http.wire import Wire, WireResponse
 from deliveryd.model import Customer, Entry, Rendered, WallClock
+from deliveryd.options.credentials import open_authentication
 from deliveryd.runtime.secret_file import RenewedValue
 from deliveryd.runtime.threads import LARGE, Aside
 
@@ -139,6 +141,7 @@ class HttpChannel:
         self._endpoint = endpoint_of(options.url, tls, options.proxy)
         self._account_probe, self._basic = options.probe, options.basic
         host = urlsplit(options.url).netloc.rpartition("@")[2]
+        self._host = target_of(f"https://{host}")
         self._aside = Aside()
         self._reader = AnswerReader(options.answers, options.provider_id, host, masked=self.masked)
 
@@ -258,8 +261,9 @@ class HttpChannel:
         self._client = self._client.noted(note)
 
     async def probe(self) -> str | None:
-        """Connect, with TLS for https, and disconnect without a request."""
-        return await connect_problem(*self._endpoint)
+        """Get what authenticates requests, connect, with TLS for https, and disconnect without a request."""
+        problem = await self._client.credentials_problem(self._host)
+        return problem or await connect_problem(*self._endpoint)
 
     async def ask_account(self) -> ProbeResult | None:
         """Ask by `probe`; None: the provider can't be asked. Sends no message."""
@@ -308,8 +312,13 @@ def open_http_channel(
     except ValueError as error:
         raise ConfigError([f"{place}.{error}"]) from None
     tls = (options.tls.files() if options.tls else TlsFiles())._replace(ca_key=f"{place}.tls.ca_file")
+    try:
+        authentication = open_authentication(options.auth, f"{place}.auth", timeout)
+    except (OSError, ValueError) as error:
+        raise ConfigError([f"{place}.auth: {error}"]) from None
     if wire is None:
-        client = build_client(timeout=timeout, tls=tls, proxy=options.open_proxy())
+        proxy = options.open_proxy()
+        client = build_client(timeout=timeout, tls=tls, proxy=proxy, authentication=authentication)
     else:
-        client = HttpClient(wire, timeout=timeout)
+        client = HttpClient(wire, timeout=timeout, authentication=authentication)
     return HttpChannel(options, tls, client=client, prepared=prepared, masked=masked, context=context)

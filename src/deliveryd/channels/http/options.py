@@ -132,6 +132,7 @@ class HttpChannelOptions(ProxyOptions, RequestOptions):
             found += [f"secrets.{name}: {problem}" for file in files if (problem := file.problem())]
         if self.receipt is not None:
             found += [f"receipt.{problem}" for problem in self.receipt.problems]
+        found += [f"auth.{problem}" for problem in self.auth.problems()]
         found += self.proxy_problems()
         if not self.allow_plain_text:
             found += self._plain_text_problems()
@@ -148,7 +149,8 @@ class HttpChannelOptions(ProxyOptions, RequestOptions):
             mapped = {**self.probe.mapped(), "channel": self.basic and self.basic.mapped()}
             requests.append(("probe.url", self.probe.url, mapped, [*self.probe.headers]))
         for key, url, mapped, names in requests:
-            if goes_out_plain(url, self.proxy) and (sent := _secret_in(mapped, names)):
+            sent = _secret_in(mapped, names) or ("the secret of auth" if self.auth.is_given else None)
+            if sent and goes_out_plain(url, self.proxy):
                 yield f"{key}: {plain_text_problem(sent, urlsplit(url).netloc, SECURE_ADDRESS)}"
 
 

@@ -31,6 +31,7 @@ from deliveryd.channels.mapping import (
     split,
     uses,
 )
+from deliveryd.options.authentication import AuthOptions
 from deliveryd.options.suggestion import suggestion
 from deliveryd.options.tables import OnUse, Table, raise_all
 from deliveryd.options.units import Positive, SecretPaths, Word
@@ -203,6 +204,9 @@ class RequestOptions(Table):
     headers: dict[str, str] = Field({}, description="headers added to the adapter's own")
     basic: OnUse[BasicOptions] | None = Field(None, description="Basic authentication: username, password")
     sign: OnUse[SignOptions] | None = Field(None, description="signature of requests; left out: none")
+    auth: OnUse[AuthOptions] = Field(
+        AuthOptions.model_construct(), description="authentication, as for the service"
+    )
     variants: tuple[OnUse[VariantOptions], ...] = Field(
         (), description="other requests for some messages; the first that fits is sent"
     )
@@ -253,6 +257,18 @@ class RequestOptions(Table):
                 raise ValueError(problem)
         return country
 
+    def _check_authentication(self) -> None:
+        """Raise ValueError if two keys set the header Authorization."""
+        names = {name.lower() for parts in self.all_parts() for name in parts.headers}
+        has_header = "authorization" in names
+        if self.basic is not None and has_header:
+            raise ValueError("basic sets the header Authorization: remove that header")
+        signs = self.sign is not None and self.sign.scheme == "jwt"
+        if signs and (self.basic is not None or has_header):
+            raise ValueError("sign sets the header Authorization: remove basic and that header")
+        if self.auth.is_given and (self.basic is not None or signs or has_header):
+            raise ValueError("auth authenticates requests: remove basic, sign and the header Authorization")
+
     @model_validator(mode="after")
     def _carries_the_message(self) -> Self:
         base = self.parts()
@@ -261,15 +277,7 @@ class RequestOptions(Table):
         for index, variant in enumerate(self.variants):
             if problem := variant.over(base).problem():
                 raise ValueError(f"variants.{index}: {problem}")
-        names = {name.lower() for parts in self.all_parts() for name in parts.headers}
-        if self.basic is not None and "authorization" in names:
-            raise ValueError("basic sets the header Authorization: remove that header")
-        if (
-            self.sign is not None
-            and self.sign.scheme == "jwt"
-            and (self.basic is not None or "authorization" in names)
-        ):
-            raise ValueError("sign sets the header Authorization: remove basic and that header")
+        self._check_authentication()
         if self.validity_min and self.validity_max and self.validity_max < self.validity_min:
             raise ValueError("validity_max must not be shorter than validity_min")
         return self

@@ -1,4 +1,4 @@
-"""How requests to the service prove who sends them."""
+"""How requests prove who sends them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from deliveryd.service.auth import AuthOptions
+from deliveryd.options.authentication import AuthOptions
+from deliveryd.options.credentials import file_headers
 
 
 @pytest.fixture
@@ -21,7 +22,7 @@ def secret(tmp_path: Path) -> Path:
 
 def test_nothing_configured_sends_nothing() -> None:
     """The interface asks for no authentication, so there is none by default."""
-    assert list(AuthOptions().headers()) == []
+    assert list(file_headers(AuthOptions())) == []
 
 
 def test_each_way_is_one_header(secret: Path) -> None:
@@ -31,15 +32,17 @@ def test_each_way_is_one_header(secret: Path) -> None:
         "Basic YWRhOnMzY3JldA==": {"username": "ada", "password_file": secret},
     }
     for value, options in ways.items():
-        assert list(AuthOptions(**options).headers()) == [("authorization", value)]
-    assert list(AuthOptions(header="X-Api-Key", value_file=secret).headers()) == [("x-api-key", "s3cret")]
+        assert list(file_headers(AuthOptions(**options))) == [(b"authorization", value.encode())]
+    assert list(file_headers(AuthOptions(header="X-Api-Key", value_file=secret))) == [
+        (b"x-api-key", b"s3cret")
+    ]
 
 
 def test_basic_authentication_is_utf8(secret: Path) -> None:
     """Names and passwords beyond ASCII are fine where they are encoded anyway (RFC 7617)."""
     secret.write_text("пароль")
-    [(_, value)] = AuthOptions(username="Ada", password_file=secret).headers()
-    assert value == "Basic QWRhOtC/0LDRgNC+0LvRjA=="
+    [(_, value)] = file_headers(AuthOptions(username="Ada", password_file=secret))
+    assert value == b"Basic QWRhOtC/0LDRgNC+0LvRjA=="
 
 
 @pytest.mark.parametrize(
@@ -79,7 +82,7 @@ def test_a_secret_that_no_header_can_carry_is_told(secret: Path, content: str, p
     secret.write_text(content)
     for options in ({"token_file": secret}, {"header": "x-key", "value_file": secret}):
         with pytest.raises(ValueError, match=problem) as caught:
-            AuthOptions(**options).headers()
+            file_headers(AuthOptions(**options))
         assert str(secret) in str(caught.value)
         assert content not in str(caught.value) or not content
 
@@ -90,7 +93,7 @@ def test_secrets_are_read_when_they_are_needed(secret: Path) -> None:
     assert "s3cret" not in repr(options)
     assert "s3cret" not in options.model_dump_json()
     secret.write_text("n3w")
-    assert list(options.headers()) == [("authorization", "Bearer n3w")]
+    assert list(file_headers(options)) == [(b"authorization", b"Bearer n3w")]
     secret.unlink()
     with pytest.raises(ValueError, match="can't be read"):
-        options.headers()
+        file_headers(options)

@@ -1,0 +1,110 @@
+"""What proves to a server who sends a request: headers that are added on the wire, below every client."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+import anyio
+
+from deliveryd.errors import BrokenOff, NotSent
+from deliveryd.http.wire import BeforeSend, Headers, Target, Wire, WireResponse
+from deliveryd.runtime.secret_file import RenewedValue
+
+REJECTED = 401
+
+
+class OutgoingRequest(NamedTuple):
+    """A request, as it is written but for the headers that authenticate it."""
+
+    method: str
+    target: Target
+    headers: Headers
+    body: bytes
+
+
+class Authentication(Protocol):
+    """Authenticates requests."""
+
+    async def headers(self, request: OutgoingRequest, /) -> Headers:
+        """Return the headers to add. Raises NotSent if there are none at present."""
+
+    async def renew(self, shown: Headers, /) -> bool:
+        """Give up credentials that were rejected. Return whether there may be others."""
+
+    async def aclose(self) -> None:
+        """Close what the credentials come from."""
+
+
+class FileCredentials:
+    """Headers made from files, which are read again when they change or are rejected.
+
+    Raises ValueError if they can't be used.
+    """
+
+    def __init__(self, paths: Sequence[Path], make: Callable[[], Headers]) -> None:
+        self._made = RenewedValue(paths, make)
+
+    async def headers(self, _request: OutgoingRequest) -> Headers:
+        """Return the same headers for every request."""
+        return self._made.current()
+
+    async def renew(self, shown: Headers) -> bool:
+        """Read the files again, unless another request has done so already."""
+        if self._made.current() == shown:
+            self._made.renew()
+        return self._made.current() != shown
+
+    async def aclose(self) -> None:
+        """Nothing is open."""
+
+
+class AuthenticatedWire:
+    """Sends authenticated requests over a wire, once more with other credentials after a 401."""
+
+    def __init__(self, wire: Wire, authentication: Authentication) -> None:
+        self._wire = wire
+        self._authentication = authentication
+
+    async def exchange(
+        self,
+        method: str,
+        target: Target,
+        headers: Headers,
+        body: bytes,
+        *,
+        deadline: float,
+        max_body: int,
+        check: BeforeSend | None = None,
+    ) -> WireResponse:
+        """Send a request as a wire does; the deadline is that of the credentials and a repeat, too."""
+        ends = anyio.current_time() + deadline
+        request = OutgoingRequest(method, target, headers, body)
+        shown = await self._credentials(request, ends)
+
+        async def attempt() -> WireResponse:
+            left = ends - anyio.current_time()
+            return await self._wire.exchange(
+                method, target, [*shown, *headers], body, deadline=left, max_body=max_body, check=check
+            )
+
+        try:
+            response = await attempt()
+            if response.status != REJECTED or not await self._authentication.renew(shown):
+                return response
+        except BrokenOff as error:
+            if error.status != REJECTED or not await self._authentication.renew(shown):
+                raise
+        shown = await self._credentials(request, ends)
+        return await attempt()
+
+    async def _credentials(self, request: OutgoingRequest, ends: float) -> Headers:
+        with anyio.move_on_after(ends - anyio.current_time()):
+            return await self._authentication.headers(request)
+        raise NotSent("no credentials came within the time of the request")
+
+    async def aclose(self) -> None:
+        """Close all connections."""
+        await self._wire.aclose()
+        await self._authentication.aclose()

@@ -1,0 +1,153 @@
+"""Signs each request over what is sent: AWS Signature Version 4, and the scheme of Azure's services."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from email.utils import format_datetime
+from pathlib import Path
+from typing import NamedTuple, Protocol
+from urllib.parse import quote, unquote_to_bytes
+
+from deliveryd.http.authentication import OutgoingRequest
+from deliveryd.http.responses import Now, utc_now
+from deliveryd.http.wire import Headers, Target
+from deliveryd.runtime.secret_file import RenewedValue
+
+
+class RequestKey(Protocol):
+    """A key that signs requests."""
+
+    def sign(self, request: OutgoingRequest, now: datetime) -> Headers:
+        """Return the headers that sign a request at an instant."""
+
+
+class Signing:
+    """Authenticates requests by a key from files, which are read again when they change or are rejected.
+
+    Raises ValueError if they can't be used.
+    """
+
+    def __init__(self, paths: Sequence[Path], make: Callable[[], RequestKey], now: Now = utc_now) -> None:
+        self._key = RenewedValue(paths, make)
+        self._now = now
+
+    async def headers(self, request: OutgoingRequest) -> Headers:
+        """Sign a request."""
+        return self._key.current().sign(request, self._now())
+
+    async def renew(self, _shown: Headers) -> bool:
+        """Read the files again."""
+        return self._key.renew()
+
+    async def aclose(self) -> None:
+        """Nothing is open."""
+
+
+_CHANGED_ON_THE_WAY = frozenset({"user-agent", "x-amzn-trace-id"})
+"""Headers that proxies may change, and that no client of AWS signs."""
+
+
+class AwsKey(NamedTuple):
+    """Credentials for a service of AWS in a region. `token` comes with temporary ones."""
+
+    access_key: str
+    secret_key: str
+    region: str
+    service: str
+    token: str | None = None
+
+    def sign(self, request: OutgoingRequest, now: datetime) -> Headers:
+        """Sign by Signature Version 4: method, path, query, all headers, and the body's digest."""
+        at = now.astimezone(UTC).strftime("%Y%m%dT%H%M%SZ")
+        digest = hashlib.sha256(request.body).hexdigest()
+        added = [(b"x-amz-date", at.encode()), (b"x-amz-content-sha256", digest.encode())]
+        if self.token is not None:
+            added.append((b"x-amz-security-token", self.token.encode("ascii")))
+        signed = _canonical_headers(request.target, [*request.headers, *added])
+        names = ";".join(signed)
+        path, query = _path_and_query(request.target)
+        canonical = "\n".join(
+            (
+                request.method,
+                _canonical_path(path, self.service),
+                _canonical_query(query),
+                *(f"{name}:{value}" for name, value in signed.items()),
+                "",
+                names,
+                digest,
+            )
+        )
+        scope = f"{at[:8]}/{self.region}/{self.service}/aws4_request"
+        text = "\n".join(("AWS4-HMAC-SHA256", at, scope, hashlib.sha256(canonical.encode()).hexdigest()))
+        signature = hmac.new(self._signing_key(at[:8]), text.encode(), hashlib.sha256).hexdigest()
+        credential = f"AWS4-HMAC-SHA256 Credential={self.access_key}/{scope}"
+        header = f"{credential}, SignedHeaders={names}, Signature={signature}"
+        return [*added, (b"authorization", header.encode("ascii"))]
+
+    def _signing_key(self, day: str) -> bytes:
+        key = f"AWS4{self.secret_key}".encode()
+        for part in (day, self.region, self.service, "aws4_request"):
+            key = hmac.digest(key, part.encode(), "sha256")
+        return key
+
+
+def _canonical_headers(target: Target, headers: Headers) -> dict[str, str]:
+    """Return the headers by name, sorted, repeated ones joined, runs of blanks in values as one."""
+    found: dict[str, list[str]] = {"host": [target.authority]}
+    for raw, value in headers:
+        name = raw.decode("ascii").lower()
+        if name not in _CHANGED_ON_THE_WAY:
+            found.setdefault(name, []).append(" ".join(value.decode("latin-1").split()))
+    return {name: ",".join(values) for name, values in sorted(found.items())}
+
+
+def _path_and_query(target: Target) -> tuple[str, str]:
+    path, _, query = target.path.decode("ascii").partition("?")
+    return path, query
+
+
+def _canonical_path(path: str, service: str) -> str:
+    """Encode each segment once more than it is sent; S3 alone takes it as it is sent."""
+    return path if service == "s3" else quote(path, safe="/-_.~")
+
+
+def _canonical_query(query: str) -> str:
+    pairs = (pair.partition("=") for pair in query.split("&") if pair)
+    return "&".join(f"{name}={value}" for name, value in sorted((_again(n), _again(v)) for n, _, v in pairs))
+
+
+def _again(text: str) -> str:
+    """Encode a part of a query anew, so that only unreserved characters are left as they are."""
+    return quote(unquote_to_bytes(text), safe="-_.~")
+
+
+class AzureKey(NamedTuple):
+    """An access key of an Azure Communication Services resource."""
+
+    key: bytes
+
+    @classmethod
+    def read(cls, secret: str) -> AzureKey:
+        """Read an access key as the portal shows it. Raises ValueError."""
+        try:
+            return cls(b64decode(secret, validate=True))
+        except ValueError:
+            raise ValueError("must be an access key in base64") from None
+
+    def sign(self, request: OutgoingRequest, now: datetime) -> Headers:
+        """Sign method, path with query, date, host and the body's digest."""
+        date = format_datetime(now.astimezone(UTC), usegmt=True)
+        digest = b64encode(hashlib.sha256(request.body).digest()).decode()
+        path = request.target.path.decode("ascii")
+        text = f"{request.method}\n{path}\n{date};{request.target.authority};{digest}"
+        signature = b64encode(hmac.digest(self.key, text.encode(), "sha256")).decode()
+        header = f"HMAC-SHA256 SignedHeaders=x-ms-date;host;x-ms-content-sha256&Signature={signature}"
+        return [
+            (b"x-ms-date", date.encode()),
+            (b"x-ms-content-sha256", digest.encode()),
+            (b"authorization", header.encode()),
+        ]

@@ -219,7 +219,10 @@ class Intake:
         return 0.0
 
     async def _ask(self, count: int, answered_within: float) -> None:
-        """Called before each request for a batch, the repeated ones too."""
+        """Called before each request for a batch, also a repeated one, but not before that after a 401.
+
+        The time for credentials and for that repeat is within `answered_within`.
+        """
         self._asked, self._taking.shield = 0, False
         await self._journal.renew()
         if self._stopping:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from base64 import b64decode
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -33,6 +34,9 @@ class Authentication(Protocol):
     async def renew(self, shown: Headers, /) -> bool:
         """Give up credentials that were rejected. Return whether there may be others."""
 
+    def secrets(self) -> Iterable[str]:
+        """Return what must be in no text that a server answers, as far as requests show it."""
+
     async def aclose(self) -> None:
         """Close what the credentials come from."""
 
@@ -56,8 +60,21 @@ class FileCredentials:
             self._made.renew()
         return self._made.current() != shown
 
+    def secrets(self) -> Iterable[str]:
+        """Return the values of the headers, and what they are made of."""
+        return secrets_in(self._made.current())
+
     async def aclose(self) -> None:
         """Nothing is open."""
+
+
+def secrets_in(headers: Headers) -> Iterator[str]:
+    """Yield the values of headers without their scheme, and the password of Basic authentication."""
+    for _name, raw in headers:
+        scheme, _, value = raw.decode("latin-1").rpartition(" ")
+        yield value
+        if scheme == "Basic":
+            yield b64decode(value).decode().partition(":")[2]
 
 
 class AuthenticatedWire:
@@ -106,5 +123,7 @@ class AuthenticatedWire:
 
     async def aclose(self) -> None:
         """Close all connections."""
-        await self._wire.aclose()
-        await self._authentication.aclose()
+        try:
+            await self._wire.aclose()
+        finally:
+            await self._authentication.aclose()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import cache
 
 import sniffio
@@ -99,7 +99,13 @@ class HttpClient:
 
     def noted(self, note: Callable[[WireResponse], None]) -> HttpClient:
         """Return a client over the same connections that calls `note` with each response."""
-        return HttpClient(self._wire, timeout=self._timeout, max_body=self._max_body, note=note)
+        client = HttpClient(self._wire, timeout=self._timeout, max_body=self._max_body, note=note)
+        client._authentication = self._authentication  # its wire has it already
+        return client
+
+    def secrets(self) -> Iterable[str]:
+        """Return what authenticates requests and must be in no text that a server answers."""
+        return () if self._authentication is None else self._authentication.secrets()
 
     async def aclose(self) -> None:
         """Close all connections."""

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote_plus, urlencode
 from uuid import uuid4
 
-from deliveryd.errors import NotSent, WireError
+from deliveryd.errors import NotSent, OutOfFiles, ProxyRefused, WireError
 from deliveryd.http.client import HttpClient
+from deliveryd.http.target import target_of
 from deliveryd.http.tokens import Token, Tokens
 from deliveryd.http.wire import Headers, Target
 from deliveryd.model import SECOND, WallClock
@@ -49,6 +50,7 @@ class SigningKey(NamedTuple):
 
 def read_signing_key(pem: str) -> SigningKey:
     """Read an RSA or P-256 key in PEM, the lines of which may be one. Raises ValueError."""
+    from cryptography.exceptions import UnsupportedAlgorithm  # noqa: PLC0415  # few need it
     from cryptography.hazmat.primitives.asymmetric import ec, rsa  # noqa: PLC0415  # few need it
     from cryptography.hazmat.primitives.serialization import load_der_private_key  # noqa: PLC0415  # as above
 
@@ -56,6 +58,8 @@ def read_signing_key(pem: str) -> SigningKey:
         key = load_der_private_key(b64decode("".join(pem.split("-----")[2:3]) or pem), None)
     except (ValueError, TypeError):
         raise ValueError("must be a private key in PEM, without a passphrase") from None
+    except UnsupportedAlgorithm:
+        key = None
     if isinstance(key, rsa.RSAPrivateKey) and key.key_size >= SHORTEST_RSA:
         return SigningKey(key, "RS256")
     if isinstance(key, ec.EllipticCurvePrivateKey) and isinstance(key.curve, ec.SECP256R1):
@@ -77,6 +81,9 @@ class TokenRequest(NamedTuple):
 
     form: Mapping[str, str]
     headers: Headers = ()
+
+    def __repr__(self) -> str:
+        return "TokenRequest()"
 
 
 def by_secret(client_id: str, secret: str) -> TokenRequest:
@@ -119,6 +126,10 @@ def read_service_account(text: str) -> ServiceAccount:
     email, key, key_id, token_uri = (each if isinstance(each, str) else "" for each in found)
     if named.get("type") != "service_account" or not email or not token_uri.startswith("https://"):
         raise ValueError("must be the key of a service account, JSON as Google issues it")
+    try:
+        target_of(token_uri)
+    except ValueError as error:
+        raise ValueError(f"must be the key of a service account; its token_uri: {error}") from None
     try:
         return ServiceAccount(email, read_signing_key("".join(key.split())), key_id, token_uri)
     except ValueError as error:
@@ -167,6 +178,10 @@ class TokenServer:
         server = f"the token server {self._target.authority}"
         try:
             answer = await self._client.exchange("POST", self._target, headers, body)
+        except ProxyRefused as error:
+            raise ProxyRefused(f"{server}: {error}", error.status) from None
+        except OutOfFiles as error:
+            raise OutOfFiles(f"{server}: {error}") from None
         except WireError as error:
             raise NotSent(f"{server}: {error}") from None
         document = _parsed(answer.body)
@@ -197,9 +212,7 @@ def read_token(answer: Mapping[str, Any]) -> Token:
         raise ValueError("with a token that isn't a bearer token")
     if given is None:
         return Token(value, UNNAMED_LIFETIME)
-    if (
-        isinstance(given, str) and given.isascii() and given.isdigit()
-    ):  # as Microsoft's first version writes it
+    if isinstance(given, str) and re.fullmatch("[0-9]{1,9}", given):  # as Microsoft's first version writes it
         given = int(given)
     if isinstance(given, bool) or not isinstance(given, int | float) or not 0 < given < 1e9:
         raise ValueError("with an expires_in that isn't a number of seconds")

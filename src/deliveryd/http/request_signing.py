@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import re
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from email.utils import format_datetime
 from pathlib import Path
@@ -14,7 +15,7 @@ from urllib.parse import quote, unquote_to_bytes
 
 from deliveryd.http.authentication import OutgoingRequest
 from deliveryd.http.responses import Now, utc_now
-from deliveryd.http.wire import Headers, Target
+from deliveryd.http.wire import Header, Headers, Target
 from deliveryd.runtime.secret_file import RenewedValue
 
 
@@ -23,6 +24,17 @@ class RequestKey(Protocol):
 
     def sign(self, request: OutgoingRequest, now: datetime) -> Headers:
         """Return the headers that sign a request at an instant."""
+
+    def secrets(self) -> Iterable[str]:
+        """Return its secret parts."""
+
+
+class _Signed(list[Header]):
+    """Headers, and the key that signed them."""
+
+    def __init__(self, key: RequestKey, headers: Headers) -> None:
+        super().__init__(headers)
+        self.key = key
 
 
 class Signing:
@@ -37,11 +49,19 @@ class Signing:
 
     async def headers(self, request: OutgoingRequest) -> Headers:
         """Sign a request."""
-        return self._key.current().sign(request, self._now())
+        key = self._key.current()
+        return _Signed(key, key.sign(request, self._now()))
 
-    async def renew(self, _shown: Headers) -> bool:
-        """Read the files again."""
-        return self._key.renew()
+    async def renew(self, shown: Headers) -> bool:
+        """Read the files again, unless another request has done so already."""
+        key = shown.key if isinstance(shown, _Signed) else None
+        if self._key.current() == key:
+            self._key.renew()
+        return self._key.current() != key
+
+    def secrets(self) -> Iterable[str]:
+        """Return the secret parts of the key."""
+        return self._key.current().secrets()
 
     async def aclose(self) -> None:
         """Nothing is open."""
@@ -59,6 +79,13 @@ class AwsKey(NamedTuple):
     region: str
     service: str
     token: str | None = None
+
+    def __repr__(self) -> str:
+        return f"AwsKey({self.region!r}, {self.service!r})"
+
+    def secrets(self) -> Iterable[str]:
+        """Return the secret access key and the session token."""
+        return [self.secret_key, *([] if self.token is None else [self.token])]
 
     def sign(self, request: OutgoingRequest, now: datetime) -> Headers:
         """Sign by Signature Version 4: method, path, query, all headers, and the body's digest."""
@@ -82,7 +109,8 @@ class AwsKey(NamedTuple):
             )
         )
         scope = f"{at[:8]}/{self.region}/{self.service}/aws4_request"
-        text = "\n".join(("AWS4-HMAC-SHA256", at, scope, hashlib.sha256(canonical.encode()).hexdigest()))
+        hashed = hashlib.sha256(canonical.encode("latin-1")).hexdigest()
+        text = f"AWS4-HMAC-SHA256\n{at}\n{scope}\n{hashed}"
         signature = hmac.new(self._signing_key(at[:8]), text.encode(), hashlib.sha256).hexdigest()
         credential = f"AWS4-HMAC-SHA256 Credential={self.access_key}/{scope}"
         header = f"{credential}, SignedHeaders={names}, Signature={signature}"
@@ -101,7 +129,8 @@ def _canonical_headers(target: Target, headers: Headers) -> dict[str, str]:
     for raw, value in headers:
         name = raw.decode("ascii").lower()
         if name not in _CHANGED_ON_THE_WAY:
-            found.setdefault(name, []).append(" ".join(value.decode("latin-1").split()))
+            words = filter(None, re.split(r"[ \t]+", value.decode("latin-1")))
+            found.setdefault(name, []).append(" ".join(words))
     return {name: ",".join(values) for name, values in sorted(found.items())}
 
 
@@ -111,8 +140,8 @@ def _path_and_query(target: Target) -> tuple[str, str]:
 
 
 def _canonical_path(path: str, service: str) -> str:
-    """Encode each segment once more than it is sent; S3 alone takes it as it is sent."""
-    return path if service == "s3" else quote(path, safe="/-_.~")
+    """Encode each segment once more than it is sent, without empty ones; S3 takes the path as it is sent."""
+    return path if service == "s3" else quote(re.sub("/+", "/", path), safe="/-_.~")
 
 
 def _canonical_query(query: str) -> str:
@@ -129,6 +158,13 @@ class AzureKey(NamedTuple):
     """An access key of an Azure Communication Services resource."""
 
     key: bytes
+
+    def __repr__(self) -> str:
+        return "AzureKey()"
+
+    def secrets(self) -> Iterable[str]:
+        """Return the key as the portal shows it."""
+        return [b64encode(self.key).decode()]
 
     @classmethod
     def read(cls, secret: str) -> AzureKey:

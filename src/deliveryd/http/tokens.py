@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from math import inf
 from typing import NamedTuple
 
 import anyio
 
 from deliveryd.errors import NotSent
-from deliveryd.http.authentication import OutgoingRequest
+from deliveryd.http.authentication import OutgoingRequest, secrets_in
 from deliveryd.http.wire import Headers
 
 RENEWED_AFTER = 0.75, 0.9
 """The share of its life after which a token is renewed: at random, so that workers don't do it at once."""
+
+RENEWAL_PATIENCE = 2.0
+"""Seconds for which a request waits for a new token while the old one is valid."""
 
 FIRST_FAILURE_PAUSE, LONGEST_FAILURE_PAUSE = 1.0, 60.0
 """Seconds between requests to a token server that gives none; they double."""
@@ -29,6 +32,9 @@ class Token(NamedTuple):
     value: str
     lifetime: float
 
+    def __repr__(self) -> str:
+        return f"Token(lifetime={self.lifetime:g})"
+
 
 class Tokens:
     """Authenticates requests by the tokens that `fetch` returns, one at a time.
@@ -41,57 +47,74 @@ class Tokens:
         self._close = close
         self._lock = anyio.Lock()
         self._headers: Headers = ()
-        self._ends = self._renewed_at = self._next_request = -inf
-        self._rejected_at = -inf
+        self._before: Headers = ()
+        self._ends = self._renewed_at = self._next_request = self._rejected_at = -inf
+        self._is_rejected = False
         self._pause = FIRST_FAILURE_PAUSE
-        self._failure: str | None = None
+        self._failure = NotSent("no token came")
 
     async def headers(self, _request: OutgoingRequest) -> Headers:
         """Return the header of the present token.
 
-        While a valid one is being renewed, only the request that found it old waits for that.
+        While a valid one is being renewed, only the request that found it old waits for that, and not long.
         """
         now = anyio.current_time()
-        if now < self._renewed_at or (now < self._ends and self._must_not_ask(now)):
+        if now < self._renewed_at or (self._is_good(now) and self._must_not_ask(now)):
             return self._headers
         async with self._lock:
             now = anyio.current_time()
-            if now >= self._renewed_at and now >= self._next_request:
-                await self._renew()
+            if now >= max(self._renewed_at, self._next_request):
+                with anyio.move_on_after(RENEWAL_PATIENCE if self._is_good(now) else inf):
+                    await self._renew()
+                self._is_rejected = False
             if anyio.current_time() < self._ends:
                 return self._headers
-        raise NotSent(self._failure or "the token was no longer valid when it came")
+        raise self._failure.with_traceback(None)
+
+    def _is_good(self, now: float) -> bool:
+        return now < self._ends and not self._is_rejected
 
     def _must_not_ask(self, now: float) -> bool:
         return self._lock.locked() or now < self._next_request
 
     async def _renew(self) -> None:
-        began = anyio.current_time()
+        began, pause = anyio.current_time(), self._pause * random.uniform(0.8, 1.2)
+        self._failure = NotSent("the token server gave no token in time")  # if this is cancelled
+        self._next_request = began + pause
+        self._pause = min(self._pause * 2, LONGEST_FAILURE_PAUSE)
         try:
             token = await self._fetch()
         except NotSent as error:
-            self._failure = str(error)
-            self._next_request = anyio.current_time() + self._pause * random.uniform(0.8, 1.2)
-            self._pause = min(self._pause * 2, LONGEST_FAILURE_PAUSE)
+            self._failure, self._next_request = error, anyio.current_time() + pause
             return
+        ends = began + token.lifetime
+        if ends <= anyio.current_time():
+            self._failure = NotSent("the token had ended when it came")
+            return
+        self._before = self._headers
         self._headers = [(b"authorization", b"Bearer " + token.value.encode("ascii"))]
-        self._ends = began + token.lifetime
+        self._ends = ends
         self._renewed_at = began + token.lifetime * random.uniform(*RENEWED_AFTER)
-        self._pause, self._failure = FIRST_FAILURE_PAUSE, None
+        self._next_request, self._pause = -inf, FIRST_FAILURE_PAUSE
 
     async def renew(self, shown: Headers) -> bool:
-        """Give a rejected token up, unless it took the place of one that was rejected a moment ago.
+        """Have a rejected token replaced, unless another one was a moment ago.
 
-        A server that rejects every token would have one requested for each request otherwise.
+        A server that rejects every token would have one requested for each request otherwise. While the token
+        server gives none, the rejected one is used on: it may be good for other requests.
         """
-        if self._headers != shown or self._ends == -inf:  # another request has done so already
+        if self._headers != shown or self._is_rejected:  # another request has done so already
             return True
         now = anyio.current_time()
         if now < self._rejected_at + REJECTED_EVERY:
             return False
-        self._rejected_at = now
-        self._ends = self._renewed_at = -inf
+        self._rejected_at, self._is_rejected = now, True
+        self._renewed_at = -inf
         return True
+
+    def secrets(self) -> Iterable[str]:
+        """Return the token, and the one before it."""
+        return [*secrets_in(self._headers), *secrets_in(self._before)]
 
     async def aclose(self) -> None:
         """Close the connections to the token server."""

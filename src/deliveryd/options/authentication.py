@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Annotated, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from deliveryd.http.target import target_of
 from deliveryd.network.address import SECURE_ADDRESS, goes_out_plain, plain_text_problem
@@ -20,17 +20,24 @@ _HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _OWN_HEADERS = frozenset(
     {
         "accept", "accept-encoding", "connection", "content-length", "content-type", "expect", "host",
-        "keep-alive", "proxy-authorization", "proxy-connection", "te", "trailer", "transfer-encoding",
-        "upgrade", "user-agent",
+        "idempotency-key", "keep-alive", "proxy-authorization", "proxy-connection", "te", "traceparent",
+        "trailer", "transfer-encoding", "upgrade", "user-agent",
     }
 )  # fmt: skip
 """Headers that the client writes itself, and so can't be used for authentication."""
 
 
+def _address(url: str) -> str:
+    target_of(url)
+    if "#" in url:
+        raise ValueError("an address of a token server has no fragment")
+    return url
+
+
 class OAuth2Options(ProxyOptions):
     """Tokens for a client: a secret, a key or a certificate proves which client asks."""
 
-    token_url: str = Field(description="address of the token server")
+    token_url: Annotated[str, AfterValidator(_address)] = Field(description="address of the token server")
     client_id: str = Field(min_length=1, description="name of the client there")
     client_secret_file: SecretPath | None = Field(None, description="secret of the client")
     sent_in: Literal["header", "body"] = Field("header", description="where the secret is sent")
@@ -43,12 +50,13 @@ class OAuth2Options(ProxyOptions):
 
     @model_validator(mode="after")
     def _proves_the_client(self) -> Self:
-        target_of(self.token_url)
         ways = (self.client_secret_file, self.key_file, self.tls.cert_file)
         if sum(way is not None for way in ways) != 1:
             raise ValueError("give one of client_secret_file, key_file, tls.cert_file")
+        if self.key_file is None and (self.key_id is not None or self.audience is not None):
+            raise ValueError("key_id and audience need key_file")
         if own := OWN_FIELDS & self.parameters.keys():
-            raise ValueError(f"parameters.{min(own)} is sent anyway")
+            raise ValueError(f"parameters: {min(own)} is sent by another key")
         return self
 
     def problems(self) -> Iterator[str]:
@@ -109,10 +117,13 @@ class AzureOptions(Table):
 
 
 OWN_FIELDS = frozenset(
-    {"grant_type", "client_id", "client_secret", "client_assertion", "client_assertion_type"}
+    {"grant_type", "scope", "client_id", "client_secret", "client_assertion", "client_assertion_type"}
 )
 """Fields of a request for a token that the other keys decide about."""
 
+
+_AWS_HEADERS = frozenset({"x-amz-date", "x-amz-content-sha256", "x-amz-security-token"})
+_AZURE_HEADERS = frozenset({"x-ms-date", "x-ms-content-sha256"})
 
 _WAYS = ("token_file", "username", "header", "oauth2", "google", "sigv4", "azure")
 """Keys that choose a way; two of them come with another key."""
@@ -156,6 +167,16 @@ class AuthOptions(Table):
         return next(iter(self._ways), None)
 
     @property
+    def header_names(self) -> Collection[str]:
+        """Return the headers that it sets, in lower case."""
+        if not self.is_given:
+            return frozenset()
+        if self.header is not None:
+            return {self.header.lower()}
+        also = {"sigv4": _AWS_HEADERS, "azure": _AZURE_HEADERS}.get(self.way or "", frozenset())
+        return {"authorization", *also}
+
+    @property
     def is_given(self) -> bool:
         """Whether requests are authenticated."""
         return self.way is not None
@@ -174,6 +195,8 @@ class AuthOptions(Table):
 
     def other_problems(self) -> Iterator[str]:
         """Yield what keeps files that can be read, and addresses, from being used, as `key: what`."""
+        yield from _unfit("token_file", self.token_file, check_ascii)
+        yield from _unfit("value_file", self.value_file, check_ascii)
         if self.table is not None:
             yield from (f"{self.way}.{problem}" for problem in self.table.problems())
 

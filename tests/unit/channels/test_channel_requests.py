@@ -310,6 +310,23 @@ async def test_validity_is_computed_anew_for_each_try() -> None:
             {"sign": {"secret": "t", "scheme": "jwt"}, "headers": {"authorization": "{secret.t}"}},
             "sign sets the header Authorization: remove basic and that header",
         ),
+        *(
+            ({"auth": {"token_file": "token"}, **other}, problem)
+            for other, problem in (
+                ({"basic": {"username": "a", "password": "{secret.t}"}}, "keep one of auth, basic and sign"),
+                ({"sign": {"secret": "t", "scheme": "jwt"}}, "keep one of auth, basic and sign"),
+                ({"headers": {"authorization": "{secret.t}"}}, "headers.authorization: auth sets"),
+                ({"probe": {"url": "http://h", "headers": {"Authorization": "x"}}}, "probe.headers.Authoriz"),
+                (
+                    {"probe": {"url": "http://h", "basic": {"username": "a", "password": "{secret.t}"}}},
+                    "probe.basic: auth sets",
+                ),
+            )
+        ),
+        (
+            {"auth": {"header": "X-Key", "value_file": "v"}, "headers": {"x-key": "{secret.t}"}},
+            "headers.x-key: auth sets this header",
+        ),
         ({"sign": {"secret": "tt"}}, "secret: 'tt' isn't defined in secrets; did you mean t?"),
         ({"country": "UK"}, "'UK' isn't a country"),
         ({"validity_min": "60s", "validity_max": "5s"}, "validity_max must not be shorter than validity_min"),

@@ -75,9 +75,10 @@ def test_a_block_replaces_keys_of_the_table() -> None:
 
 
 def test_an_operator_overrides_the_keys_of_every_provider() -> None:
-    table = expanded(timeout="3s", retry={"attempts": 2}, proxy="http://proxy:1").table
+    auth = {"token_file": "token"}
+    table = expanded(timeout="3s", retry={"attempts": 2}, proxy="http://proxy:1", auth=auth).table
     assert (table["timeout"], table["retry"], table["on_in_doubt"]) == ("3s", {"attempts": 2}, "hold")
-    assert table["proxy"] == "http://proxy:1"
+    assert (table["proxy"], table["auth"]) == ("http://proxy:1", auth)
 
 
 # what an operator is told

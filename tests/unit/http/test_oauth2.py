@@ -16,9 +16,9 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from deliveryd.errors import NotSent
+from deliveryd.errors import NotSent, OutOfFiles, ProxyRefused
 from deliveryd.http.client import HttpClient
-from deliveryd.http.oauth2 import Proof, TokenServer, by_certificate, read_signing_key
+from deliveryd.http.oauth2 import Proof, TokenServer, by_certificate, read_service_account, read_signing_key
 from deliveryd.http.target import target_of
 from deliveryd.http.tokens import Token
 from deliveryd.options.authentication import AuthOptions, GoogleOptions, OAuth2Options
@@ -32,6 +32,13 @@ URL = "https://idp.example/token"
 GOOD = {"access_token": "abc.def", "token_type": "Bearer", "expires_in": 3599}
 EC_KEY = ec.generate_private_key(ec.SECP256R1())
 RSA_KEY = rsa.generate_private_key(65537, 2048)
+
+SM2 = """-----BEGIN PRIVATE KEY-----
+MIGHAgEAMBMGByqGSM49AgEGCCqBHM9VAYItBG0wawIBAQQgLYP+6pJ3XyhRqlz8
+sjfmrVETOkFwcj8vFA/3zcuUgmmhRANCAASemFkck8XgY0VdkFqiG9BDLP/9MYqq
+VPxinw1KUifVemgeMXzgtDlfKR/jV+FjJFKtuYMAOcoojPa3AUdiKEtt
+-----END PRIVATE KEY-----"""
+"""On a curve that the library doesn't have."""
 
 UNPROVEN: Proof = partial(by_certificate, "me")
 
@@ -195,14 +202,53 @@ async def test_a_server_that_is_away_is_named() -> None:
 
 
 @pytest.mark.parametrize(
+    "error", [OutOfFiles("too many open files"), ProxyRefused("the proxy answered 407", 407)], ids=repr
+)
+async def test_what_is_no_fault_of_the_server_stays_what_it_is(error: NotSent) -> None:
+    """A lack of files concerns this process, a refusal of the proxy the configuration."""
+
+    def fail(request: httpx.Request) -> httpx.Response:
+        raise error
+
+    server = Server()
+    server.handle = fail  # type: ignore[method-assign]
+    with pytest.raises(type(error), match=r"^the token server idp\.example: ") as caught:
+        await server.token(UNPROVEN)
+    assert getattr(caught.value, "status", None) == getattr(error, "status", None)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"type": "authorized_user"},
+        {"token_uri": "https://:99999/x"},
+        {"token_uri": "https://me:pw@oauth.example/x"},
+        {"token_uri": "http://oauth.example/x"},
+        {"private_key": "nonsense"},
+        {"client_email": None},
+    ],
+    ids=str,
+)
+def test_a_file_that_is_no_key_of_a_service_account_is_refused(change: dict[str, object]) -> None:
+    key = {
+        "type": "service_account", "client_email": "a@example", "private_key_id": "1",
+        "private_key": pem(RSA_KEY), "token_uri": URL,
+    }  # fmt: skip
+    assert read_service_account(json.dumps(key)).token_uri == URL
+    with pytest.raises(ValueError, match=r"^must be the key of a service account"):
+        read_service_account(json.dumps(key | change))
+
+
+@pytest.mark.parametrize(
     "text",
     [
         "nonsense",
         "",
         pem(ec.generate_private_key(ec.SECP384R1())),
+        SM2,
         pem(rsa.generate_private_key(65537, 1024)),  # noqa: S505  # that is the case
     ],
-    ids=["nonsense", "nothing", "P-384", "RSA 1024"],
+    ids=["nonsense", "nothing", "P-384", "SM2", "RSA 1024"],
 )
 def test_a_key_that_cannot_sign_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"^must be "):
@@ -216,7 +262,7 @@ def test_a_key_that_cannot_sign_is_refused(text: str) -> None:
         ({"token_url": "idp"}, "http:// or https://"),
         ({"client_secret_file": None}, "give one of client_secret_file, key_file, tls.cert_file"),
         ({"key_file": "S"}, "give one of client_secret_file, key_file, tls.cert_file"),
-        ({"parameters": {"client_id": "x"}}, "parameters.client_id is sent anyway"),
+        ({"parameters": {"client_id": "x"}}, "parameters: client_id is sent by another key"),
         ({"sent_in": "query"}, "'header' or 'body'"),
     ],
 )

@@ -12,7 +12,7 @@ import trio
 from deliveryd.errors import NotSent, OutcomeUnknown
 from deliveryd.http.authentication import AuthenticatedWire, OutgoingRequest
 from deliveryd.http.target import target_of
-from deliveryd.http.tokens import LONGEST_FAILURE_PAUSE, REJECTED_EVERY, Token, Tokens
+from deliveryd.http.tokens import LONGEST_FAILURE_PAUSE, REJECTED_EVERY, RENEWAL_PATIENCE, Token, Tokens
 from deliveryd.http.wire import BeforeSend, Headers, Target, WireResponse
 from support.endless import jumping_clock
 
@@ -213,6 +213,64 @@ def test_a_server_that_hangs_costs_a_request_its_time_and_is_asked_again(
 
     live(run)
     assert server.asked == [0.0, 5.0]
+
+
+def test_a_server_that_hangs_holds_up_few_requests_while_a_token_is_valid(
+    server: Server, tokens: Tokens
+) -> None:
+    """One waits for two seconds, and at ever longer intervals another one; none is without a token."""
+    waited: list[float] = []
+
+    async def run() -> None:
+        await tokens.headers(REQUEST)
+        server.seconds = 1e6
+        await anyio.sleep(0.92 * LIFETIME)
+        for _ in range(30):
+            began = anyio.current_time()
+            await tokens.headers(REQUEST)
+            waited.append(anyio.current_time() - began)
+            await anyio.sleep(1.0)
+
+    live(run)
+    assert {round(each, 3) for each in waited} == {0.0, RENEWAL_PATIENCE}
+    assert 3 <= sum(each > 0 for each in waited) <= 6
+
+
+def test_a_rejected_token_is_used_on_while_the_token_server_is_down(server: Server, tokens: Tokens) -> None:
+    """It may have been rejected for one message alone, and be good for all others."""
+    api = Api()
+    wire = AuthenticatedWire(api, tokens)
+
+    async def run() -> None:
+        assert await post(wire) == 200
+        server.is_down = True
+        api.good = lambda _shown: False
+        assert await post(wire) == 401
+        api.good = lambda _shown: True
+        assert await post(wire) == 200
+
+    live(run)
+    assert len(server.asked) == 2
+
+
+def test_a_token_that_ended_on_its_way_has_no_other_one_requested_at_once(server: Server) -> None:
+    async def fetch() -> Token:
+        await server.fetch()
+        return Token("short", 0.5)
+
+    tokens = Tokens(fetch, server.aclose)
+
+    async def ask() -> None:
+        with pytest.raises(NotSent, match="the token had ended when it came"):
+            await tokens.headers(REQUEST)
+
+    async def run() -> None:
+        async with anyio.create_task_group() as tasks:
+            for _ in range(20):
+                tasks.start_soon(ask)
+
+    live(run)
+    assert len(server.asked) <= 2
 
 
 def test_the_time_for_a_token_is_part_of_the_requests(tokens: Tokens) -> None:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import anyio
 import pytest
 
-from deliveryd.channels.base import Accepted, Channel, Misconfigured, TryAgain, Verdict
+from deliveryd.channels.base import Accepted, Channel, Misconfigured, Refused, TryAgain, Verdict
 from deliveryd.config import Config, load
 from deliveryd.directory.base import Terms
 from deliveryd.directory.http import open_http_source
@@ -68,7 +68,7 @@ class Scene(NamedTuple):
             return Reply(401)
         return Reply(200, b"[]" if "/queue" in request.target else b'{"id": "p1", "phone": "+447700900101"}')
 
-    def config(self, token_url: str | None = None) -> Config:
+    def config(self, token_url: str | None = None, channel: str = "") -> Config:
         secret = self.folder / "secret"
         secret.write_text("s3cret")
         secret.chmod(0o600)
@@ -76,7 +76,7 @@ class Scene(NamedTuple):
         auth = f'auth.oauth2 = {{ token_url = "{url}", client_id = "me", client_secret_file = "secret" }}'
         path = self.folder / "config.toml"
         auths = dict.fromkeys(("service_auth", "customers_auth", "channel_auth"), auth)
-        path.write_text(CONFIG.format(api=self.api.url, **auths))
+        path.write_text(CONFIG.format(api=self.api.url, **auths) + channel)
         return load(path, environ={})
 
 
@@ -193,3 +193,19 @@ async def test_many_messages_wait_for_one_token(scene: Scene) -> None:
                 tasks.start_soon(send_one)
     assert len(scene.idp.seen) == 1
     assert all(isinstance(verdict, Accepted) for verdict in verdicts)
+
+
+async def test_what_a_provider_repeats_of_a_token_is_masked(scene: Scene) -> None:
+    """Its words are kept with the outcome, which `explain` shows."""
+
+    def refuse(request: GatewayRequest) -> Act:
+        words = f"bad credentials {request.headers['authorization']}"
+        return Reply(400, json.dumps({"message": words}).encode())
+
+    scene.api.respond = refuse
+    config = scene.config(
+        channel='answers = [{ status = [400], verdict = "refused", reason = "/message" }]\n'
+    )
+    verdict = await send(config)
+    assert isinstance(verdict, Refused)
+    assert verdict.words == "bad credentials Bearer ***"

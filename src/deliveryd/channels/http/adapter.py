@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from math import ceil
@@ -75,9 +75,9 @@ class PreparedRequests:
     context: MappingContext = field(default=NO_CONTEXT, compare=False, repr=False)
     login: str = field(default="", compare=False, repr=False)
 
-    def masked(self, text: str, most: int = MOST_SEARCHED) -> str:
+    def masked(self, text: str, also: Iterable[str] = (), most: int = MOST_SEARCHED) -> str:
         """Return the provider's words without the secrets, should it repeat one, as `mask` does."""
-        secrets = [self.login, *(value for values in self.secrets.values() for value in values)]
+        secrets = [self.login, *also, *(value for values in self.secrets.values() for value in values)]
         return mask(text, secrets, most)
 
 
@@ -206,7 +206,7 @@ class HttpChannel:
 
     def masked(self, text: str, most: int = MOST_SEARCHED) -> str:
         """Return the provider's words without the secrets, should it repeat one, as `mask` does."""
-        return self._prepared.current().masked(text, most)
+        return self._prepared.current().masked(text, self._client.secrets(), most)
 
     def _unknown(self, error: OutcomeUnknown) -> Verdict:
         """Return the verdict on an incomplete answer; a status other than 2xx counts as usual.

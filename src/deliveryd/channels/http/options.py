@@ -106,6 +106,20 @@ class HttpChannelOptions(ProxyOptions, RequestOptions):
             raise ValueError("lookup uses {message.providerId}: set provider_id to its place in the answer")
         return self
 
+    @model_validator(mode="after")
+    def _authenticates_once(self) -> Self:
+        """Check that no request has a header that `auth` sets as well."""
+        own = self.auth.header_names
+        sent = [("headers", name) for parts in self.all_parts() for name in parts.headers]
+        for place, table in (("lookup", self.lookup), ("probe", self.probe)):
+            sent += [(f"{place}.headers", name) for name in (table.headers if table is not None else ())]
+        for place, name in sent:
+            if name.lower() in own:
+                raise ValueError(f"{place}.{name}: auth sets this header; remove one of them")
+        if self.probe is not None and self.probe.basic is not None and "authorization" in own:
+            raise ValueError("probe.basic: auth sets the header Authorization; remove one of them")
+        return self
+
     @field_validator("recipient")
     @classmethod
     def _one_customer_field(cls, recipient: str) -> str:

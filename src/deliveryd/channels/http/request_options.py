@@ -266,8 +266,8 @@ class RequestOptions(Table):
         signs = self.sign is not None and self.sign.scheme == "jwt"
         if signs and (self.basic is not None or has_header):
             raise ValueError("sign sets the header Authorization: remove basic and that header")
-        if self.auth.is_given and (self.basic is not None or signs or has_header):
-            raise ValueError("auth authenticates requests: remove basic, sign and the header Authorization")
+        if "authorization" in self.auth.header_names and (self.basic is not None or signs):
+            raise ValueError("keep one of auth, basic and sign: each sets the header Authorization")
 
     @model_validator(mode="after")
     def _carries_the_message(self) -> Self:

@@ -154,8 +154,8 @@ async def _service(config: Config) -> list[Finding]:
     """Request settings that are unlikely to exist, with the real credentials. Leaves the queue alone."""
     try:
         service = open_service(config)
-    except ConfigError:
-        return []
+    except ConfigError as error:
+        return [Finding("service", Level.FAILED, problem) for problem in error.problems]
     async with service:
         try:
             answer = await service.look("/settings/0")

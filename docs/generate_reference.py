@@ -73,14 +73,10 @@ from deliveryd.http.finder import ConditionOptions
 from deliveryd.metrics import Levels, Metrics
 from deliveryd.model import format_duration
 from deliveryd.options import units
-from deliveryd.options.authentication import (
-    AuthOptions,
-    AzureOptions,
-    GoogleOptions,
-    OAuth2Options,
-    SigV4Options,
-)
+from deliveryd.options.authentication import AuthOptions
+from deliveryd.options.authentication_tables import AzureOptions, GoogleOptions, OAuth2Options, SigV4Options
 from deliveryd.options.connections import ProxyOptions, TlsOptions
+from deliveryd.options.tables import LoadedOnUse
 from deliveryd.options.toml_text import toml_value
 from deliveryd.telemetry.log_events import Event
 
@@ -169,7 +165,7 @@ def kind_of(annotation: Any, field: FieldInfo | None = None) -> str:
         return unit.name
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
-        return kind_of(arguments[0])
+        return "table" if isinstance(arguments[1], LoadedOnUse) else kind_of(arguments[0])
     if origin in (Union, types.UnionType):
         return " or ".join(dict.fromkeys(kind_of(part) for part in arguments if part is not type(None)))
     if origin is Literal:

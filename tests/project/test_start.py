@@ -56,6 +56,7 @@ ONLY_FOR_COMMANDS = {
 
 NOT_CONFIGURED = {
     "deliveryd.channels.smtp.options", "deliveryd.directory.file", "deliveryd.directory.remote",
+    "deliveryd.http.oauth2", "deliveryd.http.request_signing", "deliveryd.options.authentication_tables",
     "deliveryd.otlp",
 }  # fmt: skip
 

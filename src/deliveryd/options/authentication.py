@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import Annotated, Literal, Self
-from urllib.parse import urlsplit
+from pathlib import Path
+from typing import Annotated, Protocol, Self
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import Field, model_validator
 
-from deliveryd.http.target import target_of
-from deliveryd.network.address import SECURE_ADDRESS, goes_out_plain, plain_text_problem
-from deliveryd.options.connections import ProxyOptions, TlsOptions, tls_problems
-from deliveryd.options.tables import OnUse, Table, leaves
-from deliveryd.options.units import SecretDocumentPath, SecretPath
+from deliveryd.options.tables import LoadedOnUse, Table, leaves
+from deliveryd.options.units import SecretPath
 from deliveryd.runtime.secret_file import SecretFile
 
 _HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
@@ -27,103 +24,22 @@ _OWN_HEADERS = frozenset(
 """Headers that the client writes itself, and so can't be used for authentication."""
 
 
-def _address(url: str) -> str:
-    target_of(url)
-    if "#" in url:
-        raise ValueError("an address of a token server has no fragment")
-    return url
-
-
-class OAuth2Options(ProxyOptions):
-    """Tokens for a client: a secret, a key or a certificate proves which client asks."""
-
-    token_url: Annotated[str, AfterValidator(_address)] = Field(description="address of the token server")
-    client_id: str = Field(min_length=1, description="name of the client there")
-    client_secret_file: SecretPath | None = Field(None, description="secret of the client")
-    sent_in: Literal["header", "body"] = Field("header", description="where the secret is sent")
-    key_file: SecretPath | None = Field(None, description="key of the client instead, RSA or P-256, PEM")
-    key_id: str | None = Field(None, description="name of the key, if the server has several")
-    audience: str | None = Field(None, description="with key_file: for whom assertions are; none: token_url")
-    scope: str | None = Field(None, description="what the token is for, separated by blanks")
-    parameters: dict[str, str] = Field({}, description="further fields of the request, such as resource")
-    tls: TlsOptions = Field(TlsOptions.model_construct(), description="certificates")
-
-    @model_validator(mode="after")
-    def _proves_the_client(self) -> Self:
-        ways = (self.client_secret_file, self.key_file, self.tls.cert_file)
-        if sum(way is not None for way in ways) != 1:
-            raise ValueError("give one of client_secret_file, key_file, tls.cert_file")
-        if self.key_file is None and (self.key_id is not None or self.audience is not None):
-            raise ValueError("key_id and audience need key_file")
-        if own := OWN_FIELDS & self.parameters.keys():
-            raise ValueError(f"parameters: {min(own)} is sent by another key")
-        return self
-
-    def problems(self) -> Iterator[str]:
-        """Yield what keeps readable files and the addresses from being used, as `key: what`."""
-        from deliveryd.http.oauth2 import read_signing_key  # noqa: PLC0415  # few need it
-
-        yield from _unfit("key_file", self.key_file, read_signing_key)
-        if problem := self.plain_text_problem():
-            yield f"proxy: {problem}"
-        yield from tls_problems("tls", self.tls.files())
-        if not self.allow_plain_text and goes_out_plain(self.token_url, self.proxy):
-            host = urlsplit(self.token_url).netloc
-            yield f"token_url: {plain_text_problem('the token', host, SECURE_ADDRESS)}"
-
-
-class GoogleOptions(ProxyOptions):
-    """Tokens for a service account of Google Cloud."""
-
-    key_file: SecretDocumentPath = Field(description="key of the service account, JSON as Google issues it")
-    scope: str = Field(min_length=1, description="what the token is for, separated by blanks")
-
-    def problems(self) -> Iterator[str]:
-        """Yield what keeps a readable file and the proxy from being used, as `key: what`."""
-        from deliveryd.http.oauth2 import read_service_account  # noqa: PLC0415  # few need it
-
-        yield from _unfit("key_file", self.key_file, read_service_account)
-        if problem := self.plain_text_problem():
-            yield f"proxy: {problem}"
-
-
-class SigV4Options(Table):
-    """Signatures for services of AWS (Signature Version 4)."""
-
-    region: Annotated[str, Field(pattern="^[a-z0-9-]+$")] = Field(description="region, such as eu-central-1")
-    service: Annotated[str, Field(pattern="^[a-z0-9-]+$")] = Field(
-        description="name in signatures, such as ses"
-    )
-    access_key_file: SecretPath = Field(description="access key ID")
-    secret_key_file: SecretPath = Field(description="secret access key")
-    session_token_file: SecretPath | None = Field(None, description="session token of temporary keys")
-
-    def problems(self) -> Iterator[str]:
-        """Yield what keeps readable files from being used, as `key: what`."""
-        yield from _unfit("access_key_file", self.access_key_file, check_ascii)
-        yield from _unfit("session_token_file", self.session_token_file, check_ascii)
-
-
-class AzureOptions(Table):
-    """Signatures for Azure Communication Services."""
-
-    key_file: SecretPath = Field(description="access key of the resource")
-
-    def problems(self) -> Iterator[str]:
-        """Yield what keeps a readable file from being used, as `key: what`."""
-        from deliveryd.http.request_signing import AzureKey  # noqa: PLC0415  # few need it
-
-        yield from _unfit("key_file", self.key_file, AzureKey.read)
-
-
-OWN_FIELDS = frozenset(
-    {"grant_type", "scope", "client_id", "client_secret", "client_assertion", "client_assertion_type"}
-)
-"""Fields of a request for a token that the other keys decide about."""
-
-
 _AWS_HEADERS = frozenset({"x-amz-date", "x-amz-content-sha256", "x-amz-security-token"})
 _AZURE_HEADERS = frozenset({"x-ms-date", "x-ms-content-sha256"})
+
+
+class AuthTable(Protocol):
+    """A table of its own for a way that few configurations have: its module is loaded where it is given."""
+
+    def problems(self) -> Iterator[str]:
+        """Yield what keeps files that can be read, and addresses, from being used, as `key: what`."""
+
+
+_TABLES = "deliveryd.options.authentication_tables"
+_OAuth2 = Annotated[AuthTable, LoadedOnUse(_TABLES, "OAuth2Options")]
+_Google = Annotated[AuthTable, LoadedOnUse(_TABLES, "GoogleOptions")]
+_SigV4 = Annotated[AuthTable, LoadedOnUse(_TABLES, "SigV4Options")]
+_Azure = Annotated[AuthTable, LoadedOnUse(_TABLES, "AzureOptions")]
 
 _WAYS = ("token_file", "username", "header", "oauth2", "google", "sigv4", "azure")
 """Keys that choose a way; two of them come with another key."""
@@ -137,10 +53,10 @@ class AuthOptions(Table):
     password_file: SecretPath | None = Field(None, description="password of basic authentication")
     header: str | None = Field(None, description="name of any other header, together with value_file")
     value_file: SecretPath | None = Field(None, description="value of that header")
-    oauth2: OnUse[OAuth2Options] | None = Field(None, description="tokens of an OAuth2 server")
-    google: OnUse[GoogleOptions] | None = Field(None, description="tokens for a service account of Google")
-    sigv4: OnUse[SigV4Options] | None = Field(None, description="signatures for AWS")
-    azure: OnUse[AzureOptions] | None = Field(None, description="signatures for Azure Communication Services")
+    oauth2: _OAuth2 | None = Field(None, description="tokens of an OAuth2 server")
+    google: _Google | None = Field(None, description="tokens for a service account of Google")
+    sigv4: _SigV4 | None = Field(None, description="signatures for AWS")
+    azure: _Azure | None = Field(None, description="signatures for Azure Communication Services")
 
     @model_validator(mode="after")
     def _one_way(self) -> Self:
@@ -182,7 +98,7 @@ class AuthOptions(Table):
         return self.way is not None
 
     @property
-    def table(self) -> OAuth2Options | GoogleOptions | SigV4Options | AzureOptions | None:
+    def table(self) -> AuthTable | None:
         """Return the table that chooses the way, if it is one."""
         return self.oauth2 or self.google or self.sigv4 or self.azure
 
@@ -195,13 +111,13 @@ class AuthOptions(Table):
 
     def other_problems(self) -> Iterator[str]:
         """Yield what keeps files that can be read, and addresses, from being used, as `key: what`."""
-        yield from _unfit("token_file", self.token_file, check_ascii)
-        yield from _unfit("value_file", self.value_file, check_ascii)
+        yield from unusable_secret("token_file", self.token_file, check_ascii)
+        yield from unusable_secret("value_file", self.value_file, check_ascii)
         if self.table is not None:
             yield from (f"{self.way}.{problem}" for problem in self.table.problems())
 
 
-def _unfit(key: str, file: SecretFile | None, read: Callable[[str], object]) -> Iterator[str]:
+def unusable_secret(key: str, file: SecretFile | None, read: Callable[[str], object]) -> Iterator[str]:
     """Yield why a secret that can be read can't be used."""
     if file is None or file.problem() is not None:
         return
@@ -215,3 +131,18 @@ def check_ascii(secret: str) -> None:
     """Raise ValueError for a secret that no header can hold."""
     if not secret.isascii():
         raise ValueError("contains characters not allowed in a header: only ASCII is")
+
+
+def secret_paths(table: Table) -> Sequence[Path]:
+    """Return the secrets' files of a table."""
+    return [value.path for _key, value in leaves(table) if isinstance(value, SecretFile)]
+
+
+def visible(file: SecretFile) -> str:
+    """Return a secret that is sent in a header as it is. Raises ValueError."""
+    secret = file.read()
+    try:
+        check_ascii(secret)
+    except ValueError as error:
+        raise ValueError(f"{file.path} {error}") from None
+    return secret

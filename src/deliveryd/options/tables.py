@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from importlib import import_module
 from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, ValidationInfo
@@ -41,6 +42,25 @@ class _BuiltOnUse:
 
 OnUse = Annotated[_Model, _BuiltOnUse()]
 """A table that most configurations leave out: its model is built where it is given."""
+
+
+class LoadedOnUse:
+    """Validates with a model whose module is loaded where the table is given."""
+
+    def __init__(self, module: str, name: str) -> None:
+        self._module = module
+        self._name = name
+
+    def __get_pydantic_core_schema__(self, _type: object, _handler: GetCoreSchemaHandler) -> CoreSchema:
+        def validate(value: Any, info: ValidationInfo) -> BaseModel:
+            return self.load().model_validate(value, context=info.context)
+
+        return with_info_plain_validator_function(validate)
+
+    def load(self) -> type[BaseModel]:
+        """Return the model."""
+        model: type[BaseModel] = getattr(import_module(self._module), self._name)
+        return model
 
 
 def leaves(value: object, key: str = "") -> Iterator[tuple[str, object]]:

@@ -23,6 +23,7 @@ from deliveryd.channels.registry import ADAPTERS
 from deliveryd.config import Config, load
 from deliveryd.directory.registry import SOURCES, FileOptions
 from deliveryd.options.authentication import AuthOptions
+from deliveryd.options.tables import LoadedOnUse
 from support.places import ROOT
 
 EXAMPLE = ROOT.joinpath("config.example.toml").read_text(encoding="utf-8")
@@ -127,6 +128,8 @@ def sections(
 
 
 def kinds(annotation: Any) -> Iterator[type]:
+    if isinstance(annotation, LoadedOnUse):
+        yield annotation.load()
     if isinstance(annotation, type) and not get_args(annotation):
         yield annotation
     for argument in get_args(annotation):

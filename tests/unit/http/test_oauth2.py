@@ -21,8 +21,9 @@ from deliveryd.http.client import HttpClient
 from deliveryd.http.oauth2 import Proof, TokenServer, by_certificate, read_service_account, read_signing_key
 from deliveryd.http.target import target_of
 from deliveryd.http.tokens import Token
-from deliveryd.options.authentication import AuthOptions, GoogleOptions, OAuth2Options
-from deliveryd.options.credentials import account_proof, client_proof
+from deliveryd.options.authentication import AuthOptions
+from deliveryd.options.authentication_tables import GoogleOptions, OAuth2Options
+from deliveryd.options.token_credentials import account_proof, client_proof
 from deliveryd.runtime.secret_file import RenewedValue
 from support.memory_wire import MemoryWire
 

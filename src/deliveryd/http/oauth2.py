@@ -111,7 +111,7 @@ def by_key(client_id: str, key: SigningKey, key_id: str | None, audience: str) -
 
 
 class ServiceAccount(NamedTuple):
-    """A service account of Google, as its key says."""
+    """A service account of Google, read from its key."""
 
     email: str
     key: SigningKey

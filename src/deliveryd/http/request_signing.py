@@ -150,7 +150,7 @@ def _canonical_query(query: str) -> str:
 
 
 def _again(text: str) -> str:
-    """Encode a part of a query anew, so that only unreserved characters are left as they are."""
+    """Encode a part of a query again, so that only unreserved characters are left as they are."""
     return quote(unquote_to_bytes(text), safe="-_.~")
 
 

@@ -1,4 +1,4 @@
-"""Opens what authenticates requests as a table of the configuration says."""
+"""Opens what authenticates requests, from a table of the configuration."""
 
 from __future__ import annotations
 

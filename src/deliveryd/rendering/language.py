@@ -139,8 +139,15 @@ def _language(tag: str) -> str:
 
 @lru_cache(maxsize=1024)
 def _script(tag: str) -> str | None:
-    """Return the script that a tag names, or implies by CLDR's likely subtags."""
-    script: str | None = load_tags()[0].Language.get(tag).maximize().script
+    """Return the script that a tag names, or implies by CLDR's likely subtags. Raises LanguageUnreadable.
+
+    Some tags can be standardized, and what comes of that can't be read.
+    """
+    langcodes, error = load_tags()
+    try:
+        script: str | None = langcodes.Language.get(tag).maximize().script
+    except error:
+        raise _unreadable(tag) from None
     return None if script is None else script.lower()
 
 

@@ -103,10 +103,12 @@ class Tokens:
         A server that rejects every token would have one requested for each request otherwise. While the token
         server gives none, the rejected one is used on: it may be good for other requests.
         """
-        if self._headers != shown or self._is_rejected:  # another request has done so already
-            return True
         now = anyio.current_time()
-        if now < self._rejected_at + REJECTED_EVERY:
+        if self._headers != shown:
+            return True
+        if self._is_rejected:  # another request has done so already
+            return self._lock.locked() or now >= self._next_request
+        if now < max(self._rejected_at + REJECTED_EVERY, self._next_request):
             return False
         self._rejected_at, self._is_rejected = now, True
         self._renewed_at = -inf

@@ -8,6 +8,7 @@ from uuid import UUID
 
 import jwt
 import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey, generate_private_key
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
@@ -36,7 +37,10 @@ def private_key(bits: int = 2048) -> RSAPrivateKey:
     return generate_private_key(65537, bits)
 
 
-def pem(key: RSAPrivateKey | Ed25519PrivateKey, form: PrivateFormat = PrivateFormat.PKCS8) -> str:
+def pem(
+    key: RSAPrivateKey | Ed25519PrivateKey | ec.EllipticCurvePrivateKey,
+    form: PrivateFormat = PrivateFormat.PKCS8,
+) -> str:
     return key.private_bytes(Encoding.PEM, form, NoEncryption()).decode()
 
 
@@ -87,11 +91,12 @@ async def test_a_token_is_used_until_half_of_its_lifetime_is_over() -> None:
 @pytest.mark.parametrize(
     ("secret", "problem"),
     [
-        ("hunter2", "must be an RSA private key in PEM, without a passphrase"),
-        (pem(Ed25519PrivateKey.generate()), "must be an RSA private key of at least 2048 bits"),
-        (pem(private_key(1024)), "must be an RSA private key of at least 2048 bits"),
+        ("hunter2", "must be a private key in PEM, without a passphrase"),
+        (pem(Ed25519PrivateKey.generate()), "must be an RSA key of at least 2048 bits"),
+        (pem(ec.generate_private_key(ec.SECP256R1())), "must be an RSA key of at least 2048 bits"),
+        (pem(private_key(1024)), "must be an RSA key of at least 2048 bits"),
     ],
-    ids=["no key", "another kind", "too short"],
+    ids=["no key", "another kind", "a curve", "too short"],
 )
 async def test_a_key_that_cannot_sign_a_token_is_named(tmp_path: Path, secret: str, problem: str) -> None:
     options = {"url": "http://127.0.0.1:1/", **bearer_options(tmp_path, secret)}

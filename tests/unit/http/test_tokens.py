@@ -249,6 +249,11 @@ def test_a_rejected_token_is_used_on_while_the_token_server_is_down(server: Serv
         api.good = lambda _shown: True
         assert await post(wire) == 200
 
+        asked = len(api.shown)
+        api.good = lambda _shown: False
+        assert await post(wire) == 401
+        assert len(api.shown) == asked + 1  # no other token can be had now, so it isn't repeated
+
     live(run)
     assert len(server.asked) == 2
 

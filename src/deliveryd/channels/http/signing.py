@@ -25,7 +25,6 @@ _Key = TypeVar("_Key")
 LIFETIME = 15 * 60
 """Seconds for which a token is valid, as in Vonage's client libraries; another is made after half of them."""
 
-_SHORTEST_RSA = 2048
 _PREFIX = "whsec_"
 _SHORTEST, _LONGEST = 16, 64
 
@@ -45,14 +44,12 @@ def read_key(secret: str) -> bytes:
 def read_private_key(secret: str) -> RSAPrivateKey:
     """Return the RSA key of a secret in PEM, the lines of which may be one. Raises ValueError."""
     from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey  # noqa: PLC0415  # only for jwt
-    from cryptography.hazmat.primitives.serialization import load_der_private_key  # noqa: PLC0415  # as above
 
-    try:
-        key = load_der_private_key(b64decode("".join(secret.split("-----")[2:3]) or secret), None)
-    except (ValueError, TypeError):
-        raise ValueError("must be an RSA private key in PEM, without a passphrase") from None
-    if not isinstance(key, RSAPrivateKey) or key.key_size < _SHORTEST_RSA:
-        raise ValueError(f"must be an RSA private key of at least {_SHORTEST_RSA} bits")
+    from deliveryd.http.oauth2 import SHORTEST_RSA, read_signing_key  # noqa: PLC0415  # as above
+
+    key, algorithm = read_signing_key(secret)
+    if algorithm != "RS256" or not isinstance(key, RSAPrivateKey):
+        raise ValueError(f"must be an RSA key of at least {SHORTEST_RSA} bits")
     return key
 
 

@@ -204,7 +204,8 @@ class Entry(NamedTuple):
     `doubt`: the outcome of a try under this key is unknown. `content` is that of a try under this key that
     may have arrived, and `digest` that of the latest try; see `Journal`.
     `taken_at` is the instant at which it was recorded. `sent_by` is the provider that accepted it before, and
-    didn't confirm in time that it arrived.
+    didn't confirm in time that it arrived; or, if that is the present one, that accepted it for some of the
+    customer's devices, and `content` names the others.
     """
 
     id: int
@@ -275,6 +276,10 @@ class Entry(NamedTuple):
         """The message after one more try, which its provider accepted: nothing of it is left to repeat."""
         return _made(Entry, (*self[:5], self.counted_tries + 1, *self[6:9], False, None, None, *self[12:]))
 
+    def sent_in_part(self, rest: Content) -> Entry:
+        """The message after some devices took it; `rest` has those that it is repeated for."""
+        return self._replace(doubt=True, content=rest, sent_by=self.provider)
+
     def _unbound(self) -> Entry:
         """The message without a provider: its stay is over, and its content is rendered again."""
         stay = self.stay + 1 if self.stay_tries else self.stay  # a stay without a try isn't counted
@@ -330,6 +335,11 @@ class Entry(NamedTuple):
     def was_tried(self) -> bool:
         """Whether there was an attempt, at any provider."""
         return self.stay_tries > 0 or self.stay > 1
+
+    @property
+    def is_sent_in_part(self) -> bool:
+        """Whether some of the customer's devices have it, and it is repeated for others."""
+        return self.sent_by is not None and self.sent_by == self.provider
 
     @property
     def failed_since_sent(self) -> bool:
@@ -510,8 +520,8 @@ class Transition(NamedTuple):
     waiting message goes on, and `events` enter the outbox together with the step. `waits_for` names what
     wakes a waiting message before it is due (see `deliveryd.runtime.waits`). A step from READY to IN_DOUBT
     makes no try: its outcome is why the message isn't repeated; one from READY to SENT has why the message
-    stays sent. `confirmation` is that of an acceptance after which the message may still go on. `stop` is
-    recorded with a try that failed.
+    stays sent. `confirmation` is that of an acceptance after which the message may still go on. `stops` are
+    recorded with the try that they follow from.
     """
 
     entry: Entry
@@ -523,7 +533,7 @@ class Transition(NamedTuple):
     events: tuple[StatusEvent, ...] = ()
     waits_for: str | None = None
     confirmation: Confirmation | None = None
-    stop: StopChange | None = None
+    stops: tuple[StopChange, ...] = ()
 
 
 class Receipt(NamedTuple):

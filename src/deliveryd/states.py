@@ -44,6 +44,7 @@ class Cause(Enum):
     RETRY = "retry"  # the provider doesn't have it, and may take it later
     GIVEN_UP = "channel given up"  # the next channel of the order may take it
     EXHAUSTED = "tries exhausted"
+    SENT_IN_PART = "sent in part"  # some of several devices have it; the others are repeated
     REPEATED = "repeated in doubt"  # on_in_doubt = "resend"
     HELD = "held in doubt"  # on_in_doubt = "hold", or its content would differ now
     INTERRUPTED = "worker ended"
@@ -59,7 +60,7 @@ class Cause(Enum):
     RECEIPT_FAILED = "receipt: failed"
     RECEIPT_FAILED_NEXT = "receipt: failed, next channel"  # receipt_failed_then = "next"
     UNCONFIRMED = "not confirmed in time"  # receipt_deadline
-    STAYS_SENT = "no later channel took it"  # it was sent before, and not confirmed in time
+    STAYS_SENT = "stays sent"  # it was sent before: to another device, or by a channel that didn't confirm it
 
 
 BEGINNINGS: dict[Cause, State] = {Cause.QUEUED: State.TAKEN, Cause.MALFORMED: State.FAILED}
@@ -90,10 +91,12 @@ TRANSITIONS: dict[State, dict[Cause, State]] = {
     State.SENDING: {
         Cause.GIVEN_UP: State.READY,
         Cause.RETRY: State.WAITING,
+        Cause.SENT_IN_PART: State.WAITING,
         Cause.REPEATED: State.WAITING,
         Cause.HELD: State.IN_DOUBT,
         Cause.ACCEPTED: State.SENT,
         Cause.FOUND: State.SENT,
+        Cause.STAYS_SENT: State.SENT,
         Cause.EXHAUSTED: State.FAILED,
         Cause.EXPIRED: State.FAILED,
     },
@@ -102,6 +105,7 @@ TRANSITIONS: dict[State, dict[Cause, State]] = {
         Cause.RELEASED: State.WAITING,
         Cause.ORDERED_RESEND: State.WAITING,
         Cause.ORDERED_SENT: State.SENT,
+        Cause.STAYS_SENT: State.SENT,
         Cause.RECEIPT_PROVES: State.SENT,
         Cause.EXHAUSTED: State.FAILED,
         Cause.ORDERED_FAILED: State.FAILED,

@@ -12,6 +12,7 @@ from deliveryd.model import (
     AT_ONCE,
     NEVER,
     Confirmation,
+    Content,
     Entry,
     Malformed,
     Outcome,
@@ -77,6 +78,7 @@ _PAUSED = edge(State.READY, Cause.PAUSED)
 _UNDELIVERABLE = edge(State.READY, Cause.UNDELIVERABLE)
 _HELD_BEFORE_A_TRY = edge(State.READY, Cause.HELD)
 _HELD = edge(State.SENDING, Cause.HELD)
+_IN_PART = edge(State.SENDING, Cause.SENT_IN_PART)
 _RETRY = edge(State.SENDING, Cause.RETRY)
 _GIVEN_UP = edge(State.SENDING, Cause.GIVEN_UP)
 _ORDERED_RESEND = edge(State.IN_DOUBT, Cause.ORDERED_RESEND)
@@ -187,15 +189,23 @@ def accepted(
     provider_id: str | None,
     intermediate: Collection[str],
     confirmation: Confirmation | None = None,
+    *,
+    reason: str | None = None,
 ) -> Transition:
-    """The provider has the message."""
-    events: tuple[StatusEvent, ...] = (StatusEvent(entry.id, "sent", at),)
-    if "accepted" in intermediate:
+    """The provider has the message; `reason` lists its devices, if there are several."""
+    events = _sent(entry, at)
+    if "accepted" in intermediate and events:
         events = (StatusEvent(entry.id, "accepted", at), *events)
-    outcome = Outcome("accepted", provider_id)
+    outcome = Outcome("accepted", provider_id, reason)
     return Transition(
         entry.taken(), ACCEPTED.before, ACCEPTED.after, at, None, outcome, events, None, confirmation
     )
+
+
+def sent_in_part(taken: Transition, rest: Content, due_at: int) -> Transition:
+    """The step of a message that some devices have, and that is repeated for the `rest`."""
+    entry = taken.entry.sent_in_part(rest)
+    return taken._replace(entry=entry, after=_IN_PART.after, due_at=due_at, confirmation=None)
 
 
 def found_taken(
@@ -237,9 +247,9 @@ def off_channel(entry: Entry, at: int, outcome: Outcome, reason: str) -> Transit
     return Transition(entry.off_channel(reason), *_GIVEN_UP, at, outcome=outcome)
 
 
-def with_stop(transition: Transition, stop: StopChange) -> Transition:
-    """The step after a try by which it shows that the recipient can't be reached any more."""
-    return transition._replace(stop=stop)
+def with_stops(transition: Transition, stops: Iterable[StopChange]) -> Transition:
+    """The step after a try by which it shows that recipients can't be reached any more."""
+    return transition._replace(stops=tuple(stops))
 
 
 def exhausted(entry: Entry, before: State, at: int, details: str, outcome: Outcome | None) -> Transition:
@@ -278,8 +288,8 @@ def ordered_resend(entry: Entry, at: int) -> Transition:
 
 def ordered_sent(entry: Entry, at: int) -> Transition:
     """An operator confirmed that the message arrived."""
-    outcome, sent = Outcome("accepted", None, BY_OPERATOR), StatusEvent(entry.id, "sent", at)
-    return Transition(entry.settled(), *_ORDERED_SENT, at, outcome=outcome, events=(sent,))
+    outcome = Outcome("accepted", None, BY_OPERATOR)
+    return Transition(entry.settled(), *_ORDERED_SENT, at, outcome=outcome, events=_sent(entry, at))
 
 
 def ordered_failed(entry: Entry, at: int) -> Transition:
@@ -361,8 +371,20 @@ def progressed(message_id: int, state: State, status: str, at: int) -> StatusEve
 def _failed(
     entry: Entry, step: tuple[State, State], at: int, details: str, outcome: Outcome | None = None
 ) -> Transition:
-    """Failed with an `error` event: the one end that the line, its channels and operators share."""
+    """Failed with an `error` event: the one end that the line, its channels and operators share.
+
+    A message that some of the customer's devices have stays sent.
+    """
+    if entry.is_sent_in_part:
+        before = step[0]
+        outcome = outcome or Outcome("accepted", None, details)
+        return Transition(entry.settled(), *edge(before, Cause.STAYS_SENT), at, outcome=outcome)
     return Transition(entry.ended(), *step, at, outcome=outcome, events=(_error(entry.id, at, details),))
+
+
+def _sent(entry: Entry, at: int) -> tuple[StatusEvent, ...]:
+    """The event `sent`, unless it was reported when the first of several devices accepted the message."""
+    return () if entry.is_sent_in_part else (StatusEvent(entry.id, "sent", at),)
 
 
 def _error(message_id: int, at: int, details: str) -> StatusEvent:

@@ -194,7 +194,7 @@ class ReportCases:
                 State.READY,
                 NOW + 1,
                 outcome=Outcome("stopped"),
-                stop=stop(_ADA, NOW + 1),
+                stops=(stop(_ADA, NOW + 1),),
             )
             await journal.change([step])
         async with open_journal() as journal:

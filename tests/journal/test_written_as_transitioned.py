@@ -34,8 +34,9 @@ PROGRESS = (
     "content",
     "digest",
     "generation",
+    "sent_by",
 )
-"""The columns that hold an entry, in the order of `rows.progress_of`; `sent_by` is written apart."""
+"""The columns that hold an entry, in the order of `rows.progress_of`."""
 
 AT = 1
 CONTENT = Content(Rendered("sms", "en", {"text": "hello"}), {})
@@ -58,7 +59,6 @@ def columns_of(before: Entry, step: Transition) -> frozenset[str]:
         for name, one, other in zip(PROGRESS, progress_of(earlier), progress_of(step), strict=True)
         if one != other
     }
-    changed |= {"sent_by"} if before.sent_by != step.entry.sent_by else set()
     changed |= {"ended_at"} if (step.before in ENDED) or (step.after in ENDED) else set()
     changed |= {"waits_for", "due_at"} if State.WAITING in step[1:3] else set()
     changed |= {"started_at"} if step.after is State.SENDING else set()

@@ -3,43 +3,30 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 import trio
 
-from deliveryd.channels.base import Channel
-from deliveryd.channels.http.adapter import HttpChannel, mapping_context, prepare_requests
-from deliveryd.channels.http.options import HttpChannelOptions
-from deliveryd.channels.http.request import RequestWriter
-from deliveryd.channels.options import ProviderConfig
-from deliveryd.config import Config
 from deliveryd.directory.base import NoDirectory
-from deliveryd.http.client import HttpClient
-from deliveryd.http.tls import TlsFiles
 from deliveryd.journal.opening import open_reader
 from deliveryd.journal.orders import Action, Decided, ItemKind, Order
 from deliveryd.journal.sql.audit import CHECKS
 from deliveryd.journal.sqlite.journal import open_journal_file
 from deliveryd.model import Customer
-from deliveryd.runtime.secret_file import RenewedValue
 from deliveryd.runtime.threads import inline
 from deliveryd.states import State
-from deliveryd.worker.outside import Openers
-from support.memory_wire import MemoryWire
+from support.http_world import Answer, HttpWorld, accept, busy, cut_off
 from support.messages import message
-from support.virtual import START, VirtualSupervisor, VirtualWorld, live
+from support.virtual import START, VirtualSupervisor, live
 
 COUNT = 20
 EVERYBODY = range(1, COUNT + 1)
 KEPT = 'json = { text = "{content.text}" }'
 WITH_PHONE = 'json = { text = "{content.text}", to = "{customer.phone}" }'
 UNREADABLE = 'json = { text = "{content.text}" }\nheaders = { X-Text = "{content.text}" }'
-Answer = Callable[[httpx.Request], httpx.Response]
 
 
 class Everybody(NoDirectory):
@@ -49,65 +36,15 @@ class Everybody(NoDirectory):
         return {id_: Customer(id_, {"phone": f"+4477009001{id_:02}"}) for id_ in ids}
 
 
-class Provider:
-    """A provider behind the real http adapter. It keeps the requests that it was given."""
-
-    def __init__(self) -> None:
-        self.requests: list[httpx.Request] = []
-        self.answer: Answer = accept
-
-    def handle(self, request: httpx.Request) -> httpx.Response:
-        self.requests.append(request)
-        return self.answer(request)
-
-    @property
-    def said(self) -> list[str]:
-        return [json.loads(request.content)["text"] for request in self.requests if request.content]
-
-    @property
-    def keys(self) -> Counter[str]:
-        return Counter(request.headers["Idempotency-Key"] for request in self.requests if request.content)
-
-
-def accept(_request: httpx.Request) -> httpx.Response:
-    return httpx.Response(200)
-
-
-def busy(_request: httpx.Request) -> httpx.Response:
-    return httpx.Response(503)
-
-
-def cut_off(_request: httpx.Request) -> httpx.Response:
-    raise httpx.ReadError("cut off")
-
-
-class KeptWorld(VirtualWorld):
+class KeptWorld(HttpWorld):
     """The line with the real http adapter, and twenty messages."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
-        self.provider = Provider()
         self.directory = Everybody()
         self.service.settings[1] = settings("hello")
         self.service.enqueue(*(message(id_) for id_ in EVERYBODY))
         self.add('retry = { attempts = 6, base = "10s", max = "10s" }\nbreaker = { failures = 0 }\n')
-
-    def openers(self) -> Openers:
-        def provider(_config: Config, provider: ProviderConfig) -> Channel:
-            options = provider.options
-            assert isinstance(options, HttpChannelOptions)
-            context = mapping_context(options)
-            wire = MemoryWire(self.provider.handle)
-            return HttpChannel(
-                options,
-                TlsFiles(),
-                client=HttpClient(wire, timeout=5.0),
-                prepared=RenewedValue((), lambda: prepare_requests(options, context)),
-                masked=RequestWriter(options, context),
-                context=context,
-            )
-
-        return super().openers()._replace(provider=provider)
 
     def map(self, mapping: str, before: str = KEPT) -> None:
         """Change the mapping in the file."""

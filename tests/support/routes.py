@@ -29,14 +29,15 @@ class Reaching:
         self._needs = needs
         self.customer_fields = frozenset([needs] if needs else [])
 
+    devices_field: str | None = None
     lookup_after: float | None = None
 
     async def look_up(self, dispatch: Dispatch) -> Found:
         """Nothing was found."""
         return Unknown("not asked")
 
-    def recipient(self, customer: Customer) -> str | None:
-        return customer.fields.get("phone")
+    def recipients(self, customer: Customer) -> tuple[str, ...]:
+        return tuple(filter(None, [customer.fields.get("phone")]))
 
     def reaches(self, customer: Customer | None) -> bool:
         return self._needs is None or (customer is not None and bool(customer.fields.get(self._needs)))

@@ -143,6 +143,7 @@ class VirtualChannel:
         """Nobody."""
         return NO_ADDRESS
 
+    devices_field: str | None = None
     lookup_after: float | None = None
 
     async def look_up(self, dispatch: Dispatch) -> Found:
@@ -150,9 +151,9 @@ class VirtualChannel:
         self.asked.append((anyio.current_time(), dispatch))
         return self.found(dispatch)
 
-    def recipient(self, customer: Customer) -> str | None:
+    def recipients(self, customer: Customer) -> tuple[str, ...]:
         """The customer's number."""
-        return customer.fields.get("phone")
+        return tuple(filter(None, [customer.fields.get("phone")]))
 
     async def send(self, dispatch: Dispatch) -> Verdict:
         """Decide after a while."""

@@ -16,10 +16,12 @@ from deliveryd.errors import IllegalTransition
 from deliveryd.model import (
     AT_ONCE,
     NEVER,
+    Content,
     Entry,
     Outcome,
     Receipt,
     ReceiptStep,
+    Rendered,
     Spent,
     Transition,
     format_instant,
@@ -31,10 +33,13 @@ AT, LATER = 1_800_000_000_000_000, 1_800_000_001_000_000
 ENTRY = Entry(
     1, 2, 3, {}, provider="sms", counted_tries=3, stay_tries=3, spent=(Spent("email", "no address"),)
 )
+SENDING = frozenset({"sending", "accepted"})
 UNCONFIRMED = transitions.unconfirmed(ENTRY, AT, 600.0).entry
 DOUBTFUL = ENTRY._replace(doubt=True)
+REST = Content(Rendered("inApp", "en", {"name": "hello"}), {"tokens": '["b"]'})
+TAKEN = transitions.accepted(ENTRY, AT, "p1", SENDING)
+IN_PART = transitions.sent_in_part(TAKEN, REST, LATER)
 BUSY = Outcome("try_again", None, "busy")
-SENDING = frozenset({"sending", "accepted"})
 
 TABLE: Mapping[str, Mapping[str, str]] = {
     "TAKEN": {"DEQUEUED_ACCEPTED": "READY", "DEQUEUED_REFUSED": "SET_ASIDE"},
@@ -58,10 +63,12 @@ TABLE: Mapping[str, Mapping[str, str]] = {
     "SENDING": {
         "GIVEN_UP": "READY",
         "RETRY": "WAITING",
+        "SENT_IN_PART": "WAITING",
         "REPEATED": "WAITING",
         "HELD": "IN_DOUBT",
         "ACCEPTED": "SENT",
         "FOUND": "SENT",
+        "STAYS_SENT": "SENT",
         "EXHAUSTED": "FAILED",
         "EXPIRED": "FAILED",
     },
@@ -70,6 +77,7 @@ TABLE: Mapping[str, Mapping[str, str]] = {
         "RELEASED": "WAITING",
         "ORDERED_RESEND": "WAITING",
         "ORDERED_SENT": "SENT",
+        "STAYS_SENT": "SENT",
         "RECEIPT_PROVES": "SENT",
         "EXHAUSTED": "FAILED",
         "ORDERED_FAILED": "FAILED",
@@ -118,11 +126,16 @@ MADE: Mapping[tuple[State, Cause], Transition | ReceiptStep | Edge | None] = {
     (State.SENDING, Cause.ACCEPTED): transitions.accepted(ENTRY, AT, "p1", SENDING),
     (State.SENDING, Cause.FOUND): transitions.found_taken(ENTRY, AT, "p1", SENDING),
     (State.SENDING, Cause.EXHAUSTED): transitions.exhausted(DOUBTFUL, State.SENDING, AT, "sms: x", BUSY),
+    (State.SENDING, Cause.SENT_IN_PART): IN_PART,
+    (State.SENDING, Cause.STAYS_SENT): transitions.exhausted(
+        IN_PART.entry, State.SENDING, AT, "sms: x", BUSY
+    ),
     (State.SENDING, Cause.EXPIRED): transitions.expired(ENTRY, State.SENDING, AT, AT),
     (State.IN_DOUBT, Cause.REPEATED): transitions.repeated(DOUBTFUL, State.IN_DOUBT, AT, LATER, None),
     (State.IN_DOUBT, Cause.RELEASED): transitions.released(ENTRY, State.IN_DOUBT, AT),
     (State.IN_DOUBT, Cause.ORDERED_RESEND): transitions.ordered_resend(DOUBTFUL, AT),
     (State.IN_DOUBT, Cause.ORDERED_SENT): transitions.ordered_sent(DOUBTFUL, AT),
+    (State.IN_DOUBT, Cause.STAYS_SENT): transitions.ordered_failed(IN_PART.entry, AT),
     (State.IN_DOUBT, Cause.RECEIPT_PROVES): proved(State.IN_DOUBT),
     (State.IN_DOUBT, Cause.EXHAUSTED): transitions.exhausted(DOUBTFUL, State.IN_DOUBT, AT, "sms: x", None),
     (State.IN_DOUBT, Cause.ORDERED_FAILED): transitions.ordered_failed(DOUBTFUL, AT),
@@ -195,6 +208,7 @@ def test_events_of_steps() -> None:
         (State.READY, Cause.INTENT): ["sending"],
         (State.SENDING, Cause.ACCEPTED): ["accepted", "sent"],
         (State.SENDING, Cause.FOUND): ["accepted", "sent"],
+        (State.SENDING, Cause.SENT_IN_PART): ["accepted", "sent"],
         (State.IN_DOUBT, Cause.ORDERED_SENT): ["sent"],
     }
 

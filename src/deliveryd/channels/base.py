@@ -142,12 +142,38 @@ class Unsent(NamedTuple):
 Attempted = Accepted | Refused | Stopped | TryAgain | InDoubt | Misconfigured
 """The outcome of an attempt that was made."""
 
-Verdict = Attempted | Expired | Unsent
+
+OneVerdict = Attempted | Expired | Unsent
+"""The outcome of an attempt at one address."""
+
+
+class AtDevice(NamedTuple):
+    """The verdict on one of several devices: its text in the customer's field, and its address."""
+
+    device: str
+    recipient: str | None
+    verdict: OneVerdict
+
+
+class AtDevices(NamedTuple):
+    """The verdicts on all devices of a customer that one attempt was made for."""
+
+    each: tuple[AtDevice, ...]
+
+
+Verdict = OneVerdict | AtDevices
 """The outcome of an attempt.
 
 Reasons name statuses and rules, never texts, names, addresses or secrets. `words` are the provider's own
 words, which may quote any of these: they are kept with the try in the journal and shown by `explain` only.
 """
+
+
+def of_one(verdict: Verdict) -> OneVerdict:
+    """The verdict of an adapter that sent to one address. Raises TypeError for one on several devices."""
+    if isinstance(verdict, AtDevices):
+        raise TypeError("a verdict on several devices, of an attempt at one address")
+    return verdict
 
 
 NO_ADDRESS = "no address of the customer"
@@ -192,16 +218,20 @@ class Channel(Protocol):
     def customer_fields(self) -> frozenset[str]:
         """Return the customer fields that it sends, which must be the same in a repeat."""
 
+    @property
+    def devices_field(self) -> str | None:
+        """Return the customer's field that may hold a list of devices; None: there is one address."""
+
     def reaches(self, customer: Customer | None) -> bool:
         """Whether the customer has the address that the adapter needs. Pure and cheap."""
 
     def unreached(self, customer: Customer | None) -> str:
         """Return why it doesn't reach a customer, such as `NO_ADDRESS`. The reason quotes no value."""
 
-    def recipient(self, customer: Customer) -> str | None:
-        """Return the customer's address on this channel, as it is sent; None: it isn't known.
+    def recipients(self, customer: Customer) -> tuple[str, ...]:
+        """Return the customer's addresses on this channel, as they are sent; none: they aren't known.
 
-        By it, recipients are kept who can't be reached any more. Pure and cheap.
+        By them, recipients are kept who can't be reached any more. Pure and cheap.
         """
 
     async def send(self, dispatch: Dispatch) -> Verdict:

@@ -41,7 +41,12 @@ class AdapterKind(NamedTuple):
 def _open_http(place: str, block: str, options: HttpChannelOptions, timeout: float) -> Channel:
     from deliveryd.channels.http.adapter import open_http_channel  # noqa: PLC0415  # loaded only where it is configured
 
-    return open_http_channel(place, block, options, timeout)
+    channel = open_http_channel(place, block, options, timeout)
+    if (field := options.devices_field) is None:
+        return channel
+    from deliveryd.channels.devices import DevicesChannel  # noqa: PLC0415  # loaded only where it is configured
+
+    return DevicesChannel(channel, field)
 
 
 def _open_smtp(place: str, block: str, options: SmtpOptions, timeout: float) -> Channel:

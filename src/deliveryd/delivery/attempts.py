@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import get_args
 
 from deliveryd import transitions
 from deliveryd.channels.base import (
     Accepted,
     AskLater,
+    AtDevices,
     Dispatch,
     Expired,
     InDoubt,
@@ -21,6 +22,8 @@ from deliveryd.channels.base import (
     Unsent,
     Verdict,
 )
+from deliveryd.channels.devices import at_device, devices_of, with_devices
+from deliveryd.delivery import devices
 from deliveryd.delivery.common import Common
 from deliveryd.delivery.message import Delivery, is_expired
 from deliveryd.delivery.terms import DispatchTerms
@@ -32,6 +35,10 @@ from deliveryd.states import State
 from deliveryd.telemetry.log_events import Event, log
 
 VERDICTS = frozenset(get_args(Verdict))
+
+DIGEST_DIGITS = 12
+"""Hexadecimal digits of a device's digest that a reason shows."""
+
 NO_VALUES: Mapping[str, str] = {}
 
 
@@ -49,6 +56,7 @@ class Attempts:
         self.use = use
         self._verdicts = VerdictHandler(terms, common)
         self._customer_fields = tuple(terms.channel.customer_fields)
+        self._devices_field = terms.channel.devices_field
         self._doubt = terms.doubt
         self._may_begin = may_begin
         self._name = terms.provider.name
@@ -98,7 +106,10 @@ class Attempts:
     def _has_stopped(self, customer: Customer | None) -> bool:
         if self._channel_name not in self._stopped.digests or customer is None:
             return False
-        return self._stopped.includes(self._channel_name, self.channel.recipient(customer))
+        return self._is_stopped(customer)
+
+    def _is_stopped(self, customer: Customer) -> bool:
+        return self._stopped.includes(self._channel_name, self.channel.recipients(customer))
 
     def _digest(self, message: Delivery) -> bytes:
         return digest_of(message.rendered, self._values(message.customer))
@@ -139,7 +150,7 @@ class Attempts:
             return self._verdicts.expired(message, now)
         key = message_key(self._namespace, entry.id, self._name, entry.generation)
         dispatch = Dispatch(
-            key, entry, message.customer, message.rendered, expires_at, self._clock,
+            key, entry, self._recipient(message.customer), message.rendered, expires_at, self._clock,
             may_begin, message.size,
         )  # fmt: skip
         if entry.doubt and (step := await self._before_repeat(message, dispatch)) is not None:
@@ -155,24 +166,39 @@ class Attempts:
                 channel=self._channel_name, provider=self._name, message_id=entry.id, error=error,
             )  # fmt: skip
             verdict = InDoubt(f"the adapter failed with {type(error).__name__}")
+        seconds = time.monotonic() - started
+        if isinstance(verdict, AtDevices):
+            return self._after_devices(message, verdict, seconds)
         if type(verdict) not in VERDICTS:  # a package's adapter may not be type-checked
             verdict = InDoubt(f"the adapter answered with a {type(verdict).__name__}, which is no verdict")
-        self._metrics.attempted(self._name, verdict, time.monotonic() - started)
+        self._metrics.attempted(self._name, verdict, seconds)
         return self._step_after(message, verdict)
 
-    def _step_after(self, message: Delivery, verdict: Verdict) -> Transition:
+    def _recipient(self, customer: Customer | None) -> Customer | None:
+        """The customer; with several devices, without those that can't be reached any more."""
+        field = self._devices_field
+        if field is None or customer is None or self._channel_name not in self._stopped.digests:
+            return customer
+        all_ = devices_of(customer, field)
+        reached = [each for each in all_ if not self._is_stopped(at_device(customer, field, each))]
+        return with_devices(customer, field, reached) if 0 < len(reached) < len(all_) else customer
+
+    def _step_after(self, message: Delivery, verdict: Verdict, rest: Content | None = None) -> Transition:
         entry = message.entry
         if isinstance(verdict, Accepted):
-            if verdict.lacks_id:
-                self.provider.lacks_id()
-                self._metrics.without_id.add_at(self._name)
-            return self._verdicts.accepted(entry, verdict)
+            return self._accepted(entry, verdict)
         if isinstance(verdict, Unsent):
             self.provider.lacks_files(verdict.reason)
             return self._verdicts.unsent(entry, verdict.reason)
-        if isinstance(verdict, Expired):
+        if isinstance(verdict, Expired | AtDevices):
             return self._after_delay(message)
-        return self._after_failure(message, verdict)
+        return self._after_failure(message, verdict, rest)
+
+    def _accepted(self, entry: Entry, verdict: Accepted, reason: str | None = None) -> Transition:
+        if verdict.lacks_id:
+            self.provider.lacks_id()
+            self._metrics.without_id.add_at(self._name)
+        return self._verdicts.accepted(entry, verdict, reason)
 
     async def _before_repeat(self, message: Delivery, dispatch: Dispatch) -> Transition | None:
         """The step of a message in doubt that isn't repeated; None: it is, by the policy or an order."""
@@ -213,23 +239,61 @@ class Attempts:
         return self._verdicts.expired(message, now)
 
     def _after_failure(
-        self, message: Delivery, verdict: Refused | Stopped | TryAgain | InDoubt | Misconfigured
+        self,
+        message: Delivery,
+        verdict: Refused | Stopped | TryAgain | InDoubt | Misconfigured,
+        rest: Content | None,
     ) -> Transition:
+        """The step after a failure; `rest` is what is repeated where that isn't the whole message."""
         entry, customer = message.entry, message.customer
         if isinstance(verdict, Refused) and verdict.unsent:
             return self._verdicts.unfit(entry, verdict)
         if isinstance(verdict, InDoubt) or (isinstance(verdict, TryAgain) and verdict.may_have_arrived):
-            content = entry.content or Content(message.rendered, self._values(customer), message.expires_at)
+            content = entry.content or rest
+            content = content or Content(message.rendered, self._values(customer), message.expires_at)
             entry = entry._replace(content=content)
         step = self._verdicts.decide(entry, customer, verdict)
-        if isinstance(verdict, Stopped):
-            step = self._with_stop(step, customer, verdict)
+        if isinstance(verdict, Stopped) and customer is not None:
+            addresses = self.channel.recipients(customer)
+            step = self._with_stops(step, [(address, verdict.reason) for address in addresses])
         return message.within_its_time(step)
 
-    def _with_stop(self, step: Transition, customer: Customer | None, verdict: Stopped) -> Transition:
-        """The step after a try, with the recipient put on the list of those who can't be reached any more."""
-        address = self.channel.recipient(customer) if customer is not None else None
-        if address is None:
-            return step
-        stop = self._stopped.stop(self._channel_name, address, step.at, verdict.reason)
-        return transitions.with_stop(step, stop)
+    def _after_devices(self, message: Delivery, found: AtDevices, seconds: float) -> Transition:
+        """The step after an attempt at several devices: it is accepted when one device accepts it.
+
+        Those that may have it, or may take it later, are repeated alone.
+        """
+        for each in found.each:
+            self._metrics.attempted(self._name, each.verdict, seconds)
+        reason = devices.summary(found, self._device_digest)
+        accepted, rest = devices.first_accepted(found), self._content_for(message, devices.to_repeat(found))
+        if accepted is not None:
+            step = self._accepted(message.entry, accepted, reason)
+            if rest is not None:
+                asked = devices.pause_asked(found)
+                step = message.within_its_time(self._verdicts.in_part(step, rest, asked))
+        elif rest is None and message.entry.is_sent_in_part:
+            step = self._verdicts.rest_refused(message.entry, reason)
+        else:
+            if rest is not None and message.entry.content is not None:
+                message.becomes(message.entry._replace(content=rest))
+            step = self._step_after(message, devices.common(found, reason), rest)
+        return self._with_stops(step, devices.unreachable(found))
+
+    def _device_digest(self, address: str) -> str:
+        return self._stopped.digest(self._channel_name, address).hex()[:DIGEST_DIGITS]
+
+    def _content_for(self, message: Delivery, rest: Sequence[str]) -> Content | None:
+        """What is sent again, to these devices alone; None: to none."""
+        customer, field = message.customer, self._devices_field
+        if not rest or customer is None or field is None:
+            return None
+        values = self._values(with_devices(customer, field, rest))
+        return Content(message.rendered, values, message.expires_at)
+
+    def _with_stops(self, step: Transition, recipients: Iterable[tuple[str, str]]) -> Transition:
+        """The step after a try, with recipients put on the list of those who can't be reached any more."""
+        stops = [
+            self._stopped.stop(self._channel_name, address, step.at, reason) for address, reason in recipients
+        ]
+        return transitions.with_stops(step, stops) if stops else step

@@ -249,7 +249,7 @@ class Recorder:
             steps = [step for step in steps if step.entry.id not in settled]
             by_state = _by_state(steps)
         self._memory.ready.add([step.entry for step in by_state.get(State.READY, ())])
-        if stay := [step.entry.id for step in by_state.get(State.SENT, ()) if step.before is State.READY]:
+        if stay := [step.entry.id for step in by_state.get(State.SENT, ()) if not step.events]:
             self._in_flight.release(stay)  # no event of theirs will
         waiting: Sequence[Transition] = by_state.get(State.WAITING, ())
         if parked := [*waiting, *by_state.get(State.IN_DOUBT, ())]:

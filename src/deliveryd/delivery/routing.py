@@ -235,7 +235,7 @@ class Router:
         if customer is None:
             return False
         adapter = self._channels[channel].choice.senders[provider].adapter
-        return self._stopped.includes(channel, adapter.recipient(customer))
+        return self._stopped.includes(channel, adapter.recipients(customer))
 
     def _leaves(self, entry: Entry, provider: str) -> bool:
         channel = channel_of(provider)

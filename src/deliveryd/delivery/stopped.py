@@ -68,7 +68,10 @@ class StoppedRecipients:
         """Return the digest of an address."""
         return digest_of_address(self._key, channel, address)
 
-    def includes(self, channel: str, address: str | None) -> bool:
-        """Whether the recipient with this address stopped the channel. An unknown address didn't."""
+    def includes(self, channel: str, addresses: Iterable[str]) -> bool:
+        """Whether the recipient stopped the channel at all of these addresses. One without any didn't."""
         there = self.digests.get(channel)
-        return there is not None and address is not None and self.digest(channel, address) in there
+        if there is None:
+            return False
+        known = [self.digest(channel, address) for address in addresses]
+        return bool(known) and there.issuperset(known)

@@ -18,7 +18,7 @@ from deliveryd.delivery.common import Common
 from deliveryd.delivery.message import Delivery
 from deliveryd.delivery.terms import DispatchTerms
 from deliveryd.metrics import VERDICT_WORDS
-from deliveryd.model import SECOND, Customer, Entry, Outcome, Transition, channel_of
+from deliveryd.model import SECOND, Content, Customer, Entry, Outcome, Transition, channel_of
 from deliveryd.runtime import waits
 from deliveryd.runtime.breaker import backoff
 from deliveryd.states import State
@@ -45,16 +45,32 @@ class VerdictHandler:
         self._intermediate = terms.intermediate
         self._awaited = terms.awaited
 
-    def accepted(self, entry: Entry, verdict: Accepted) -> Transition:
-        """The step of a message that the provider accepted."""
+    def accepted(self, entry: Entry, verdict: Accepted, reason: str | None = None) -> Transition:
+        """The step of a message that the provider accepted; `reason` is about its devices."""
         self._refusals.accepted(entry.settings_id)
         self._provider.answered()
         if self._blame.has_failures:
             self._blame.served(entry.settings_id, is_first=entry.stay_tries <= 1)
         confirmation = self._awaited.confirmation() if self._awaited is not None else None
         return transitions.accepted(
-            entry, self._clock.now(), verdict.provider_id, self._intermediate, confirmation
+            entry, self._clock.now(), verdict.provider_id, self._intermediate, confirmation, reason=reason
         )
+
+    def in_part(self, taken: Transition, rest: Content, asked: float | None) -> Transition:
+        """The step of a message that one device has and others don't, `rest` being what these are sent again.
+
+        None is, if doubts are held or the tries are used up: the customer has the message.
+        """
+        retry, tries = self._policy.retry, taken.entry.counted_tries
+        if not self._doubt.repeats or tries >= retry.attempts:
+            return taken
+        return transitions.sent_in_part(taken, rest, taken.at + int(retry.pause(tries, asked) * SECOND))
+
+    def rest_refused(self, entry: Entry, reason: str) -> Transition:
+        """The end of a message that some devices have, and that none of the others will take."""
+        self._refusals.unanswered(entry.settings_id)
+        self._provider.answered()
+        return transitions.accepted(entry, self._clock.now(), None, self._intermediate, reason=reason)
 
     def _unanswered(self, entry: Entry) -> None:
         """Nothing was sent, which shows nothing of the provider: another message may be the probe."""

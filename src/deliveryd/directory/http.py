@@ -21,6 +21,7 @@ from deliveryd.errors import (
     ServiceRefused,
     ServiceUnavailable,
 )
+from deliveryd.field_lists import field_text
 from deliveryd.http.client import build_client
 from deliveryd.http.json_pointer import follow, parse_pointer
 from deliveryd.http.reachability import connect_problem, endpoint_of
@@ -148,7 +149,10 @@ def _text_of(name: str, value: object) -> str:
         case bool():
             return "true" if value else "false"
         case _:
-            raise CustomerUnreadable(f"fields.{name} points to a value that is neither a string nor a number")
+            try:
+                return field_text(name, value)
+            except TypeError as error:
+                raise CustomerUnreadable(f"fields.{name} points to a value that is {error}") from None
 
 
 def open_http_source(options: HttpDirectoryOptions, terms: Terms) -> HttpSource:

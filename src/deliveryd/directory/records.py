@@ -11,6 +11,7 @@ from typing import NamedTuple, NoReturn, Protocol
 import orjson
 
 from deliveryd.cleaning import cleaned
+from deliveryd.field_lists import compact_json, field_text
 
 _BOM = b"\xef\xbb\xbf"
 
@@ -90,17 +91,22 @@ class JsonLines:
 
 
 class Csv:
-    """Comma-separated values below a row of column names; blank rows are skipped."""
+    """Comma-separated values below a row of column names; blank rows are skipped.
+
+    Columns of the same name are one field with a list.
+    """
 
     def __init__(self, data: bytes) -> None:
         self._data = data
         self._columns: list[str] = []
+        self._repeated: frozenset[str] = frozenset()
 
     def records(self) -> Iterator[Record | Flaw]:
         """Yield every row that isn't blank, after the header."""
         lines = _Lines(self._data, _after_mark(self._data))
         rows = csv.reader(lines, strict=True)
         self._columns = _columns(_next_row(rows))
+        self._repeated = frozenset(name for name in self._columns if self._columns.count(name) > 1)
         while lines.place < len(self._data):
             start = lines.place
             try:
@@ -118,7 +124,11 @@ class Csv:
     def _fields(self, row: list[str]) -> Mapping[str, str]:
         if len(row) != len(self._columns):
             raise RecordError(f"expected {len(self._columns)} columns, found {len(row)}")
-        return {name: text for name, text in zip(self._columns, row, strict=True) if text.strip()}
+        pairs = [pair for pair in zip(self._columns, row, strict=True) if pair[1].strip()]
+        fields = dict(pairs)
+        for name in self._repeated & fields.keys():
+            fields[name] = compact_json([text for column, text in pairs if column == name])
+        return fields
 
 
 _FORMATS: Mapping[str, Callable[[bytes], RecordFormat]] = {
@@ -175,8 +185,9 @@ def _columns(header: list[str]) -> list[str]:
     columns = [cleaned(name) for name in header]
     if "id" not in columns:
         raise RecordError("expected a first row of column names, separated by commas, with id among them")
-    if "" in columns or len(set(columns)) < len(columns):
-        raise RecordError("column names must be unique")
+    once = [name for name in columns if name in ("", "id", "name", "language")]
+    if "" in once or len(set(once)) < len(once):
+        raise RecordError("columns need names, and there is one of id, name and language each")
     return columns
 
 
@@ -200,7 +211,12 @@ def _text_of(name: str, value: object) -> str:
         case bool():
             return "true" if value else "false"
         case _:
-            raise RecordError(f"{name[:40]!r}: expected a string or a number, not a list or an object")
+            try:
+                return field_text(name, value)
+            except TypeError:
+                raise RecordError(
+                    f"{name[:40]!r}: expected a string or a number, not a list or an object"
+                ) from None
 
 
 def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:

@@ -27,6 +27,7 @@ from deliveryd.directory.sql_options import (
     statement,
 )
 from deliveryd.errors import ConfigError, CustomerUnreadable, DirectoryUnavailable
+from deliveryd.field_lists import field_text
 from deliveryd.model import INT64, Customer
 
 READ_ONLY: Mapping[str, str] = {
@@ -143,9 +144,10 @@ def _text_of(column: str, value: object) -> str:
         case _ if isinstance(value, _WRITTEN):
             return str(value)
         case _:
-            raise CustomerUnreadable(
-                f"the column {column} contains a value that is neither a string nor a number"
-            )
+            try:
+                return field_text(column, value)
+            except TypeError as error:
+                raise CustomerUnreadable(f"the column {column} contains a value that is {error}") from None
 
 
 def _reason(error: SQLAlchemyError | OSError) -> str:

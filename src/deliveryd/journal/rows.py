@@ -103,6 +103,7 @@ def progress_of(transition: Transition) -> tuple[object, ...]:
         None if entry.content is None else _content_text(entry.content),
         entry.digest,
         entry.generation,
+        entry.sent_by,
     )
 
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from enum import IntEnum
 from typing import NamedTuple, TypeVar
 
-from deliveryd.channels.base import Accepted, Channel, Dispatch, Found, Verdict
+from deliveryd.channels.base import Accepted, AtDevices, Channel, Dispatch, Found, Verdict
 from deliveryd.delivery.failures import NO_PROVIDER, reason_of
 from deliveryd.journal.base import MatchedReceipt, OutboxRow
 from deliveryd.journal.orders import Action, Decided, Order
@@ -309,7 +309,8 @@ class TracedChannel:
         self.lookup_after = channel.lookup_after
         self.reaches = channel.reaches
         self.unreached = channel.unreached
-        self.recipient = channel.recipient
+        self.devices_field = channel.devices_field
+        self.recipients = channel.recipients
         self.preview = channel.preview
         self.probe = channel.probe
         self.aclose = channel.aclose
@@ -319,7 +320,7 @@ class TracedChannel:
         dispatch = dispatch._replace(traceparent=self._tracer.traceparent(dispatch))
         start = dispatch.clock.now()
         verdict = await self._channel.send(dispatch)
-        error = None if isinstance(verdict, Accepted) else verdict.reason
+        error = None if isinstance(verdict, Accepted | AtDevices) else verdict.reason
         self._tracer.add_request(dispatch, "request", start, dispatch.clock.now(), error)
         return verdict
 

@@ -210,8 +210,7 @@ def test_who_stopped_gets_nothing_more_that_is_queued(tmp_path: Path) -> None:
         (step,) = bench.settled
         assert (step.after, step.entry.spent) == (State.READY, (Spent("sms", "provider answered 403", True),))
         assert step.outcome == ("stopped", None, "provider answered 403", "blocked")
-        assert step.stop is not None
-        assert (step.stop.channel, step.stop.source) == ("sms", "answer")
+        assert [(stop.channel, stop.source) for stop in step.stops] == [("sms", "answer")]
         await trio.sleep(5)
         assert [dispatch.entry.id for _, dispatch in bench.channel.attempts] == [1, 3]
         (anew,) = [change for change in bench.recorded if change.entry.id == 2]

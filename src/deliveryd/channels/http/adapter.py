@@ -129,6 +129,7 @@ class HttpChannel:
         self._masked = masked
         self.customer_fields = customer_fields(options.mapped()) - {"id"}
         self._lookup = options.lookup
+        self.devices_field: str | None = None
         self.lookup_after = options.lookup.after if options.lookup is not None else None
         address = options.address()
         self._address = TextTemplate(address, context) if address is not None else None
@@ -168,16 +169,16 @@ class HttpChannel:
             return None
         return UNREADABLE_PHONE
 
-    def recipient(self, customer: Customer) -> str | None:
+    def recipients(self, customer: Customer) -> tuple[str, ...]:
         """Return the value of the customer's field that is the address, as the mapping sends it."""
         if self._address is None:
-            return None
+            return ()
         entry = Entry(0, 0, customer.id, {})
         try:
             address = self._address.fill(Dispatch("", entry, customer, _NOTHING, None, WallClock()))
         except Unfit:
-            return None
-        return None if address is ABSENT else address
+            return ()
+        return () if address is ABSENT else (address,)
 
     async def send(self, dispatch: Dispatch) -> Verdict:
         """Make one request; its `Idempotency-Key` is the message's key."""

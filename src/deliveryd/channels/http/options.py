@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 
 from pydantic import (
     Field,
+    StrictBool,
     StrictInt,
     ValidationInfo,
     field_validator,
@@ -60,6 +61,9 @@ class HttpChannelOptions(ProxyOptions, RequestOptions):
     recipient: str | None = Field(
         None,
         description="the recipient's address, as {customer.phone}; left out: the only customer field sent",
+    )
+    devices: StrictBool = Field(
+        False, description="the recipient's field may hold a list: one request for each member"
     )
     answers: list[OnUse[AnswerOptions]] = Field(
         [], description="what answers mean; left out: by their statuses"
@@ -134,6 +138,21 @@ class HttpChannelOptions(ProxyOptions, RequestOptions):
                 'the verdict "stopped" needs the address that is stopped: set recipient = "{customer.FIELD}"'
             )
         return self
+
+    @model_validator(mode="after")
+    def _knows_its_devices(self) -> Self:
+        if self.devices and self.address() is None:
+            raise ValueError('devices needs the field with the list: set recipient = "{customer.FIELD}"')
+        for name in ("lookup", "receipt"):
+            if self.devices and getattr(self, name) is not None:
+                raise ValueError(f"devices: a message for several devices has no {name}; remove one of them")
+        return self
+
+    @property
+    def devices_field(self) -> str | None:
+        """Return the customer's field that may hold a list of devices; None: none does."""
+        address = self.address() if self.devices else None
+        return None if address is None else next(name.field for _, name in names_in(address))
 
     def address(self) -> str | None:
         """Return the placeholder of the recipient's address, if it is known."""

@@ -148,18 +148,19 @@ class SmtpChannel:
         """Return that the address is missing."""
         return NO_ADDRESS
 
+    devices_field = None
     lookup_after = None  # a mail server can't be asked
 
     async def look_up(self, dispatch: Dispatch) -> Found:
         """A mail server can't be asked."""
         return Unknown(f"{self._options.host} can't be asked for message {dispatch.entry.id}")
 
-    def recipient(self, customer: Customer) -> str | None:
+    def recipients(self, customer: Customer) -> tuple[str, ...]:
         """Return the bare mail address."""
         try:
-            return parse_mailbox(customer.fields.get(self._address_field) or "").address
+            return (parse_mailbox(customer.fields.get(self._address_field) or "").address,)
         except ValueError:
-            return None
+            return ()
 
     async def send(self, dispatch: Dispatch) -> Verdict:
         """Send one mail; the provider's ID is its Message-ID, which is derived from the key."""

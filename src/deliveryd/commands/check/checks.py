@@ -13,6 +13,7 @@ import anyio.to_thread
 import orjson
 from pydantic import BaseModel
 
+from deliveryd.channels.devices import at_one_device
 from deliveryd.channels.http.adapter import HttpChannel
 from deliveryd.channels.http.asking import ProbeResult
 from deliveryd.channels.http.options import HttpChannelOptions
@@ -211,7 +212,7 @@ async def _providers(config: Config) -> list[Finding]:
 
 async def _provider(config: Config, provider: ProviderConfig) -> list[Finding]:
     try:
-        channel = open_provider(config, provider)
+        channel = at_one_device(open_provider(config, provider))
     except ConfigError:
         return []
     problem = await channel.probe()

@@ -9,7 +9,8 @@ from typing import Annotated, NamedTuple
 import anyio
 import typer
 
-from deliveryd.channels.base import Accepted, Channel, Dispatch, Expired, Unsent, Verdict
+from deliveryd.channels.base import Accepted, Channel, Dispatch, Expired, OneVerdict, Unsent, of_one
+from deliveryd.channels.devices import at_one_device
 from deliveryd.channels.http.adapter import HttpChannel
 from deliveryd.channels.http.options import HttpChannelOptions
 from deliveryd.channels.options import ProviderConfig
@@ -75,7 +76,7 @@ class Sent(NamedTuple):
 
     request: str
     answer: str | None
-    verdict: Verdict
+    verdict: OneVerdict
     decided_by: str | None = None
 
     @property
@@ -86,7 +87,7 @@ class Sent(NamedTuple):
 
 async def _send(config: Config, provider: ProviderConfig, to: str, text: str) -> Sent:
     """Send a message. Raises ConfigError, DeliverydError."""
-    channel = open_provider(config, provider)
+    channel = at_one_device(open_provider(config, provider))
     try:
         return await _sent(channel, provider, _dispatch(channel, provider.block, to, text))
     finally:
@@ -100,7 +101,7 @@ async def _sent(channel: Channel, provider: ProviderConfig, dispatch: Dispatch) 
     if isinstance(channel, HttpChannel):
         channel.note_answers(answers.append)
     request = channel.preview(dispatch)
-    verdict = await channel.send(dispatch)
+    verdict = of_one(await channel.send(dispatch))
     options = provider.options
     if not answers or not isinstance(channel, HttpChannel) or not isinstance(options, HttpChannelOptions):
         return Sent(request, None, verdict)

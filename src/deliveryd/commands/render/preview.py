@@ -332,7 +332,7 @@ def _reached(
     """Return a preview without a text: whether the customer is reached, and the weight among several."""
     customer = message.customer
     unreached = None if adapter.reaches(customer) else adapter.unreached(customer)
-    if customer is not None and stopped.includes(channel.name, adapter.recipient(customer)):
+    if customer is not None and stopped.includes(channel.name, adapter.recipients(customer)):
         unreached = f"the recipient is suppressed on {channel.name}"
     preview = Preview(identity, block.language, unreached is None, unreached=unreached)
     if len(channel.providers) < 2:

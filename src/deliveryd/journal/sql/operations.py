@@ -33,7 +33,7 @@ from deliveryd.journal.sql.receipt_match import Matching
 from deliveryd.journal.sql.repeats import report_again
 from deliveryd.journal.sql.statements import empty_words
 from deliveryd.journal.sql.stopped import record_stops
-from deliveryd.model import Entry, Malformed, Outcome, QueuedMessage, Transition
+from deliveryd.model import Entry, Malformed, Outcome, QueuedMessage, StopChange, Transition
 from deliveryd.states import ENDED, State, check_transition
 
 _WITHIN_THE_ROW = frozenset({State.SENDING, State.SENT})
@@ -319,16 +319,15 @@ def _conclude(db: Db, steps: Sequence[Transition]) -> None:
     """Record the outcomes of tries that weren't accepted; all others stand in their message's row."""
     ended = []
     held = []
-    stops = []
+    stops: list[StopChange] = []
     for transition in steps:
         after = transition.after
+        stops += transition.stops
         if after in _WITHIN_THE_ROW:
             continue
         entry, before, outcome = transition.entry, transition.before, transition.outcome
         if before is State.SENDING:
             ended.append((*_outcome(outcome, transition.at), entry.id))
-            if transition.stop is not None:
-                stops.append(transition.stop)
         elif after is State.IN_DOUBT and outcome is not None:
             held.append((to_text(outcome.reason), entry.id, entry.stay, entry.stay_tries))
     for statement, rows in ((statements.UNACCEPTED, ended), (statements.HOLD, held)):

@@ -35,7 +35,7 @@ ON CONFLICT (digest) DO UPDATE SET times = malformed.times + 1, last_at = exclud
 
 _PROGRESS = """
 UPDATE message SET state = ?, due_at = ?, provider = ?, counted_tries = ?, stay = ?, stay_tries = ?,
-    spent = ?, doubt = ?, content = ?, digest = ?, generation = ?
+    spent = ?, doubt = ?, content = ?, digest = ?, generation = ?, sent_by = ?
 """
 RECORD_INTENT = f"""
 UPDATE message SET state = {of.INTENT.after:d}, provider = ?1, counted_tries = ?2, stay = ?3, stay_tries = ?4,
@@ -45,8 +45,8 @@ WHERE id = ?8 AND state = ?9
 # It leaves `due_at` alone, which decides what is in an index.
 ON_ITS_WAY = """
 UPDATE message SET state = ?1, provider = ?3, counted_tries = ?4, stay = ?5, stay_tries = ?6, spent = ?7,
-    doubt = ?8, content = ?9, digest = ?10, generation = ?11
-WHERE id = ?12 AND state = ?13
+    doubt = ?8, content = ?9, digest = ?10, generation = ?11, sent_by = ?12
+WHERE id = ?13 AND state = ?14
 """
 TO_WAIT = f"{_PROGRESS}, waits_for = ? WHERE id = ? AND state = ?"
 TO_AN_END = f"{_PROGRESS}, ended_at = ? WHERE id = ? AND state = ?"

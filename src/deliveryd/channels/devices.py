@@ -1,0 +1,124 @@
+"""Several devices of one customer: a field that holds a list, and an attempt for each member of it."""
+
+from __future__ import annotations
+
+import hashlib
+from base64 import b32encode
+from collections.abc import Sequence
+
+import anyio
+
+from deliveryd.channels.base import AtDevice, AtDevices, Channel, Dispatch, Found, Unknown, Verdict, of_one
+from deliveryd.field_lists import compact_json, members_of
+from deliveryd.model import Customer
+
+REQUESTS_AT_A_TIME = 10
+"""Most requests under way for one message."""
+
+
+def device_key(key: str, device: str) -> str:
+    """The idempotency key of a message at one of several devices: as long as that of the message."""
+    start, _, tag = key.rpartition("-")
+    digest = hashlib.blake2s(f"{tag} {device}".encode(), digest_size=5).digest()
+    return f"{start}-{b32encode(digest)[: len(tag)].decode().lower()}"
+
+
+def devices_of(customer: Customer, field: str) -> tuple[str, ...]:
+    """The devices that a customer has in a field."""
+    return members_of(customer.fields.get(field, ""))
+
+
+def with_devices(customer: Customer, field: str, devices: Sequence[str]) -> Customer:
+    """The customer with a list of these devices and no others."""
+    return at_device(customer, field, compact_json(list(devices)))
+
+
+def at_device(customer: Customer, field: str, device: str) -> Customer:
+    """The customer with one device, which isn't in a list."""
+    return Customer(customer.id, {**customer.fields, field: device})
+
+
+class DevicesChannel:
+    """A provider whose recipient is a field that may hold a list: it makes one request for each member.
+
+    `channel` makes them, each for a customer with one device in `field`.
+    """
+
+    lookup_after = None  # a message in doubt has several keys
+
+    def __init__(self, channel: Channel, field: str) -> None:
+        self.channel = channel
+        self.devices_field: str | None = field
+        self.customer_fields = channel.customer_fields
+        self._field = field
+
+    def _each(self, customer: Customer | None) -> list[Customer]:
+        if customer is None:
+            return []
+        field = self._field
+        return [at_device(customer, field, device) for device in devices_of(customer, field)]
+
+    def reaches(self, customer: Customer | None) -> bool:
+        """Whether any of the devices can be reached."""
+        return any(map(self.channel.reaches, self._each(customer)))
+
+    def unreached(self, customer: Customer | None) -> str:
+        """Why the first of the devices can't be reached, or that there is none."""
+        return self.channel.unreached(next(iter(self._each(customer)), None))
+
+    def recipients(self, customer: Customer) -> tuple[str, ...]:
+        """The addresses of all devices."""
+        return tuple(address for each in self._each(customer) for address in self.channel.recipients(each))
+
+    async def send(self, dispatch: Dispatch) -> Verdict:
+        """Make one request for each device, some at a time; a field without a list has one verdict."""
+        found = self._dispatches(dispatch)
+        if found is None:
+            return await self.channel.send(dispatch)
+        verdicts: dict[str, AtDevice] = {}
+        limiter = anyio.CapacityLimiter(REQUESTS_AT_A_TIME)
+
+        async def send_to(device: str, one: Dispatch) -> None:
+            async with limiter:
+                verdict = await self.channel.send(one)
+            address = next(iter(self.recipients(one.customer)), None) if one.customer else None
+            verdicts[device] = AtDevice(device, address, of_one(verdict))
+
+        async with anyio.create_task_group() as requests:
+            for device, one in found.items():
+                requests.start_soon(send_to, device, one)
+        return AtDevices(tuple(verdicts[device] for device in found))
+
+    def _dispatches(self, dispatch: Dispatch) -> dict[str, Dispatch] | None:
+        """What is sent to each device of a list, under a key of its own; None: the field holds no list."""
+        customer = dispatch.customer
+        if customer is None or not customer.fields.get(self._field, "").startswith("["):
+            return None
+        return {
+            device: dispatch._replace(
+                key=device_key(dispatch.key, device), customer=at_device(customer, self._field, device)
+            )
+            for device in devices_of(customer, self._field)
+        }
+
+    async def look_up(self, dispatch: Dispatch) -> Found:
+        """A message for several devices isn't asked for."""
+        return Unknown(f"the devices of message {dispatch.entry.id} can't be asked for")
+
+    def preview(self, dispatch: Dispatch) -> str:
+        """What would be sent to each device."""
+        found = self._dispatches(dispatch)
+        return "\n\n".join(map(self.channel.preview, [dispatch] if found is None else found.values()))
+
+    async def probe(self) -> str | None:
+        """Connect as the one that makes the requests."""
+        return await self.channel.probe()
+
+    async def aclose(self) -> None:
+        """Release the resources of the one that makes the requests."""
+        await self.channel.aclose()
+
+
+def at_one_device(channel: Channel) -> Channel:
+    """The provider that makes the request for one device, or for one address."""
+    return channel.channel if isinstance(channel, DevicesChannel) else channel

@@ -1,0 +1,312 @@
+"""A customer with several devices: one message, one attempt for each, and one `sent` event."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import trio
+
+from deliveryd.directory.base import NoDirectory
+from deliveryd.errors import ConfigError
+from deliveryd.journal.opening import open_reader
+from deliveryd.journal.orders import Action, ItemKind, Order
+from deliveryd.journal.sql.audit import CHECKS
+from deliveryd.journal.sqlite.journal import open_journal_file
+from deliveryd.model import SECOND, Customer, format_instant, message_key
+from deliveryd.runtime.threads import inline
+from deliveryd.states import State
+from support.http_world import HttpWorld
+from support.messages import message
+from support.virtual import START, live
+
+OPTIONS = """\
+recipient = "{customer.tokens}"
+devices = true
+provider_id = "/id"
+answers = [{ status = [404], verdict = "stopped" }, { status = [400], verdict = "refused" }]
+retry = { attempts = 3, base = "10s", max = "10s" }
+breaker = { failures = 0 }
+"""
+
+
+class Devices(NoDirectory):
+    """Every customer has these devices."""
+
+    def __init__(self, *tokens: str) -> None:
+        self.tokens = json.dumps(tokens)
+
+    def at_hand(self, ids: Collection[int]) -> Mapping[int, Any]:
+        return {id_: Customer(id_, {"tokens": self.tokens}) for id_ in ids}
+
+
+class DevicesWorld(HttpWorld):
+    """One message for a customer with devices, each of which answers as `devices` has it, by turns."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.devices: dict[str, list[int | str]] = {}
+        self.provider.answer = self.answer
+        self.service.settings[1] = json.dumps({"content": {"en": {"sms": {"text": "hello"}}}})
+        self.service.enqueue(message(1))
+        text = self.path.read_text(encoding="utf-8")
+        mapped = 'json = { token = "{customer.tokens}", text = "{content.text}", ref = "{message.key}" }'
+        self.write(text.replace('json = { text = "{content.text}" }', mapped) + OPTIONS)
+
+    def have(self, **answers: list[int | str]) -> None:
+        """Let the customer have devices, with their answers: the last one again and again."""
+        self.devices = answers
+        self.directory = Devices(*answers)
+
+    def answer(self, request: httpx.Request) -> httpx.Response:
+        token = json.loads(request.content)["token"]
+        answers = self.devices[token]
+        answer = answers.pop(0) if len(answers) > 1 else answers[0]
+        if isinstance(answer, str):
+            raise httpx.ReadError(answer)
+        return httpx.Response(answer, json={"id": f"id-{token}"})
+
+    @property
+    def asked(self) -> Counter[str]:
+        """How many requests each device had."""
+        return Counter(json.loads(request.content)["token"] for request in self.provider.requests)
+
+    @property
+    def keys(self) -> Mapping[str, set[str]]:
+        """The keys of each device's requests."""
+        found: dict[str, set[str]] = {}
+        for request in self.provider.requests:
+            key = request.headers["Idempotency-Key"]
+            assert json.loads(request.content)["ref"] == key
+            found.setdefault(json.loads(request.content)["token"], set()).add(key)
+        return found
+
+    def run(self, seconds: float = float("inf")) -> None:
+        """Run a worker until there is nothing to do, or for so many seconds."""
+
+        async def story() -> None:
+            with trio.move_on_after(seconds):
+                await self.run_until_idle()
+
+        live(story)
+
+    @property
+    def state(self) -> State:
+        """The state of the message."""
+        [(state,)] = self.journal_rows("SELECT state FROM message")
+        assert isinstance(state, int)
+        return State(state)
+
+    @property
+    def kept(self) -> object:
+        """What is kept for a repeat."""
+        [(content,)] = self.journal_rows("SELECT content FROM message")
+        return content
+
+    def stopped(self) -> int:
+        """How many recipients are suppressed."""
+        return len(open_reader(self.config().journal.place).stopped(None))
+
+    def order(self, verb: Action) -> None:
+        """Have an order carried out, with the journal at rest."""
+
+        async def decide() -> None:
+            async with open_journal_file(self.folder / "journal.db", blocking=inline) as journal:
+                order = Order(verb, ItemKind.MESSAGE, ("1",))
+                assert (await journal.decide(order, START, ["sms"])).done
+
+        live(decide)
+
+    def check(self) -> None:
+        """No check of the audit is violated, and each device had one key for each message."""
+        assert {name: found for name, sql in CHECKS.items() if (found := self.journal_rows(sql))} == {}
+        messages = len({key.split("-")[1] for keys in self.keys.values() for key in keys})
+        assert [token for token, keys in self.keys.items() if len(keys) > messages] == []
+        assert len(set().union(*self.keys.values())) == sum(map(len, self.keys.values()))
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> DevicesWorld:
+    return DevicesWorld(tmp_path)
+
+
+def test_each_device_gets_the_message_and_one_event_is_reported(world: DevicesWorld) -> None:
+    world.have(a=[200], b=[200], c=[200])
+    world.run()
+    assert world.asked == {"a": 1, "b": 1, "c": 1}
+    assert world.service.statuses(1) == ["dequeued", "sent"]
+    world.check()
+
+
+def test_five_devices_two_dead_one_throttled_two_fine(world: DevicesWorld) -> None:
+    """`sent` is reported at once; only the throttled device is repeated; the dead ones are suppressed."""
+    world.have(dead=[404], gone=[404], slow=[429, 429, 200], fine=[200], well=[200])
+    world.run(5)
+    assert world.service.statuses(1) == ["dequeued", "sent"]
+    assert world.state is State.WAITING
+    world.run()
+    assert world.asked == {"dead": 1, "gone": 1, "slow": 3, "fine": 1, "well": 1}
+    assert world.service.statuses(1) == ["dequeued", "sent"]
+    assert (world.state, world.kept, world.stopped()) == (State.SENT, None, 2)
+    world.check()
+    world.service.enqueue(message(2))
+    world.run()
+    assert world.asked == {"dead": 1, "gone": 1, "slow": 4, "fine": 2, "well": 2}
+
+
+def test_what_became_of_each_device_is_explained_by_its_digest(world: DevicesWorld) -> None:
+    """And no reason quotes a token."""
+    world.have(deadtoken=[404], slowtoken=[503, 200], finetoken=[200])
+    world.run()
+    rows = world.journal_rows("SELECT reason FROM attempt")
+    reasons = [str(reason) for (reason,) in rows if reason]
+    assert len(reasons) == 2
+    first = reasons[0].split("; ")
+    assert [part.partition(": ")[2][:10] for part in first] == ["suppressed", "provider a", "accepted"]
+    assert "token" not in str(reasons)
+    world.check()
+
+
+@pytest.mark.parametrize("last", [404, 400])
+def test_what_is_left_may_be_refused_and_the_message_stays_sent(world: DevicesWorld, last: int) -> None:
+    world.have(fine=[200], slow=[429, last])
+    world.run()
+    assert world.asked == {"fine": 1, "slow": 2}
+    assert world.service.statuses(1) == ["dequeued", "sent"]
+    assert (world.state, world.kept, world.stopped()) == (State.SENT, None, int(last == 404))
+    world.check()
+
+
+@pytest.mark.parametrize("answer", [429, 503, "cut off"])
+def test_what_is_left_after_all_tries_stays_sent(world: DevicesWorld, answer: int | str) -> None:
+    world.have(fine=[200], slow=[answer])
+    world.run()
+    assert world.asked == {"fine": 1, "slow": 3}
+    assert world.service.statuses(1) == ["dequeued", "sent"]
+    assert (world.state, world.kept) == (State.SENT, None)
+    world.check()
+
+
+def test_only_devices_in_doubt_are_repeated(world: DevicesWorld) -> None:
+    """None accepted it: the one that refused it isn't asked again, and the message isn't sent yet."""
+    world.have(doubt=["cut off", 200], bad=[400], dead=[404])
+    world.run(5)
+    assert world.service.statuses(1) == ["dequeued"]
+    world.run()
+    assert world.asked == {"doubt": 2, "bad": 1, "dead": 1}
+    assert world.service.statuses(1) == ["dequeued", "sent"]
+    world.check()
+
+
+def test_no_device_is_left(world: DevicesWorld) -> None:
+    """One `error` event that names what became of them; the next message finds nobody."""
+    world.have(dead=[404], bad=[400])
+    world.run()
+    assert world.service.statuses(1) == ["dequeued", "error"]
+    assert world.asked == {"dead": 1, "bad": 1}
+    world.have(dead=[404])
+    world.service.enqueue(message(2))
+    world.run()
+    assert world.service.statuses(2) == ["dequeued", "error"]
+    assert world.asked == {"dead": 1, "bad": 1}
+    world.check()
+
+
+def test_doubts_that_are_held_hold_nothing_that_a_device_has(world: DevicesWorld) -> None:
+    world.add('on_in_doubt = "hold"\n')
+    world.have(fine=[200], doubt=["cut off"])
+    world.run()
+    assert world.asked == {"fine": 1, "doubt": 1}
+    assert (world.state, world.service.statuses(1)) == (State.SENT, ["dequeued", "sent"])
+    world.have(doubt=["cut off", 200], bad=[400])
+    world.service.enqueue(message(2))
+    world.run()
+    assert world.service.statuses(2) == ["dequeued"]
+    world.check()
+
+
+@pytest.mark.parametrize("verb", [Action.SETTLE_SENT, Action.SETTLE_FAILED])
+def test_a_part_that_is_held_ends_by_an_order_without_another_event(
+    world: DevicesWorld, verb: Action
+) -> None:
+    """Its repeat is held, since the policy was changed."""
+    world.have(fine=[200], doubt=["cut off", 200])
+    world.run(5)
+    world.add('on_in_doubt = "hold"\n')
+    world.run()
+    assert world.state is State.IN_DOUBT
+    world.order(verb)
+    world.run()
+    assert world.asked == {"fine": 1, "doubt": 1}
+    assert (world.state, world.service.statuses(1)) == (State.SENT, ["dequeued", "sent"])
+    world.check()
+
+
+def test_a_field_without_a_list_is_one_device(world: DevicesWorld) -> None:
+    """Its key is that of the message, and its verdict is the message's."""
+    world.have(only=[200])
+    assert isinstance(world.directory, Devices)
+    world.directory.tokens = "only"
+    world.run()
+    [(key,)] = [tuple(keys) for keys in world.keys.values()]
+    assert {"only": {key}} == world.keys
+    [(namespace,)] = world.journal_rows("SELECT value FROM meta WHERE key = 'namespace'")
+    assert key == message_key(str(namespace), 1, "sms", 1)
+    assert world.service.statuses(1) == ["dequeued", "sent"]
+
+
+def test_the_time_runs_out_for_what_is_left(world: DevicesWorld) -> None:
+    """Nothing is sent late, and the message stays sent."""
+    world.service.settings[1] = json.dumps(
+        {
+            "delivery": {"expiresAt": format_instant(START + 15 * SECOND)},
+            "content": {"en": {"sms": {"text": "hello"}}},
+        }
+    )
+    world.have(fine=[200], slow=[429])
+    world.run()
+    assert world.asked["slow"] <= 2
+    assert (world.state, world.service.statuses(1)) == (State.SENT, ["dequeued", "sent"])
+    world.check()
+
+
+@pytest.mark.parametrize("cut", range(1, 13))
+def test_a_worker_that_is_cut_off_at_any_step_loses_no_device(world: DevicesWorld, cut: int) -> None:
+    """Each device gets the message, under one key; what was recorded of a device isn't asked again."""
+    world.have(dead=[404], gone=[404], slow=[429, 200], fine=[200], well=[200])
+    with suppress(BaseExceptionGroup):  # it is cut off while the journal records something
+        world.run(0.012 + 0.002 * cut)
+    before = world.asked
+    recorded = world.journal_rows("SELECT 1 FROM attempt WHERE verdict = 'accepted'")
+    world.run()
+    assert world.service.statuses(1).count("sent") == 1
+    assert world.state is State.SENT
+    assert min(world.asked[token] for token in world.devices) >= 1
+    assert world.asked["slow"] >= 2
+    for token in ("fine", "well", "dead", "gone"):
+        assert world.asked[token] == before[token] if recorded else world.asked[token] <= before[token] + 1
+    world.check()
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ("devices = true\n", "devices needs the field with the list"),
+        (
+            'devices = true\nrecipient = "{customer.tokens}"\n'
+            'receipt = { status = "/s", reference = "/r", delivered = ["ok"] }\n',
+            "devices: a message for several devices has no receipt",
+        ),
+    ],
+)
+def test_devices_need_a_field_and_have_no_lookup(tmp_path: Path, options: str, problem: str) -> None:
+    world = HttpWorld(tmp_path)
+    world.add(options)
+    with pytest.raises(ConfigError, match=problem):
+        world.config()

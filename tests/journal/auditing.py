@@ -87,6 +87,19 @@ class AuditCases:
                 await journal.accept(portion, NOW + 2)
                 assert open_reader().audit().findings == ()
 
+    async def test_what_was_accepted_early_is_not_refused_when_it_is_posted_again(
+        self, open_journal: OpenJournal, open_reader: OpenReader
+    ) -> None:
+        """After a kill a service may answer the repeat with 409: it stays accepted."""
+        async with open_journal() as journal:
+            await journal.take([sample_message(1), sample_message(2)], [], NOW)
+            ahead, accepted = await journal.outbox(0, 10)
+            await journal.accept_early([accepted], NOW)
+            await journal.accept([ahead], NOW)
+            assert await journal.refuse(accepted, "409", NOW) == 0
+            found = open_reader().audit()
+            assert (found.events_waiting, found.events_refused, found.findings) == (0, 0, ())
+
     async def test_an_audit_counts_what_was_erased_forgotten_and_pruned(
         self, open_journal: OpenJournal, open_reader: OpenReader
     ) -> None:

@@ -219,10 +219,11 @@ class Posting:
     async def set_aside(self, row: OutboxRow, reason: str) -> None:
         """Record that the service refused an event that has nothing ahead of it."""
         refused = await self._recorder.refuse(row, reason)
-        self._metrics.events_refused.add()
+        if refused.times:
+            self._metrics.events_refused.add()
         if refused.times > 1:
             self._log_refused_again()
-        else:
+        elif refused.times:
             log(Event.EVENTS_REFUSED, message_id=row.message_id, reason=f"{row.status}: {reason}")
         if refused.is_set_aside:
             cause = "the service refused its dequeued event"

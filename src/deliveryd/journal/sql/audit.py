@@ -124,7 +124,7 @@ CHECKS: Mapping[str, str] = {
         " WHERE a.message_id = m.id AND a.stay = m.stay"
         f" AND (a.stay_tries < m.stay_tries OR NOT {_IN_ITS_ROW}))"
         f" OR EXISTS ({_UNACCEPTED} GROUP BY a.stay HAVING count(*) <> max(a.stay_tries)"
-        f" - ({_IN_ITS_ROW} AND a.stay = m.stay AND max(a.stay_tries) > m.stay_tries))"
+        f" - iif({_IN_ITS_ROW} AND a.stay = m.stay AND max(a.stay_tries) > m.stay_tries, 1, 0))"
     ),
     "stays are numbered without a gap": _messages(
         f"EXISTS ({_UNACCEPTED} AND a.stay > 1 AND NOT EXISTS"  # noqa: S608  # constants

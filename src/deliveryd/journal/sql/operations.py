@@ -28,7 +28,7 @@ from deliveryd.journal.sql import statements
 from deliveryd.journal.sql.account import count_more
 from deliveryd.journal.sql.db import Db
 from deliveryd.journal.sql.deletion import generations_of
-from deliveryd.journal.sql.outbox import Outbox, note_posted, note_settled, settle_events
+from deliveryd.journal.sql.outbox import Outbox, note_posted, note_settled, settle_events, was_posted
 from deliveryd.journal.sql.receipt_match import Matching
 from deliveryd.journal.sql.repeats import report_again
 from deliveryd.journal.sql.statements import empty_words
@@ -195,10 +195,17 @@ class Operations:
         self._outbox.put_last(db, found)
 
     def refuse(self, db: Db, row: OutboxRow, reason: str, at: int) -> int:
-        """Set an event aside; return how often it was refused by now."""
-        if not settle_events(db, [row]):
+        """Set an event aside; return how often it was refused by now; 0: it was accepted before.
+
+        After a restart events are posted again that were accepted early, which the service may refuse.
+        """
+        settled = settle_events(db, [row])
+        if not settled:
             return 0
         self._outbox.note(db, at)
+        if was_posted(db, row.seq):
+            note_settled(db, settled, at)
+            return 0
         db.execute(statements.REFUSE, (at, to_text(reason), row.seq))
         if row.status == "dequeued":
             db.execute(statements.SET_ASIDE, (at, row.message_id))

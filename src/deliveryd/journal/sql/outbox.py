@@ -201,6 +201,11 @@ def note_posted(db: Db, numbers: Iterable[int], at: int) -> None:
     db.executemany(_POSTED, rows)
 
 
+def was_posted(db: Db, seq: int) -> bool:
+    """Whether the service accepted an event before."""
+    return db.execute("SELECT 1 FROM post WHERE first <= ?1 AND last >= ?1", (seq,)).fetchone() is not None
+
+
 def note_settled(db: Db, settled: range, at: int) -> None:
     """Record that the service accepted all events that were settled now, some of them perhaps before."""
     db.execute("DELETE FROM post WHERE last >= ? AND last < ?", (settled[0], settled[-1]))

@@ -26,6 +26,10 @@ from support.http_world import HttpWorld
 from support.messages import message
 from support.virtual import START, live
 
+RECEIPT = """\
+recipient = "{customer.tokens}"
+receipt = { status = "/s", delivered = ["ok"], reference = "/r" }
+"""
 OPTIONS = """\
 recipient = "{customer.tokens}"
 devices = true
@@ -299,8 +303,7 @@ def test_a_worker_that_is_cut_off_at_any_step_loses_no_device(world: DevicesWorl
     [
         ("devices = true\n", "devices needs the field with the list"),
         (
-            'devices = true\nrecipient = "{customer.tokens}"\n'
-            'receipt = { status = "/s", reference = "/r", delivered = ["ok"] }\n',
+            f"devices = true\n{RECEIPT}",
             "devices: a message for several devices has no receipt",
         ),
     ],

@@ -38,6 +38,7 @@ from deliveryd.worker.health import __file__ as vitals_file
 from deliveryd.worker.reload import Change, needs_restart
 from support.messages import message, sms_settings
 from support.places import ROOT
+from support.service_accounts import service_account
 from support.terminal import command
 from support.verdicts import nameless
 from support.world import World, open_world
@@ -126,7 +127,8 @@ def written(folder: Path, text: str) -> Path:
         secret = folder / path
         secret.parent.mkdir(parents=True, exist_ok=True)
         secret.touch(mode=0o600)
-        secret.write_text("secret-word-of-a-document", encoding="utf-8")
+        word = service_account() if path.endswith("fcm-key") else "secret-word-of-a-document"
+        secret.write_text(word, encoding="utf-8")
     config = folder / "config.toml"
     config.write_text(text, encoding="utf-8")
     return config

@@ -76,6 +76,7 @@ FILTERS: Mapping[str, Mapping[ValueKind, Filter]] = {
     "digits": {"text": Filter(_digits, "text"), "number": Filter(_digits, "text")},
     "base64": {"text": Filter(_base64, "text"), "number": Filter(_base64, "text")},
     "uuid": {"text": Filter(_uuid, "text"), "number": Filter(_uuid, "text")},
+    "text": {"number": Filter(str, "text"), "seconds": Filter(str, "text")},
     "unix": {"instant": Filter(_unix, "number")},
     "ms": {"instant": Filter(_unix_ms, "number"), "seconds": Filter(_milliseconds, "number")},
     "minutes": {"seconds": Filter(_minutes, "number")},

@@ -15,9 +15,14 @@ from support.sandboxes import open_sandbox
 from support.terminal import Answered, command
 
 PLAYED = [name for name in Catalogue().names() if (found := Catalogue().find(name)) and found.file.sandbox]
-GOOD = {"email": "ada@example.com", "sms": "+447700900123", "messenger": "+447700900123"}
-BAD = {"email": "permerror@example.com", "sms": "+15550100", "messenger": "+15550100"}
-OPTED_OUT = {"sms": "+15550105", "messenger": "+15550105"}
+GOOD = {
+    "email": "ada@example.com",
+    "sms": "+447700900123",
+    "messenger": "+447700900123",
+    "inApp": "+447700900123",
+}
+BAD = {"email": "permerror@example.com", "sms": "+15550100", "messenger": "+15550100", "inApp": "+15550100"}
+OPTED_OUT = {"sms": "+15550105", "messenger": "+15550105", "inApp": "+15550105"}
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import tomllib
 from collections.abc import Callable, Iterator
@@ -12,8 +11,6 @@ from typing import Any, get_args, get_origin
 
 import pytest
 import trustme
-from cryptography.hazmat.primitives.asymmetric import rsa
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
@@ -25,6 +22,7 @@ from deliveryd.directory.registry import SOURCES, FileOptions
 from deliveryd.options.authentication import AuthOptions
 from deliveryd.options.tables import LoadedOnUse
 from support.places import ROOT
+from support.service_accounts import service_account
 
 EXAMPLE = ROOT.joinpath("config.example.toml").read_text(encoding="utf-8")
 
@@ -81,17 +79,7 @@ def with_source(source: str) -> str:
     return EXAMPLE.replace(block[0], bare).replace('source = "none" ', '#source = "none" ')
 
 
-def a_key() -> str:
-    """An RSA key, PEM."""
-    key = rsa.generate_private_key(65537, 2048)
-    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
-
-
-ACCOUNT = {
-    "type": "service_account", "client_email": "a@example.com", "private_key_id": "1", "private_key": a_key(),
-    "token_uri": "https://oauth2.googleapis.com/token",
-}  # fmt: skip
-SECRETS = {"service-account.json": json.dumps(ACCOUNT), "azure-key": "c2VjcmV0"}
+SECRETS = {"service-account.json": service_account(), "azure-key": "c2VjcmV0"}
 """Those of a certain form."""
 
 

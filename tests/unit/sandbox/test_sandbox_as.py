@@ -29,13 +29,19 @@ from support.terminal import command
 
 GOOD, REFUSED, FAILED, STOPPED, SILENT, TWICE = 7, 15550100, 15550103, 15550105, 15550106, 15550107
 NAMES = {REFUSED: "permerror", FAILED: "failed", STOPPED: "stopped", SILENT: "silent", TWICE: "twice"}
-CONTENT = {"sms": {"text": "Hi"}, "messenger": {"text": "Hi"}, "email": {"subject": "Hi", "body": "Hi"}}
+PUSH = {"name": "Hi", "description": "Hi", "notification": {"title": "Hi", "body": "Hi"}}
+CONTENT = {
+    "sms": {"text": "Hi"},
+    "messenger": {"text": "Hi"},
+    "email": {"subject": "Hi", "body": "Hi"},
+    "inApp": PUSH,
+}
 
 
 def customer(number: int) -> dict[str, Any]:
     """A customer whom the sandbox treats by this number, on whatever channel."""
     phone = "+447700900123" if number == GOOD else f"+{number}"
-    others = dict.fromkeys(("telegram", "viber", "facebook"), str(number))
+    others = dict.fromkeys(("telegram", "viber", "facebook", "fcm_tokens"), str(number))
     return {
         "id": number,
         "phone": phone,

@@ -110,7 +110,7 @@ class PresetSecret(Table):
 class Promises(Table):
     """What the provider does with repeats, doubts and late messages."""
 
-    key: Literal["heeded", "ignored", "rejects_repeats"] = Field(
+    key: Literal["heeded", "ignored", "rejects_repeats", "replaces_shown"] = Field(
         description="what the provider does with the idempotency key of a repeat"
     )
     settles_doubt: Literal["receipt", "lookup", "no"] = Field(

@@ -49,7 +49,7 @@ def expand(preset: PresetFile, given: Mapping[str, Any], block: str, provider: C
     if "secrets" in given:
         table["secrets"] = given["secrets"]
     for name, value in overrides.items():
-        below = table.get(name)
+        below = table.get(name) if name != "auth" else None  # it is one way or another
         table[name] = {**below, **value} if isinstance(below, dict) and isinstance(value, dict) else value
     return Expansion({**table, "adapter": "http"}, dict(_written_at(raw, own)), problems)
 
@@ -126,9 +126,17 @@ def _written_at(raw: Mapping[str, Any], own: Mapping[str, Any]) -> Iterator[tupl
 
 
 def _missing(preset: PresetFile, given: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    of_auth = keys_of_auth(preset) if "auth" in given else frozenset()
     for name, key in preset.keys.items():
-        if key.required and name not in given:
+        if key.required and name not in given and name not in of_auth:
             yield name, f"is missing: {key.description}, such as {key.example!r}"
+
+
+def keys_of_auth(preset: PresetFile) -> frozenset[str]:
+    """Return the keys that the preset's `auth` needs, and another `auth` of the operator doesn't."""
+    return frozenset(
+        name for _, text in texts_in(preset.table.get("auth", {})) for name in KEY_USE.findall(text)
+    )
 
 
 def missing_alternatives(preset: PresetFile, given: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

@@ -48,6 +48,7 @@ KEY_MEANINGS = {
     "heeded": "a repeat under the same key isn't sent again",
     "ignored": "a repeat is a second message",
     "rejects_repeats": "a repeat under the same key is refused",
+    "replaces_shown": "a repeat under the same key replaces what the device shows",
 }
 DOUBT_MEANINGS = {
     "receipt": "a receipt that echoes the message's key settles it",

@@ -115,7 +115,8 @@ class OpenedCase:
         made = expand(self.preset.file, self._table(), self.block, ProviderTable.model_fields)
         if made.problems:
             raise DeliverydError("; ".join(f"given: {key} {text}" for key, text in made.problems))
-        own = {name: value for name, value in made.table.items() if name not in ProviderTable.model_fields}
+        beside = (*ProviderTable.model_fields, "auth")  # tokens aren't part of a case
+        own = {name: value for name, value in made.table.items() if name not in beside}
         file = ConfigFile(self.preset.path, {}, ())
         options = file.validate(HttpChannelOptions, own, "table")
         if options is None:
@@ -153,6 +154,8 @@ class OpenedCase:
         unknown = set(message) - {*_MESSAGE, "expiresAt"}
         if unknown:
             raise DeliverydError(f"given.message: there is no {', '.join(sorted(unknown))}")
+        if not isinstance(message.get("expiresAt", self.now), datetime | int):
+            raise DeliverydError("given.message.expiresAt: expected a date and time without quotes")
         entry = Entry(
             message["id"], message["settingsId"], message["customerId"], given.variables, stay_tries=1,
             begun_at=self.now,

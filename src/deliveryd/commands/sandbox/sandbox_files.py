@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from deliveryd.channels.mapping import texts_in
 from deliveryd.channels.presets.catalogue import PACKAGED, Catalogue, Preset
 from deliveryd.channels.presets.file import PresetSandbox, SandboxLookup
-from deliveryd.channels.presets.table import examples
+from deliveryd.channels.presets.table import examples, keys_of_auth
 from deliveryd.errors import ConfigError, DeliverydError, UsageError
 from deliveryd.options.suggestion import suggestion
 from deliveryd.options.toml_text import toml_value
@@ -124,6 +124,10 @@ def provider_table(preset: Preset, sandbox: str) -> tuple[list[str], Mapping[str
     files = {name: f"{preset.name}-{name}" for name in preset.file.secrets}
     given["secrets"] = files
     secrets = {file: _secret(preset, name) for name, file in files.items()}
+    if preset.file.table.get("auth"):  # the sandbox accepts any token
+        given = {name: value for name, value in given.items() if name not in keys_of_auth(preset.file)}
+        given["auth"] = {"token_file": f"{preset.name}-token"}
+        secrets[f"{preset.name}-token"] = SECRET
     lines = [f"[channels.{preset.file.channels[0]}.providers.{preset.name}]", f'adapter = "{preset.name}"']
     lines += [f"{key} = {toml_value(value)}" for key, value in given.items() if value]
     return lines, secrets

@@ -1,0 +1,23 @@
+"""Keys of service accounts, as Google issues them."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+
+
+@cache
+def service_account() -> str:
+    """The key of an account that exists nowhere, as JSON."""
+    key = rsa.generate_private_key(65537, 2048)
+    named = {
+        "type": "service_account",
+        "client_email": "a@example.com",
+        "private_key_id": "1",
+        "private_key": key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode(),
+        "token_uri": "https://oauth2.googleapis.com/token",
+    }
+    return json.dumps(named)

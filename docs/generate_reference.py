@@ -48,6 +48,7 @@ from deliveryd.channels.presets.file import (
 from deliveryd.channels.receipt_options import ChallengeOptions, ReceiptAnswerOptions, ReceiptOptions
 from deliveryd.channels.signature_schemes import SCHEMES
 from deliveryd.channels.smtp.options import SmtpOptions
+from deliveryd.channels.webpush.options import WebPushOptions
 from deliveryd.commands.app import COMMANDS, build_program
 from deliveryd.commands.messages.explanation import STATES
 from deliveryd.commands.providers.channels import example_lines, promise_rows
@@ -280,6 +281,7 @@ def channels() -> Iterator[str]:
     yield from section("[[channels.NAME.providers.PROVIDER.probe.answers]]", ProbeAnswerOptions)
     yield from section("[[channels.NAME.providers.PROVIDER.limits]]", LimitOptions)
     yield from section('adapter = "smtp"', SmtpOptions)
+    yield from section('adapter = "webpush"', WebPushOptions)
 
 
 def receipts() -> Iterator[str]:

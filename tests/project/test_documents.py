@@ -127,11 +127,16 @@ def written(folder: Path, text: str) -> Path:
         secret = folder / path
         secret.parent.mkdir(parents=True, exist_ok=True)
         secret.touch(mode=0o600)
-        word = service_account() if path.endswith("fcm-key") else "secret-word-of-a-document"
-        secret.write_text(word, encoding="utf-8")
+        secret.write_text(word_for(secret.name), encoding="utf-8")
     config = folder / "config.toml"
     config.write_text(text, encoding="utf-8")
     return config
+
+
+def word_for(name: str) -> str:
+    """What a secret's file holds: a word, or what has a form."""
+    forms = {"fcm-key": service_account(), "vapid-key": "A" * 42 + "E"}
+    return forms.get(name, "secret-word-of-a-document")
 
 
 def secret_files(table: Mapping[str, Any]) -> Iterator[str]:

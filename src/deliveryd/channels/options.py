@@ -89,7 +89,7 @@ class ProviderTable(BaseModel):
 
     model_config = ConfigDict(extra="allow", frozen=True, coerce_numbers_to_str=True, defer_build=True)
 
-    adapter: str = Field(description='"http", "smtp", a preset, or a plug-in')
+    adapter: str = Field(description='"http", "smtp", "webpush", a preset, or a plug-in')
     weight: StrictInt = Field(
         1, ge=0, le=1_000_000, description="share of the channel's messages; 0: only when no other can"
     )

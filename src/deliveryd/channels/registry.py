@@ -16,6 +16,7 @@ from deliveryd.options import plugins
 
 if TYPE_CHECKING:
     from deliveryd.channels.smtp.options import SmtpOptions
+    from deliveryd.channels.webpush.options import WebPushOptions
 
 ADAPTER_ENTRY_POINTS = "deliveryd.channels"
 
@@ -55,6 +56,13 @@ def _open_smtp(place: str, block: str, options: SmtpOptions, timeout: float) -> 
     return open_smtp(place, block, options, timeout)
 
 
+def _open_webpush(place: str, block: str, options: WebPushOptions, timeout: float) -> Channel:
+    from deliveryd.channels.devices import DevicesChannel  # noqa: PLC0415  # loaded only where it is configured
+    from deliveryd.channels.webpush.adapter import open_webpush  # noqa: PLC0415  # loads cryptography
+
+    return DevicesChannel(open_webpush(place, block, options, timeout), options.field)
+
+
 def _http() -> AdapterKind:
     return AdapterKind(HttpChannelOptions, _open_http, HttpChannelOptions.problems)
 
@@ -65,7 +73,13 @@ def _smtp() -> AdapterKind:
     return AdapterKind(SmtpOptions, _open_smtp, SmtpOptions.problems)
 
 
-ADAPTERS: Mapping[str, Callable[[], AdapterKind]] = {"http": _http, "smtp": _smtp}
+def _webpush() -> AdapterKind:
+    from deliveryd.channels.webpush.options import WebPushOptions  # noqa: PLC0415  # loaded only where it is configured
+
+    return AdapterKind(WebPushOptions, _open_webpush, WebPushOptions.problems)
+
+
+ADAPTERS: Mapping[str, Callable[[], AdapterKind]] = {"http": _http, "smtp": _smtp, "webpush": _webpush}
 """The built-in adapters. Each is loaded only where it is configured."""
 
 

@@ -9,17 +9,15 @@ import ipaddress
 import re
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 from typing import TYPE_CHECKING, NamedTuple
 
 from deliveryd.http.target import target_of
+from deliveryd.network.public import Network, literal_address
 
 if TYPE_CHECKING:
     from deliveryd.http.client import HttpClient
     from deliveryd.runtime.disk_cache import DiskCache
 
-IpAddress = IPv4Address | IPv6Address
-Network = IPv4Network | IPv6Network
 LookUp = Callable[[str, int], Awaitable[Sequence[str]]]
 
 _NAME = re.compile(r"[a-z0-9._-]+")
@@ -64,14 +62,6 @@ class HostRules:
 
 OWN_HOST = HostRules()
 """Only the service's own host."""
-
-
-def literal_address(name: str) -> IpAddress | None:
-    """Return the address that a host is written as; None: it is a name."""
-    try:
-        return ipaddress.ip_address(name)
-    except ValueError:
-        return None
 
 
 def same_host(name: str) -> str:

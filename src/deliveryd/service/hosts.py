@@ -1,9 +1,7 @@
 """The addresses that entity configurations may be fetched from, since they come from outside (4.5).
 
 A host must be on the list, and its name must not resolve into a network that isn't allowed: otherwise whoever
-writes a `configUrl`, or controls its name, could make this machine send requests into its own network. Which
-addresses are public is in a table of our own, since `ipaddress` differs between versions: IANA's
-special-purpose registries and other ranges outside the public internet. Of IPv6, only 2000::/3 is public.
+writes a `configUrl`, or controls its name, could make this machine send requests into its own network.
 
 The paths of the service's own interface are refused, however they are spelled: `/queue?take=100` would take
 messages from the queue with the service's credentials, and `/customers/18/all` would read another customer's
@@ -17,100 +15,15 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Sequence
-from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 from urllib.parse import unquote_to_bytes
 
 import anyio
 
 from deliveryd.errors import ServiceRefused, ServiceUnavailable
 from deliveryd.http.wire import Target
+from deliveryd.network.public import METADATA, literal_address, reached, refusal
 from deliveryd.network.resolver import Resolver
-from deliveryd.service.configuration_access import HostRules, IpAddress, LookUp, literal_address, same_host
-
-METADATA: frozenset[IpAddress] = frozenset(
-    [
-        IPv4Address("169.254.169.254"),  # AWS, Azure, Google, Oracle, DigitalOcean, OpenStack and others
-        IPv4Address("169.254.169.123"),  # AWS: time
-        IPv4Address("169.254.169.253"),  # AWS: names
-        IPv4Address("169.254.170.2"),  # AWS ECS: credentials of a task
-        IPv4Address("169.254.170.23"),  # AWS EKS: credentials of a pod
-        IPv4Address("169.254.0.23"),  # Tencent
-        IPv4Address("169.254.42.42"),  # Scaleway
-        IPv4Address("100.100.100.200"),  # Alibaba
-        IPv4Address("192.0.0.192"),  # Oracle, classic
-        IPv4Address("168.63.129.16"),  # Azure: the host of a virtual machine, at a public address
-        IPv6Address("fd00:ec2::254"),  # AWS
-        IPv6Address("fd00:ec2::253"),
-        IPv6Address("fd00:ec2::123"),
-        IPv6Address("fd00:ec2::23"),
-        IPv6Address("fd20:ce::254"),  # Google
-        IPv6Address("fd00:c1::a9fe:a9fe"),  # Oracle
-        IPv6Address("fd00:a9fe:a9fe::1"),  # Akamai
-        IPv6Address("fd00:100::100:200"),  # Alibaba
-        IPv6Address("fd00:42::42"),  # Scaleway
-        IPv6Address("fe80::a9fe:a9fe"),  # OpenStack
-    ]
-)
-"""Addresses where clouds give credentials to their machines."""
-
-_IPV4: Sequence[tuple[IPv4Network, str]] = [
-    (IPv4Network(network), kind)
-    for network, kind in (
-        ("0.0.0.0/8", "private"),  # this network; 0.0.0.0 is this machine
-        ("10.0.0.0/8", "private"),
-        ("100.64.0.0/10", "private"),  # shared by a carrier's customers
-        ("127.0.0.0/8", "loopback"),
-        ("168.63.129.16/32", "metadata"),
-        ("169.254.0.0/16", "link-local"),
-        ("172.16.0.0/12", "private"),
-        ("192.0.0.0/24", "private"),  # IETF protocol assignments
-        ("192.0.2.0/24", "documentation"),
-        ("192.88.99.0/24", "private"),  # 6to4 relays
-        ("192.168.0.0/16", "private"),
-        ("198.18.0.0/15", "private"),  # benchmarks
-        ("198.51.100.0/24", "documentation"),
-        ("203.0.113.0/24", "documentation"),
-        ("224.0.0.0/4", "multicast"),
-        ("240.0.0.0/4", "private"),  # reserved, and broadcast
-    )
-]
-_PUBLIC_IPV6 = IPv6Network("2000::/3")
-_IPV6: Sequence[tuple[IPv6Network, str]] = [
-    (IPv6Network(network), kind)
-    for network, kind in (
-        ("::1/128", "loopback"),
-        ("fe80::/10", "link-local"),
-        ("ff00::/8", "multicast"),
-        ("2001::/23", "private"),  # IETF protocol assignments: Teredo, benchmarks, ORCHID
-        ("2001:db8::/32", "documentation"),
-        ("2002::/16", "private"),  # 6to4: reaches an IPv4 address through unknown relays
-        ("3ffe::/16", "private"),  # 6bone, given back
-        ("3fff::/20", "documentation"),
-    )
-]
-_MAPPED = IPv6Network("::ffff:0:0/96")
-_TRANSLATED = IPv6Network("64:ff9b::/96")  # NAT64 (RFC 6052)
-
-
-def reached(address: IpAddress) -> IpAddress:
-    """Return the IPv4 address behind an IPv6 one, if it has one for certain; else the address itself.
-
-    The scope is removed: the address is the same on every interface.
-    """
-    if isinstance(address, IPv4Address):
-        return address
-    if address in _MAPPED or address in _TRANSLATED:
-        return IPv4Address(int(address) & 0xFFFFFFFF)
-    return IPv6Address(int(address))
-
-
-def kind_of(address: IpAddress) -> str | None:
-    """Return the kind of a non-public address; None for a public one."""
-    if isinstance(address, IPv4Address):
-        return next((kind for network, kind in _IPV4 if address in network), None)
-    kind = next((kind for network, kind in _IPV6 if address in network), None)
-    return kind if kind is not None or address in _PUBLIC_IPV6 else "private"
-
+from deliveryd.service.configuration_access import HostRules, LookUp, same_host
 
 REFUSED = 0
 """The status of a refusal before any request."""
@@ -179,8 +92,8 @@ class AllowedHosts:
         else:
             found = (await self._look_up(target.host, target.port))[:MOST_ADDRESSES]
         for text in found:
-            if (refusal := self._refusal(ipaddress.ip_address(text))) is not None:
-                raise ServiceRefused(f"{target.host} leads to {text}, {refusal}", REFUSED)
+            if (why := refusal(ipaddress.ip_address(text), self._rules.networks)) is not None:
+                raise ServiceRefused(f"{target.host} leads to {text}, {why}", REFUSED)
         return found
 
     def _is_listed(self, target: Target) -> bool:
@@ -190,17 +103,6 @@ class AllowedHosts:
             and port == (host.port if host.port is not None else SCHEME_PORTS[target.scheme])
             for host in self._rules.hosts or ()
         )
-
-    def _refusal(self, address: IpAddress) -> str | None:
-        """Return why an address is refused: it is neither public nor in an allowed network."""
-        at = reached(address)
-        if METADATA & {address, at}:
-            return f"a {kind_of(at)} address of a cloud's credentials service, which is always refused"
-        if (kind := kind_of(at)) is None:
-            return None
-        if any(each in network for network in self._rules.networks for each in (address, at)):
-            return None
-        return f"a {kind} address that isn't in an allowed network"
 
 
 OWN = frozenset({"queue", "events", "settings", "customers"})

@@ -79,12 +79,14 @@ def with_source(source: str) -> str:
     return EXAMPLE.replace(block[0], bare).replace('source = "none" ', '#source = "none" ')
 
 
-SECRETS = {"service-account.json": service_account(), "azure-key": "c2VjcmV0"}
+SECRETS = {"service-account.json": service_account(), "azure-key": "c2VjcmV0", "vapid-key": "A" * 42 + "E"}
 """Those of a certain form."""
 
 
 def usable(text: str, folder: Path) -> str:
-    """The text with its files in this folder, which are made."""
+    """The text with its files in this folder, which are made, and all of its channels in the order."""
+    if "\n[channels.web]" in text:
+        text = text.replace('order = ["inApp",', 'order = ["web", "inApp",')
     (folder / "presets").mkdir(exist_ok=True)
     authority = trustme.CA()
     certificate = authority.issue_cert("deliveryd.example.com")
@@ -167,7 +169,7 @@ def test_the_example_can_be_used_with_all_that_is_left_out_in_it(path: Path, way
         "allow_plain_text = false", "allow_plain_text = true"
     )  # proxies
     config = loaded(path, usable(text, path.parent))
-    assert list(config.channels.configured) == ["sms", "messenger", "inApp", "email"]
+    assert list(config.channels.configured) == ["sms", "messenger", "inApp", "email", "web"]
     given = config.service.auth.model_dump(exclude_none=True)
     assert set(given) == WAYS[way]
 

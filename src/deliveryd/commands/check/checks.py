@@ -19,6 +19,7 @@ from deliveryd.channels.http.asking import ProbeResult
 from deliveryd.channels.http.options import HttpChannelOptions
 from deliveryd.channels.options import ProviderConfig
 from deliveryd.channels.smtp.options import SmtpOptions
+from deliveryd.channels.webpush.options import WebPushOptions
 from deliveryd.commands.check.cautions import CAUTIONS, fields_without_values, unreadable_addresses
 from deliveryd.commands.check.check_journal import (
     check_database,
@@ -307,6 +308,8 @@ def _place(options: BaseModel) -> str:
             return f"the proxy {options.proxy}"
         case SmtpOptions():
             return f"{options.host}:{options.actual_port}"
+        case WebPushOptions():
+            return "the push services"
         case _:
             return "its provider"
 

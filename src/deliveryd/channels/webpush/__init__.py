@@ -1,0 +1,1 @@
+"""The webpush adapter: encrypted messages to browsers, over their push services (RFC 8030)."""

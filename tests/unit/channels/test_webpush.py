@@ -90,7 +90,9 @@ class PushService(GatewayProvider):
         self.gateway.script.append(Reply(410))
 
     async def disappear(self) -> None:
-        self.moved(await closed_port())
+        port = await closed_port()
+        self.options["allowed_hosts"] = [f"localhost:{port}"]
+        self.moved(port)
 
     def keys(self) -> list[str]:
         return [request.headers["topic"] for request in self.gateway.seen]
@@ -121,7 +123,7 @@ def options(key_file: str, tmp_path: Path) -> dict[str, Any]:
     return {
         "key_file": key_file,
         "subject": "mailto:ops@example.com",
-        "allowed_hosts": ["localhost"],
+        "allowed_hosts": ["push.example.org"],
         "networks": LOOPBACK,
         "tls": {"ca_file": str(tmp_path / "ca.pem")},
     }
@@ -143,6 +145,7 @@ class TestWebPush(AdapterConformance):
             )
 
         service = PushService(gateway, options)
+        options["allowed_hosts"] = [f"localhost:{gateway.port}"]
         service.moved = moved
         gateway.respond = lambda _request: service.created()
         moved(gateway.port)
@@ -196,6 +199,14 @@ class TestWebPush(AdapterConformance):
             ("http://localhost/x", "must be https"),
             ("https://127.0.0.1/x", "name a host"),
             ("https://169.254.169.254/latest", "name a host"),
+            ("https://[::1]/x", "name a host"),
+            ("https://localhost/x", "isn't in allowed_hosts"),
+            ("https://localhost:22/x", "isn't in allowed_hosts"),
+            ("https://LOCALHOST/x", "name a host"),
+            ("https://.push.example.org/x", "name a host"),
+            (f"https://{'a.' * 200}push.example.org/x", "name a host"),
+            (f"https://localhost/{'x' * 2000}", "isn't an address"),
+            ("https://localhost\\@push.example.org/x", "isn't an address"),
             ("https://push.example.net/x", "isn't in allowed_hosts"),
             ("https://localhost.example.net/x", "isn't in allowed_hosts"),
             ("ftp://localhost/x", "isn't an address"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import ipaddress
 from base64 import urlsafe_b64encode
 from collections.abc import Sequence
 from functools import partial
@@ -28,6 +27,7 @@ from deliveryd.channels.http.answers import AnswerReader
 from deliveryd.channels.mapping import Unfit, customer_fields
 from deliveryd.channels.webpush.encryption import PushSubscription, encrypted, read_subscription
 from deliveryd.channels.webpush.options import WebPushOptions
+from deliveryd.channels.webpush.services import Allowed, PushServices
 from deliveryd.channels.webpush.vapid import Vapid, read_vapid_key
 from deliveryd.errors import (
     AnswerUnreadable,
@@ -39,17 +39,12 @@ from deliveryd.errors import (
     TooLate,
 )
 from deliveryd.http.client import HttpClient, build_client
-from deliveryd.http.target import target_of
 from deliveryd.http.tls import TlsFiles
 from deliveryd.http.wire import Header, Target, WireResponse
 from deliveryd.model import SECOND, Customer
-from deliveryd.network.public import literal_address, refusal
 from deliveryd.network.resolver import Resolver
 from deliveryd.runtime.json_numbers import dumps_exact
 from deliveryd.runtime.secret_file import RenewedValue
-
-ADDRESSES_TRIED = 4
-"""Addresses of a push service that are tried."""
 
 TOPIC_LENGTH = 32
 """Characters of a topic at most (RFC 8030, 5.4)."""
@@ -72,16 +67,15 @@ class WebPushChannel:
     lookup_after = None  # push services can't be asked
 
     def __init__(
-        self, options: WebPushOptions, client: HttpClient, vapid: RenewedValue[Vapid], resolver: Resolver
+        self, options: WebPushOptions, client: HttpClient, vapid: RenewedValue[Vapid], services: PushServices
     ) -> None:
         self._options = options
         self._client = client
         self._vapid = vapid
-        self._resolver = resolver
+        self._services = services
         self._field = options.field
         self.customer_fields = customer_fields([options.recipient, options.mapped]) - {"id"}
         self._fill = compile_tree(options.mapped, MappingContext())
-        self._networks = options.parsed_networks
         self._reader = AnswerReader(ANSWERS, "header:Location", "the push service")
 
     def reaches(self, customer: Customer | None) -> bool:
@@ -109,47 +103,27 @@ class WebPushChannel:
         """Post one message to the push service of its subscription."""
         try:
             to = self._subscription(dispatch.customer)
-            target = self._target(to)
+            target, service = self._services.find(to.endpoint)
             body = encrypted(self._payload(dispatch), to)
-            return await self._sent(target, body, dispatch)
+            addresses = await self._addresses(target)
         except Unfit as error:
             return Refused(str(error), unsent=True)
+        if addresses is None:
+            return TryAgain(f"{service.written} has no address", only_this=service.is_open)
+        return await self._posted(target, service, addresses, body, dispatch)
 
-    async def _sent(self, target: Target, body: bytes, dispatch: Dispatch) -> Verdict:
+    async def _addresses(self, target: Target) -> Sequence[str | None] | None:
+        """Return the addresses to connect to, or None in place of one that a proxy resolves; None: none."""
+        if self._options.proxy is not None:
+            return [None]
         try:
-            addresses = await self._addresses(target)
-        except OSError:
-            return TryAgain(f"no connection to {target.authority}: its name has no address")
-        return await self._posted(target, addresses, body, dispatch)
+            return await self._services.addresses(target)
+        except (OSError, TimeoutError):
+            return None
 
     def _payload(self, dispatch: Dispatch) -> bytes:
         filled = self._fill(dispatch)
         return dumps_exact({} if filled is ABSENT else filled)
-
-    def _target(self, to: PushSubscription) -> Target:
-        """Return where the message goes. Raises Unfit for what isn't a push service that is allowed.
-
-        A subscription comes from a customer's browser, so its address may be anything.
-        """
-        try:
-            target = target_of(to.endpoint)
-        except ValueError:
-            raise Unfit("the subscription's endpoint isn't an address") from None
-        if target.scheme != "https" or literal_address(target.host) is not None:
-            raise Unfit("the subscription's endpoint must be https and name a host")
-        if not any(_fits(target.host, allowed) for allowed in self._options.allowed_hosts):
-            raise Unfit("the subscription's push service isn't in allowed_hosts")
-        return target
-
-    async def _addresses(self, target: Target) -> Sequence[str | None]:
-        """Return the addresses to connect to; None: a proxy resolves the name. Raises Unfit, OSError."""
-        if self._options.proxy is not None:
-            return [None]
-        found = [each.host for each in await self._resolver.look_up(target.host)]
-        for text in found:
-            if (why := refusal(ipaddress.ip_address(text), self._networks)) is not None:
-                raise Unfit(f"the push service's name leads to {why}")
-        return list(dict.fromkeys(found))[:ADDRESSES_TRIED]
 
     def _headers(self, target: Target, dispatch: Dispatch) -> list[Header]:
         left = self._options.ttl
@@ -167,11 +141,17 @@ class WebPushChannel:
         ]
 
     async def _posted(
-        self, target: Target, addresses: Sequence[str | None], body: bytes, dispatch: Dispatch
+        self,
+        target: Target,
+        service: Allowed,
+        addresses: Sequence[str | None],
+        body: bytes,
+        dispatch: Dispatch,
     ) -> Verdict:
+        """Post to the first address that takes the request; reasons name the list's entry, not the host."""
         check = dispatch.check_time if dispatch.has_limit else None
         headers = self._headers(target, dispatch)
-        verdict: Verdict = TryAgain(f"no connection to {target.authority}")
+        verdict: Verdict = TryAgain(f"no connection to {service.written}", only_this=service.is_open)
         for address in addresses:
             try:
                 answer = await self._client.exchange(
@@ -182,12 +162,13 @@ class WebPushChannel:
             except OutOfFiles as error:
                 return Unsent(str(error))
             except ProxyRefused as error:
-                return Misconfigured(str(error)) if error.status < 500 else TryAgain(str(error))
-            except NotSent as error:
-                verdict = TryAgain(str(error))
+                reason = f"the proxy answered {error.status}"
+                return Misconfigured(reason) if error.status < 500 else TryAgain(reason)
+            except NotSent:
                 continue
             except OutcomeUnknown as error:
-                return InDoubt(str(error), unreadable=isinstance(error, AnswerUnreadable))
+                reason = f"{service.written} gave no whole answer"
+                return InDoubt(reason, unreadable=isinstance(error, AnswerUnreadable))
             return self._verdict(answer)
         return verdict
 
@@ -203,7 +184,7 @@ class WebPushChannel:
     def preview(self, dispatch: Dispatch) -> str:
         """What the browser would get, before it is encrypted, and where it would be posted."""
         try:
-            target = self._target(self._subscription(dispatch.customer))
+            target, _ = self._services.find(self._subscription(dispatch.customer).endpoint)
             body = self._payload(dispatch).decode()
         except Unfit as error:
             return f"nothing would be sent: {error}"
@@ -213,25 +194,12 @@ class WebPushChannel:
         return "\n".join([f"POST {target.scheme}://{target.authority}/***", *shown, "", body])
 
     async def probe(self) -> str | None:
-        """Look up the names of the push services that are written out; None: one of them has an address."""
-        names = [name for name in self._options.allowed_hosts if not name.startswith("*.")]
-        if self._options.proxy is not None or not names:
-            return None
-        for name in names:
-            try:
-                await self._resolver.look_up(name)
-            except OSError:
-                continue
-            return None
-        return f"no push service has an address: {', '.join(names)}"
+        """Look up the names of the push services that are written out; a proxy does so itself."""
+        return None if self._options.proxy is not None else await self._services.problem()
 
     async def aclose(self) -> None:
         """Close all connections."""
         await self._client.aclose()
-
-
-def _fits(host: str, allowed: str) -> bool:
-    return host == allowed or (allowed.startswith("*.") and host.endswith(allowed[1:]))
 
 
 def open_webpush(place: str, block: str, options: WebPushOptions, timeout: float) -> WebPushChannel:
@@ -243,8 +211,9 @@ def open_webpush(place: str, block: str, options: WebPushOptions, timeout: float
         raise ConfigError([f"{place}.{problem}" for problem in problems])
     tls = (options.tls.files() if options.tls else TlsFiles())._replace(ca_key=f"{place}.tls.ca_file")
     client = build_client(timeout=timeout, tls=tls, proxy=options.open_proxy())
-    read = partial(_vapid, options)
-    return WebPushChannel(options, client, RenewedValue([options.key_file.path], read), Resolver())
+    services = PushServices(options.allowed_hosts, options.parsed_networks, Resolver(), timeout)
+    vapid = RenewedValue([options.key_file.path], partial(_vapid, options))
+    return WebPushChannel(options, client, vapid, services)
 
 
 def _vapid(options: WebPushOptions) -> Vapid:

@@ -6,8 +6,11 @@ import json
 
 from deliveryd.cleaning import cleaned
 
-_TEXTS = frozenset({"name", "language"})
-"""Fields that are shown or read as they are, and so can't be a list."""
+TEXT_FIELDS = frozenset({"name", "language", "phone", "email"})
+"""Fields that are shown, or that channels need as they are, and so can't be a list."""
+
+MOST_MEMBERS = 100
+"""Members of a list that count: far more than anybody has devices."""
 
 
 def field_text(name: str, value: object) -> str:
@@ -15,7 +18,7 @@ def field_text(name: str, value: object) -> str:
 
     Raises TypeError if it can't be one: it is the name or the language, or holds what JSON doesn't have.
     """
-    if name in _TEXTS or not isinstance(value, list | dict):
+    if name in TEXT_FIELDS or not isinstance(value, list | dict):
         raise TypeError("neither a string nor a number")
     return compact_json(value)
 
@@ -34,12 +37,28 @@ def compact_json(value: list[object] | dict[str, object]) -> str:
 
 
 def members_of(text: str) -> tuple[str, ...]:
-    """The members of the list that a field holds, each once; of any other text, that alone."""
+    """The members of the list that a field holds, each once; of any other text, that alone.
+
+    There are `MOST_MEMBERS` at most. Lists within it, and what isn't valid Unicode, are left out.
+    """
     if not text.startswith("["):
         return (text,) if text else ()
     try:
         members = json.loads(text, parse_int=str, parse_float=str)
-    except (ValueError, RecursionError):
+        texts = [each if isinstance(each, str) else compact_json(each) for each in members if _is_one(each)]
+    except (ValueError, TypeError, RecursionError):
         return (text,)
-    texts = (each if isinstance(each, str) else compact_json(each) for each in members if each)
-    return tuple(dict.fromkeys(seen for each in texts if (seen := cleaned(each))))
+    seen = (cleaned(each) for each in texts if each.isascii() or _is_unicode(each))
+    return tuple(dict.fromkeys(filter(None, seen)))[:MOST_MEMBERS]
+
+
+def _is_one(member: object) -> bool:
+    return bool(member) and isinstance(member, str | dict)
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

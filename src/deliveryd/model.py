@@ -354,7 +354,8 @@ class Entry(NamedTuple):
     def ending(self, *reasons: str) -> str:
         """The details of its `error` event: why each provider failed before, these reasons, a doubt left."""
         before = (f"{each.provider}: {each.reason}" for each in self.spent)
-        doubt = (f"{self.provider}: outcome unknown",) if self.doubt else ()
+        is_unknown = self.doubt and not self.is_sent_in_part
+        doubt = (f"{self.provider}: outcome unknown",) if is_unknown else ()
         return "; ".join((*before, *reasons, *doubt))
 
 
@@ -519,9 +520,9 @@ class Transition(NamedTuple):
     `entry` is the message as it is after the step. `outcome` ends the latest try, `due_at` is when a
     waiting message goes on, and `events` enter the outbox together with the step. `waits_for` names what
     wakes a waiting message before it is due (see `deliveryd.runtime.waits`). A step from READY to IN_DOUBT
-    makes no try: its outcome is why the message isn't repeated; one from READY to SENT has why the message
-    stays sent. `confirmation` is that of an acceptance after which the message may still go on. `stops` are
-    recorded with the try that they follow from.
+    makes no try: its outcome is why the message isn't repeated. One to SENT from READY, or whose outcome
+    isn't that it was accepted, has why the message stays sent. `confirmation` is that of an acceptance after
+    which the message may still go on. `stops` are recorded with the try that they follow from.
     """
 
     entry: Entry

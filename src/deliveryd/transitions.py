@@ -112,7 +112,7 @@ def malformed(bad: Malformed, at: int) -> list[StatusEvent]:
 def undeliverable(entry: Entry, at: int, details: str) -> Transition:
     """Nothing can be sent; `details` name every reason. It stays sent if no later channel was tried."""
     if entry.sent_by is not None and not entry.failed_since_sent:
-        return _stays_sent(entry, at, details)
+        return _stays_sent(entry, State.READY, at, Outcome("accepted", None, details))
     return _failed(entry, _UNDELIVERABLE, at, details)
 
 
@@ -133,11 +133,11 @@ def expired(entry: Entry, before: State, at: int, expires_at: int) -> Transition
     A message that was sent before stays so; after an intent it gives up the channel first.
     """
     outcome = Outcome("expired") if before is State.SENDING else None
-    if entry.sent_by is not None:
+    details = entry.ending(expiry_details(expires_at))
+    if entry.sent_by is not None and not entry.is_sent_in_part:
         if outcome is not None:
             return given_up(entry, at, outcome, expiry_details(expires_at))
-        return _stays_sent(entry, at, entry.ending(expiry_details(expires_at)))
-    details = entry.ending(expiry_details(expires_at))
+        return _stays_sent(entry, State.READY, at, Outcome("accepted", None, details))
     return _failed(entry, edge(before, Cause.EXPIRED), at, details, outcome)
 
 
@@ -158,11 +158,15 @@ def unrendered(why: str) -> str:
 
 def not_repeated(entry: Entry, before: State, at: int, reason: str) -> Transition:
     """Hold a message that may have arrived, and that can't be repeated as it was; no try is counted."""
+    if entry.is_sent_in_part:
+        return rest_ends(entry, before, at, Outcome("in_doubt", None, reason))
     return Transition(entry, *edge(before, Cause.HELD), at, outcome=Outcome("in_doubt", None, reason))
 
 
 def held_without_provider(entry: Entry, before: State, at: int) -> Transition:
     """Hold a message in doubt whose provider was removed from the configuration."""
+    if entry.is_sent_in_part and before is State.READY:
+        return rest_ends(entry, before, at, Outcome("in_doubt", None, "its provider was removed"))
     return Transition(entry, *(CHANNEL_REMOVED if before is State.WAITING else _HELD_BEFORE_A_TRY), at)
 
 
@@ -206,6 +210,11 @@ def sent_in_part(taken: Transition, rest: Content, due_at: int) -> Transition:
     """The step of a message that some devices have, and that is repeated for the `rest`."""
     entry = taken.entry.sent_in_part(rest)
     return taken._replace(entry=entry, after=_IN_PART.after, due_at=due_at, confirmation=None)
+
+
+def rest_ends(entry: Entry, before: State, at: int, outcome: Outcome) -> Transition:
+    """A message that some devices have stays sent, whatever came of the others, and nothing is repeated."""
+    return _stays_sent(entry.settled(), before, at, outcome)
 
 
 def found_taken(
@@ -259,6 +268,8 @@ def exhausted(entry: Entry, before: State, at: int, details: str, outcome: Outco
 
 def held_in_doubt(entry: Entry, at: int, outcome: Outcome) -> Transition:
     """The outcome is unknown, and an operator or a receipt has to settle it."""
+    if entry.is_sent_in_part:
+        return rest_ends(entry, State.SENDING, at, outcome)
     return Transition(entry._replace(doubt=True), *_HELD, at, outcome=outcome)
 
 
@@ -288,6 +299,8 @@ def ordered_resend(entry: Entry, at: int) -> Transition:
 
 def ordered_sent(entry: Entry, at: int) -> Transition:
     """An operator confirmed that the message arrived."""
+    if entry.is_sent_in_part:
+        return rest_ends(entry, State.IN_DOUBT, at, Outcome("in_doubt", None, BY_OPERATOR))
     outcome = Outcome("accepted", None, BY_OPERATOR)
     return Transition(entry.settled(), *_ORDERED_SENT, at, outcome=outcome, events=_sent(entry, at))
 
@@ -328,9 +341,9 @@ def failed_to_next(entry: Entry, receipt: Receipt) -> Transition:
     return Transition(entry.off_channel(_reported(receipt)), *_FAILED_NEXT, at, AT_ONCE)
 
 
-def _stays_sent(entry: Entry, at: int, reason: str) -> Transition:
-    """No later channel takes a message that was sent before; nothing is reported to the service."""
-    return Transition(entry, *STAYS_SENT, at, outcome=Outcome("accepted", None, reason))
+def _stays_sent(entry: Entry, before: State, at: int, outcome: Outcome) -> Transition:
+    """No later channel or device takes a message that was sent; nothing is reported to the service."""
+    return Transition(entry, *edge(before, Cause.STAYS_SENT), at, outcome=outcome)
 
 
 def proved_sent(message_id: int, before: State, at: int) -> ReceiptStep:
@@ -376,9 +389,7 @@ def _failed(
     A message that some of the customer's devices have stays sent.
     """
     if entry.is_sent_in_part:
-        before = step[0]
-        outcome = outcome or Outcome("accepted", None, details)
-        return Transition(entry.settled(), *edge(before, Cause.STAYS_SENT), at, outcome=outcome)
+        return rest_ends(entry, step[0], at, outcome or Outcome("failed", None, details))
     return Transition(entry.ended(), *step, at, outcome=outcome, events=(_error(entry.id, at, details),))
 
 

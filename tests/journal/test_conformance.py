@@ -21,6 +21,7 @@ from journal.auditing import AuditCases
 from journal.beginning_anew import BeginningAnewCases
 from journal.deadlines import DeadlineCases
 from journal.delivery import DeliveryCases
+from journal.devices import DeviceCases
 from journal.intake import IntakeCases
 from journal.listing import ListingCases
 from journal.orders import OrderCases
@@ -68,7 +69,9 @@ class RecordingConformance(
         return "asyncio"
 
 
-class JournalConformance(RecordingConformance, ReadingCases, AttentionCases, ListingCases, AuditCases):
+class JournalConformance(
+    RecordingConformance, ReadingCases, AttentionCases, ListingCases, AuditCases, DeviceCases
+):
     """The same, and what commands read of it and an audit finds; each subclass says how it is read, too."""
 
 

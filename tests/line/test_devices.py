@@ -16,11 +16,8 @@ import trio
 from deliveryd.directory.base import NoDirectory
 from deliveryd.errors import ConfigError
 from deliveryd.journal.opening import open_reader
-from deliveryd.journal.orders import Action, ItemKind, Order
 from deliveryd.journal.sql.audit import CHECKS
-from deliveryd.journal.sqlite.journal import open_journal_file
 from deliveryd.model import SECOND, Customer, format_instant, message_key
-from deliveryd.runtime.threads import inline
 from deliveryd.states import State
 from support.http_world import HttpWorld
 from support.messages import message
@@ -48,6 +45,17 @@ class Devices(NoDirectory):
 
     def at_hand(self, ids: Collection[int]) -> Mapping[int, Any]:
         return {id_: Customer(id_, {"tokens": self.tokens}) for id_ in ids}
+
+
+class OddDevices(NoDirectory):
+    """Each message's customer has a device, and beside it a list or an object as deep as half of the id."""
+
+    def at_hand(self, ids: Collection[int]) -> Mapping[int, Any]:
+        return {id_: Customer(id_, {"tokens": self.tokens(id_ // 2, id_ % 2 == 1)}) for id_ in ids}
+
+    def tokens(self, depth: int, is_list: bool) -> str:
+        start, end = ("[", "]") if is_list else ('{"a":', "}")
+        return f'["fine",{start * depth}1{end * depth}]'
 
 
 class DevicesWorld(HttpWorld):
@@ -116,16 +124,6 @@ class DevicesWorld(HttpWorld):
     def stopped(self) -> int:
         """How many recipients are suppressed."""
         return len(open_reader(self.config().journal.place).stopped(None))
-
-    def order(self, verb: Action) -> None:
-        """Have an order carried out, with the journal at rest."""
-
-        async def decide() -> None:
-            async with open_journal_file(self.folder / "journal.db", blocking=inline) as journal:
-                order = Order(verb, ItemKind.MESSAGE, ("1",))
-                assert (await journal.decide(order, START, ["sms"])).done
-
-        live(decide)
 
     def check(self) -> None:
         """No check of the audit is violated, and each device had one key for each message."""
@@ -235,20 +233,104 @@ def test_doubts_that_are_held_hold_nothing_that_a_device_has(world: DevicesWorld
     world.check()
 
 
-@pytest.mark.parametrize("verb", [Action.SETTLE_SENT, Action.SETTLE_FAILED])
-def test_a_part_that_is_held_ends_by_an_order_without_another_event(
-    world: DevicesWorld, verb: Action
-) -> None:
-    """Its repeat is held, since the policy was changed."""
+def test_a_part_ends_as_sent_when_doubts_are_held_from_now_on(world: DevicesWorld) -> None:
+    """Nothing is repeated, nothing waits for an operator, and back again changes nothing."""
     world.have(fine=[200], doubt=["cut off", 200])
     world.run(5)
     world.add('on_in_doubt = "hold"\n')
     world.run()
-    assert world.state is State.IN_DOUBT
-    world.order(verb)
-    world.run()
     assert world.asked == {"fine": 1, "doubt": 1}
     assert (world.state, world.service.statuses(1)) == (State.SENT, ["dequeued", "sent"])
+    world.check()
+
+
+def test_a_part_ends_as_sent_when_the_channel_sends_to_one_device_only(world: DevicesWorld) -> None:
+    world.have(fine=[200], slow=[429, 200])
+    world.run(5)
+    world.write(world.path.read_text(encoding="utf-8").replace("devices = true\n", ""))
+    world.run()
+    assert world.asked == {"fine": 1, "slow": 1}
+    assert (world.state, world.service.statuses(1)) == (State.SENT, ["dequeued", "sent"])
+    world.check()
+
+
+def test_the_time_runs_out_after_devices_accepted_in_two_tries(world: DevicesWorld) -> None:
+    """Both acceptances stay known."""
+    world.service.settings[1] = json.dumps(
+        {
+            "delivery": {"expiresAt": format_instant(START + 15 * SECOND)},
+            "content": {"en": {"sms": {"text": "hello"}}},
+        }
+    )
+    world.have(a=[200], b=[429, 200], c=[429])
+    world.run()
+    assert (world.state, world.service.statuses(1)) == (State.SENT, ["dequeued", "sent"])
+    verdicts = world.journal_rows("SELECT verdict, provider_id FROM attempt ORDER BY stay_tries")
+    assert verdicts == [("accepted", "id-a"), ("accepted", "id-b")]
+    world.check()
+
+
+def test_an_odd_list_concerns_its_customer_alone(world: DevicesWorld) -> None:
+    """Whatever its depth: it comes from a browser, or from an app."""
+    world.provider.answer = lambda _request: httpx.Response(200, json={"id": "x"})
+    world.directory = OddDevices()
+    depths = (1, 10, 900, 930, 940, 945, 950, 955, 960, 990, 1000, 5000)
+    ids = [2 * depth + is_list for depth in depths for is_list in (0, 1)]
+    world.service.enqueue(*(message(id_, customer_id=id_) for id_ in ids))
+    world.run()
+    assert {world.service.statuses(id_)[-1] for id_ in ids} == {"sent"}
+
+
+def test_a_device_whose_adapter_fails_leaves_the_others_alone(world: DevicesWorld) -> None:
+    """It is in doubt; what isn't Unicode is no device."""
+    world.have(fine=[200], broken=["cut off"], well=[200])
+    assert isinstance(world.directory, Devices)
+    world.directory.tokens = '["fine","broken","\\ud800x","well"]'
+    answer = world.provider.answer
+
+    def fail(request: httpx.Request) -> httpx.Response:
+        if b"broken" in request.content:
+            raise RuntimeError("a mistake")
+        return answer(request)
+
+    world.provider.answer = fail
+    world.run(5)
+    assert world.service.statuses(1) == ["dequeued", "sent"]
+    assert world.asked["fine"] == world.asked["well"] == 1
+    world.run()
+    assert world.asked["fine"] == world.asked["well"] == 1
+    assert (world.state, world.service.statuses(1)) == (State.SENT, ["dequeued", "sent"])
+
+
+def test_a_rest_that_is_misconfigured_is_counted_and_stops_nobody(world: DevicesWorld) -> None:
+    """The provider accepted the same message for another device."""
+    world.add("")
+    world.write(world.path.read_text(encoding="utf-8").replace("breaker = { failures = 0 }", ""))
+    world.have(fine=[200], other=[403])
+    world.run()
+    assert world.asked == {"fine": 1, "other": 3}
+    assert (world.state, world.service.statuses(1)) == (State.SENT, ["dequeued", "sent"])
+    world.check()
+
+
+def test_a_device_that_is_gone_meanwhile_isnt_repeated(world: DevicesWorld) -> None:
+    world.have(fine=[200], slow=[429, 404, 200])
+    world.run(5)
+    world.service.enqueue(message(2))
+    world.run(7)
+    assert world.stopped() == 1
+    world.run()
+    assert world.asked["slow"] == 2
+    assert [world.service.statuses(id_) for id_ in (1, 2)] == [["dequeued", "sent"]] * 2
+    world.check()
+
+
+def test_the_last_try_is_what_it_was(world: DevicesWorld) -> None:
+    """Not accepted, where nothing was."""
+    world.have(fine=[200], slow=[429])
+    world.run()
+    verdicts = world.journal_rows("SELECT verdict FROM attempt ORDER BY stay_tries")
+    assert verdicts == [("accepted",), ("try_again",), ("try_again",)]
     world.check()
 
 

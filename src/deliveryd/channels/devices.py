@@ -8,19 +8,33 @@ from collections.abc import Sequence
 
 import anyio
 
-from deliveryd.channels.base import AtDevice, AtDevices, Channel, Dispatch, Found, Unknown, Verdict, of_one
+from deliveryd.channels.base import (
+    AtDevice,
+    AtDevices,
+    Channel,
+    Dispatch,
+    Found,
+    InDoubt,
+    Refused,
+    Unknown,
+    Verdict,
+    of_one,
+)
 from deliveryd.field_lists import compact_json, members_of
 from deliveryd.model import Customer
+
+LONGEST_KEY = 40
+"""Characters of a key at most."""
 
 REQUESTS_AT_A_TIME = 10
 """Most requests under way for one message."""
 
 
 def device_key(key: str, device: str) -> str:
-    """The idempotency key of a message at one of several devices: as long as that of the message."""
+    """The idempotency key of a message at one of several devices: as long as keys may be."""
     start, _, tag = key.rpartition("-")
-    digest = hashlib.blake2s(f"{tag} {device}".encode(), digest_size=5).digest()
-    return f"{start}-{b32encode(digest)[: len(tag)].decode().lower()}"
+    digest = hashlib.blake2s(f"{tag} {device}".encode(), digest_size=10).digest()
+    return f"{start}-{b32encode(digest).decode().lower()}"[: max(len(key), LONGEST_KEY)]
 
 
 def devices_of(customer: Customer, field: str) -> tuple[str, ...]:
@@ -75,14 +89,19 @@ class DevicesChannel:
         found = self._dispatches(dispatch)
         if found is None:
             return await self.channel.send(dispatch)
+        if not found:
+            return Refused("the customer has no device", unsent=True)
         verdicts: dict[str, AtDevice] = {}
         limiter = anyio.CapacityLimiter(REQUESTS_AT_A_TIME)
 
         async def send_to(device: str, one: Dispatch) -> None:
             async with limiter:
-                verdict = await self.channel.send(one)
+                try:
+                    verdict = of_one(await self.channel.send(one))
+                except Exception as error:  # the others go on
+                    verdict = InDoubt(f"the adapter failed with {type(error).__name__}")
             address = next(iter(self.recipients(one.customer)), None) if one.customer else None
-            verdicts[device] = AtDevice(device, address, of_one(verdict))
+            verdicts[device] = AtDevice(device, address, verdict)
 
         async with anyio.create_task_group() as requests:
             for device, one in found.items():

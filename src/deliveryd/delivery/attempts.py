@@ -29,12 +29,15 @@ from deliveryd.delivery.message import Delivery, is_expired
 from deliveryd.delivery.terms import DispatchTerms
 from deliveryd.delivery.verdicts import VerdictHandler
 from deliveryd.journal.rows import digest_of
-from deliveryd.model import AT_ONCE, Content, Customer, Entry, Transition, channel_of, message_key
+from deliveryd.model import AT_ONCE, Content, Customer, Entry, Outcome, Transition, channel_of, message_key
 from deliveryd.runtime.wakeup import Uses
 from deliveryd.states import State
 from deliveryd.telemetry.log_events import Event, log
 
 VERDICTS = frozenset(get_args(Verdict))
+
+NO_REST = "none of its other devices can be reached any more"
+"""Why a message that some devices have isn't repeated."""
 
 DIGEST_DIGITS = 12
 """Hexadecimal digits of a device's digest that a reason shows."""
@@ -80,6 +83,8 @@ class Attempts:
         if (step := message.held_back(self._pauses, now)) is not None:
             return step
         entry = message.entry
+        if entry.is_sent_in_part and not self._has_rest(message.customer):
+            return transitions.rest_ends(entry, State.READY, now, Outcome("stopped", None, NO_REST))
         if not entry.doubt and self._has_stopped(message.customer):
             return transitions.deferred(entry, now, AT_ONCE, None)
         if entry.doubt or entry.content is not None:  # the property costs more
@@ -107,6 +112,14 @@ class Attempts:
         if self._channel_name not in self._stopped.digests or customer is None:
             return False
         return self._is_stopped(customer)
+
+    def _has_rest(self, customer: Customer | None) -> bool:
+        """Whether any device that a message is repeated for can still be reached."""
+        field = self._devices_field
+        if field is None or customer is None:  # the channel doesn't send to devices any more
+            return False
+        devices = devices_of(customer, field)
+        return not all(self._is_stopped(at_device(customer, field, each)) for each in devices)
 
     def _is_stopped(self, customer: Customer) -> bool:
         return self._stopped.includes(self._channel_name, self.channel.recipients(customer))
@@ -265,6 +278,8 @@ class Attempts:
         """
         for each in found.each:
             self._metrics.attempted(self._name, each.verdict, seconds)
+        if not is_expired(message.expires_at, self._clock.now()):
+            found = devices.put_off(found)
         reason = devices.summary(found, self._device_digest)
         accepted, rest = devices.first_accepted(found), self._content_for(message, devices.to_repeat(found))
         if accepted is not None:
@@ -273,11 +288,14 @@ class Attempts:
                 asked = devices.pause_asked(found)
                 step = message.within_its_time(self._verdicts.in_part(step, rest, asked))
         elif rest is None and message.entry.is_sent_in_part:
-            step = self._verdicts.rest_refused(message.entry, reason)
+            step = self._verdicts.rest_refused(message.entry, devices.common(found, reason))
         else:
             if rest is not None and message.entry.content is not None:
                 message.becomes(message.entry._replace(content=rest))
-            step = self._step_after(message, devices.common(found, reason), rest)
+            verdict = devices.common(found, reason)
+            if message.entry.is_sent_in_part:
+                verdict = devices.of_rest(verdict)
+            step = self._step_after(message, verdict, rest)
         return self._with_stops(step, devices.unreachable(found))
 
     def _device_digest(self, address: str) -> str:

@@ -17,6 +17,7 @@ from deliveryd.channels.base import (
     TryAgain,
     Unsent,
 )
+from deliveryd.transitions import NOT_OUTLASTED
 
 MOST_SHOWN = 20
 """Most devices that a reason lists."""
@@ -53,6 +54,26 @@ def summary(found: AtDevices, digest: Callable[[str], str]) -> str:
     parts = [f"device {digest(_address(each))}: {_word(each.verdict)}" for each in found.each]
     more = [f"and {len(parts) - MOST_SHOWN} more"] if len(parts) > MOST_SHOWN else []
     return "; ".join([*parts[:MOST_SHOWN], *more])
+
+
+def put_off(found: AtDevices) -> AtDevices:
+    """The verdicts of an attempt within the message's time: what was too late was so for the lease alone."""
+    return AtDevices(
+        tuple(
+            each._replace(verdict=Unsent(NOT_OUTLASTED)) if isinstance(each.verdict, Expired) else each
+            for each in found.each
+        )
+    )
+
+
+def of_rest(verdict: OneVerdict) -> OneVerdict:
+    """A verdict on the rest of a message that some devices have: what puts it off concerns this rest alone.
+
+    The provider accepted the same message for another device.
+    """
+    if isinstance(verdict, Misconfigured):
+        return TryAgain(verdict.reason, only_this=True, words=verdict.words)
+    return verdict._replace(only_this=True) if isinstance(verdict, TryAgain) else verdict
 
 
 def common(found: AtDevices, reason: str) -> OneVerdict:

@@ -275,9 +275,10 @@ class Recorder:
             if state is State.FAILED:
                 self._failures.add(steps)
         delays: dict[str, list[float]] = defaultdict(list)
-        for step in by_state.get(State.SENT, ()):
+        sent_in_part = (step for step in by_state.get(State.WAITING, ()) if step.events)
+        for step in (*by_state.get(State.SENT, ()), *sent_in_part):
             entry = step.entry
-            if step.before is State.SENDING and entry.provider is not None:
+            if step.before is State.SENDING and entry.provider is not None and step.events:
                 delays[entry.provider].append(max(step.at - entry.taken_at, 0) / SECOND)
         for provider, seconds in delays.items():
             self._metrics.accepted_after(provider, seconds)

@@ -9,6 +9,7 @@ from deliveryd.channels.base import (
     Attempted,
     InDoubt,
     Misconfigured,
+    OneVerdict,
     Refused,
     Stopped,
     Taken,
@@ -66,11 +67,13 @@ class VerdictHandler:
             return taken
         return transitions.sent_in_part(taken, rest, taken.at + int(retry.pause(tries, asked) * SECOND))
 
-    def rest_refused(self, entry: Entry, reason: str) -> Transition:
+    def rest_refused(self, entry: Entry, verdict: OneVerdict) -> Transition:
         """The end of a message that some devices have, and that none of the others will take."""
         self._refusals.unanswered(entry.settings_id)
         self._provider.answered()
-        return transitions.accepted(entry, self._clock.now(), None, self._intermediate, reason=reason)
+        word = VERDICT_WORDS[type(verdict)]
+        reason = None if isinstance(verdict, Accepted) else verdict.reason
+        return transitions.rest_ends(entry, State.SENDING, self._clock.now(), Outcome(word, None, reason))
 
     def _unanswered(self, entry: Entry) -> None:
         """Nothing was sent, which shows nothing of the provider: another message may be the probe."""
@@ -93,10 +96,11 @@ class VerdictHandler:
     def not_repeated(self, entry: Entry, before: State, reason: str) -> Transition:
         """The step of a message that may have arrived, and that can't be repeated as it was."""
         self._unanswered(entry)
-        log(
-            Event.MESSAGE_IN_DOUBT,
-            channel=self._channel, provider=self._name, message_id=entry.id, reason=reason,
-        )  # fmt: skip
+        if not entry.is_sent_in_part:
+            log(
+                Event.MESSAGE_IN_DOUBT,
+                channel=self._channel, provider=self._name, message_id=entry.id, reason=reason,
+            )  # fmt: skip
         return transitions.not_repeated(entry, before, self._clock.now(), reason)
 
     def expired(self, message: Delivery, now: int) -> Transition:

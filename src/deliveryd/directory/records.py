@@ -11,7 +11,7 @@ from typing import NamedTuple, NoReturn, Protocol
 import orjson
 
 from deliveryd.cleaning import cleaned
-from deliveryd.field_lists import compact_json, field_text
+from deliveryd.field_lists import TEXT_FIELDS, compact_json, field_text
 
 _BOM = b"\xef\xbb\xbf"
 
@@ -185,9 +185,9 @@ def _columns(header: list[str]) -> list[str]:
     columns = [cleaned(name) for name in header]
     if "id" not in columns:
         raise RecordError("expected a first row of column names, separated by commas, with id among them")
-    once = [name for name in columns if name in ("", "id", "name", "language")]
+    once = [name for name in columns if name in ("", "id", *TEXT_FIELDS)]
     if "" in once or len(set(once)) < len(once):
-        raise RecordError("columns need names, and there is one of id, name and language each")
+        raise RecordError("columns need names, and id, name, language, phone and email are unique")
     return columns
 
 

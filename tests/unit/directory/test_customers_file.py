@@ -112,7 +112,7 @@ id,name, tier ,phone
 )
 
 
-ONCE = "columns need names, and there is one of id, name and language each"
+ONCE = "columns need names, and id, name, language, phone and email are unique"
 
 
 @pytest.mark.parametrize("sample", [JSON_LINES, CSV], ids=["json lines", "csv"])

@@ -76,11 +76,15 @@ _RESTORE = """
 UPDATE message SET state = {after:d}, due_at = NULL, waits_for = NULL, ended_at = ?3, reason = ?4,
     (provider, stay, generation, stay_tries, counted_tries, started_at, accepted_at, provider_id) = (
         SELECT provider, stay, generation, stay_tries, stay_tries, started_at, ended_at, provider_id
-        FROM unaccepted WHERE message_id = ?1 AND stay = ?2 AND verdict = 'accepted'),
+        FROM unaccepted WHERE message_id = ?1 AND stay = ?2 AND verdict = 'accepted'
+        ORDER BY stay_tries DESC LIMIT 1),
     doubt = 0, content = NULL, digest = NULL, sent_by = NULL{emptied}
 WHERE id = ?1
 """
-_DROP_ACCEPTED = "DELETE FROM unaccepted WHERE message_id = ? AND stay = ? AND verdict = 'accepted'"
+_DROP_ACCEPTED = """
+DELETE FROM unaccepted WHERE message_id = ?1 AND stay = ?2 AND verdict = 'accepted' AND stay_tries = (
+    SELECT stay_tries FROM message WHERE id = ?1)
+"""
 ACCEPTED_BEFORE = """
 SELECT message_id, stay FROM unaccepted WHERE provider_id = ? AND provider = ?
 ORDER BY started_at DESC LIMIT 1

@@ -272,7 +272,7 @@ def _move(db: Db, steps: Sequence[Transition], sent_statement: str) -> list[Tran
         after = check_transition(before, transition.after)
         came_from = +before  # a plain int: sqlite3 takes twice as long over what only derives from one
         if after is sent:
-            if before is ready:
+            if before is ready or not _is_accepted(transition):
                 restored.append(transition)
                 continue
             progress = (entry.counted_tries, transition.at, *_accepted(transition))
@@ -314,6 +314,11 @@ def _move(db: Db, steps: Sequence[Transition], sent_statement: str) -> list[Tran
     return restored
 
 
+def _is_accepted(transition: Transition) -> bool:
+    """Whether a step to SENT is one of an attempt that was accepted; else the message was sent before."""
+    return transition.outcome is None or transition.outcome.verdict == "accepted"
+
+
 def _accepted(transition: Transition) -> tuple[int | None, str | None, str | None]:
     """What a message's row has of its accepted attempt: the instant, the provider's id, the reason."""
     if transition.outcome is None:
@@ -330,7 +335,7 @@ def _conclude(db: Db, steps: Sequence[Transition]) -> None:
     for transition in steps:
         after = transition.after
         stops += transition.stops
-        if after in _WITHIN_THE_ROW:
+        if after in _WITHIN_THE_ROW and (after is not State.SENT or _is_accepted(transition)):
             continue
         entry, before, outcome = transition.entry, transition.before, transition.outcome
         if before is State.SENDING:

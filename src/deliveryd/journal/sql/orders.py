@@ -150,7 +150,10 @@ def _resend(case: _Case) -> _Done:
 
 
 def _resend_anew(case: _Case) -> _Done:
-    return _move(case, transitions.ordered_resend(_in_doubt(case).anew(), case.at))
+    entry = _in_doubt(case)
+    if entry.is_sent_in_part:
+        raise _Skip("some of the customer's devices have it; resend it without a new key, or settle it")
+    return _move(case, transitions.ordered_resend(entry.anew(), case.at))
 
 
 def _settle_as_sent(case: _Case) -> _Done:

@@ -33,9 +33,10 @@ COMPILE_LOCKS = $(UV_COMPILE) --group build -o locks/build.txt && \
 	$(UV_COMPILE) pyproject.toml --extra postgresql -c locks/sql.txt -o locks/postgresql.txt && \
 	$(UV_COMPILE) pyproject.toml --extra mysql -c locks/sql.txt -o locks/mysql.txt && \
 	$(UV_COMPILE) pyproject.toml --extra otlp -c locks/runtime.txt -o locks/otlp.txt && \
-	$(UV_COMPILE) pyproject.toml --extra postgresql --extra mysql --extra otlp --group test \
-		-c locks/postgresql.txt -c locks/mysql.txt -c locks/otlp.txt -o locks/test.txt && \
-	$(UV_COMPILE) pyproject.toml --extra postgresql --extra mysql --extra otlp --group dev -c locks/test.txt \
+	$(UV_COMPILE) pyproject.toml --extra apns -c locks/runtime.txt -o locks/apns.txt && \
+	$(UV_COMPILE) pyproject.toml --extra apns --extra postgresql --extra mysql --extra otlp --group test \
+		-c locks/postgresql.txt -c locks/mysql.txt -c locks/otlp.txt -c locks/apns.txt -o locks/test.txt && \
+	$(UV_COMPILE) pyproject.toml --extra apns --extra postgresql --extra mysql --extra otlp --group dev -c locks/test.txt \
 		-c locks/build.txt -o locks/dev.txt && \
 	$(UV_COMPILE) pyproject.toml benchmarks/requirements.in --group build -c locks/runtime.txt -c locks/build.txt \
 		-o locks/bench.txt

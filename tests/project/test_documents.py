@@ -36,9 +36,9 @@ from deliveryd.testing.samples import dispatch
 from deliveryd.worker.health import MISPLACED
 from deliveryd.worker.health import __file__ as vitals_file
 from deliveryd.worker.reload import Change, needs_restart
+from support.issued_keys import p256_key, service_account
 from support.messages import message, sms_settings
 from support.places import ROOT
-from support.service_accounts import service_account
 from support.terminal import command
 from support.verdicts import nameless
 from support.world import World, open_world
@@ -135,7 +135,7 @@ def written(folder: Path, text: str) -> Path:
 
 def word_for(name: str) -> str:
     """What a secret's file holds: a word, or what has a form."""
-    forms = {"fcm-key": service_account(), "vapid-key": "A" * 42 + "E"}
+    forms = {"fcm-key": service_account(), "vapid-key": p256_key(), "apns-key": p256_key()}
     return forms.get(name, "secret-word-of-a-document")
 
 

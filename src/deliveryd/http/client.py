@@ -137,16 +137,22 @@ def build_client(
     proxy: Proxy | None = None,
     accept_encoding: str = IDENTITY,
     authentication: Authentication | None = None,
+    http2: bool = False,
 ) -> HttpClient:
     """Build a client for the running event loop, which adds what authenticates its requests.
 
-    Raises OSError for unusable TLS files. On asyncio without a proxy it uses the faster wire.
+    Raises OSError for unusable TLS files. On asyncio without a proxy it uses the faster wire; with `http2`,
+    which needs asyncio and no proxy, one connection for many requests at a time.
     """
     tls = tls or TlsFiles()
     # Without files there is nothing to check at once; reading the system's authorities is slow.
     context = cache(tls.context) if tls.is_empty else RenewedValue(tls.paths, tls.context).current
     wire: Wire
-    if proxy is None and sniffio.current_async_library() == "asyncio":
+    if http2:
+        from deliveryd.http.http2_wire import Http2Wire  # noqa: PLC0415  # needs a library that few have
+
+        wire = Http2Wire(context, tls.ca_key)
+    elif proxy is None and sniffio.current_async_library() == "asyncio":
         wire = AsyncioWire(context, accept_encoding, tls.ca_key)
     else:
         from deliveryd.http.stream_wire import StreamWire  # noqa: PLC0415  # few need it

@@ -40,8 +40,9 @@ _OAuth2 = Annotated[AuthTable, LoadedOnUse(_TABLES, "OAuth2Options")]
 _Google = Annotated[AuthTable, LoadedOnUse(_TABLES, "GoogleOptions")]
 _SigV4 = Annotated[AuthTable, LoadedOnUse(_TABLES, "SigV4Options")]
 _Azure = Annotated[AuthTable, LoadedOnUse(_TABLES, "AzureOptions")]
+_Apns = Annotated[AuthTable, LoadedOnUse(_TABLES, "ApnsOptions")]
 
-_WAYS = ("token_file", "username", "header", "oauth2", "google", "sigv4", "azure")
+_WAYS = ("token_file", "username", "header", "oauth2", "google", "sigv4", "azure", "apns")
 """Keys that choose a way; two of them come with another key."""
 
 
@@ -57,6 +58,7 @@ class AuthOptions(Table):
     google: _Google | None = Field(None, description="tokens for a service account of Google")
     sigv4: _SigV4 | None = Field(None, description="signatures for AWS")
     azure: _Azure | None = Field(None, description="signatures for Azure Communication Services")
+    apns: _Apns | None = Field(None, description="provider tokens for Apple's push service")
 
     @model_validator(mode="after")
     def _one_way(self) -> Self:
@@ -100,7 +102,7 @@ class AuthOptions(Table):
     @property
     def table(self) -> AuthTable | None:
         """Return the table that chooses the way, if it is one."""
-        return self.oauth2 or self.google or self.sigv4 or self.azure
+        return self.oauth2 or self.google or self.sigv4 or self.azure or self.apns
 
     def problems(self) -> Iterator[str]:
         """Yield the problems of its files and addresses, as `key: what`."""

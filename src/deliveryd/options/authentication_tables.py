@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, model_validator
 
+from deliveryd.http.apns_tokens import ProviderKey
 from deliveryd.http.oauth2 import read_service_account, read_signing_key
 from deliveryd.http.request_signing import AzureKey
 from deliveryd.http.target import target_of
@@ -104,3 +105,15 @@ class AzureOptions(Table):
     def problems(self) -> Iterator[str]:
         """Yield what keeps a readable file from being used, as `key: what`."""
         yield from unusable_secret("key_file", self.key_file, AzureKey.read)
+
+
+class ApnsOptions(Table):
+    """Provider tokens for Apple's push service (APNs)."""
+
+    key_file: SecretPath = Field(description="key of the team, P-256, PEM as Apple issues it (.p8)")
+    key_id: Annotated[str, Field(pattern="^[A-Z0-9]{10}$")] = Field(description="id of the key")
+    team_id: Annotated[str, Field(pattern="^[A-Z0-9]{10}$")] = Field(description="id of the team")
+
+    def problems(self) -> Iterator[str]:
+        """Yield what keeps a readable file from being used, as `key: what`."""
+        yield from unusable_secret("key_file", self.key_file, ProviderKey.read)

@@ -5,12 +5,20 @@ from __future__ import annotations
 from functools import partial
 
 from deliveryd.http import oauth2
+from deliveryd.http.apns_tokens import ProviderKey, ProviderTokens
 from deliveryd.http.authentication import Authentication
 from deliveryd.http.client import build_client
 from deliveryd.http.request_signing import AwsKey, AzureKey, Signing
 from deliveryd.http.target import target_of
+from deliveryd.model import WallClock
 from deliveryd.options.authentication import AuthTable, secret_paths, visible
-from deliveryd.options.authentication_tables import AzureOptions, GoogleOptions, OAuth2Options, SigV4Options
+from deliveryd.options.authentication_tables import (
+    ApnsOptions,
+    AzureOptions,
+    GoogleOptions,
+    OAuth2Options,
+    SigV4Options,
+)
 from deliveryd.runtime.secret_file import RenewedValue
 
 TOKEN_SHARE = 0.5
@@ -26,6 +34,9 @@ def open_table(table: AuthTable, place: str, timeout: float) -> Authentication:
             return _account_tokens(table, timeout * TOKEN_SHARE)
         case SigV4Options() | AzureOptions():
             return _signing(table)
+        case ApnsOptions():
+            key = RenewedValue(secret_paths(table), lambda: ProviderKey.read(table.key_file.read()))
+            return ProviderTokens(key, table.key_id, table.team_id, WallClock())
         case _:
             raise TypeError(f"{place} is no table that authenticates")
 

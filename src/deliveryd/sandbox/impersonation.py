@@ -261,9 +261,10 @@ class LookupForm:
 class Impersonation:
     """One provider. `to`, `reference` and `callback` are JSON Pointers into a request, a form or a query.
 
-    The sandbox's own gateways have no name. `answers` has at least accepted and refused; without `reports`
-    the provider sends none. `path` is where its reports go if the request names no `callback`. `id` has one
-    of {hex}, {number} and {reference}. `key_header` is the header with the key of a repeat.
+    With `to` "path" the address ends in the recipient. The sandbox's own gateways have no name. `answers` has
+    at least accepted and refused; without `reports` the provider sends none. `path` is where its reports go
+    if the request names no `callback`. `id` has one of {hex}, {number} and {reference}. `key_header` is the
+    header with the key of a repeat.
     """
 
     name: str
@@ -285,7 +286,10 @@ class Impersonation:
     def order(self, call: Call) -> SendOrder:
         """Parse a request to send a message. Raises UnreadableError."""
         payload = read_payload(call)
-        to = (text_at(payload, self.to) or "").strip()
+        named = (
+            call.params.get("path", "").rpartition("/")[2] if self.to == "path" else text_at(payload, self.to)
+        )
+        to = (named or "").strip()
         if not to:
             raise UnreadableError(f"missing recipient: {self.to}")
         reference = None if self.reference is None else text_at(payload, self.reference)

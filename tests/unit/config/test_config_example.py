@@ -21,8 +21,8 @@ from deliveryd.config import Config, load
 from deliveryd.directory.registry import SOURCES, FileOptions
 from deliveryd.options.authentication import AuthOptions
 from deliveryd.options.tables import LoadedOnUse
+from support.issued_keys import p256_key, service_account
 from support.places import ROOT
-from support.service_accounts import service_account
 
 EXAMPLE = ROOT.joinpath("config.example.toml").read_text(encoding="utf-8")
 
@@ -48,6 +48,7 @@ WAYS = {
     "google": {"google"},
     "sigv4": {"sigv4"},
     "azure": {"azure"},
+    "apns": {"apns"},
 }
 OTHER_PROOFS = {"key_file", "key_id", "audience", "tls.cert_file", "tls.key_file"}
 """What takes the place of a client's secret."""
@@ -79,7 +80,12 @@ def with_source(source: str) -> str:
     return EXAMPLE.replace(block[0], bare).replace('source = "none" ', '#source = "none" ')
 
 
-SECRETS = {"service-account.json": service_account(), "azure-key": "c2VjcmV0", "vapid-key": "A" * 42 + "E"}
+SECRETS = {
+    "service-account.json": service_account(),
+    "azure-key": "c2VjcmV0",
+    "vapid-key": p256_key(),
+    "apns-key": p256_key(),
+}
 """Those of a certain form."""
 
 

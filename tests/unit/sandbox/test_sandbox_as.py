@@ -41,7 +41,7 @@ CONTENT = {
 def customer(number: int) -> dict[str, Any]:
     """A customer whom the sandbox treats by this number, on whatever channel."""
     phone = "+447700900123" if number == GOOD else f"+{number}"
-    others = dict.fromkeys(("telegram", "viber", "facebook", "fcm_tokens"), str(number))
+    others = dict.fromkeys(("telegram", "viber", "facebook", "fcm_tokens", "apns_tokens"), str(number))
     return {
         "id": number,
         "phone": phone,

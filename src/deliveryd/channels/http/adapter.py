@@ -129,6 +129,7 @@ class HttpChannel:
         self._masked = masked
         self.customer_fields = customer_fields(options.mapped()) - {"id"}
         self._lookup = options.lookup
+        self._largest_body = options.largest_body
         self.devices_field: str | None = None
         self.lookup_after = options.lookup.after if options.lookup is not None else None
         address = options.address()
@@ -187,6 +188,10 @@ class HttpChannel:
         try:
             is_large = dispatch.size > LARGE
             request = await self._written(prepared, dispatch) if is_large else prepared.writer.write(dispatch)
+            if self._largest_body is not None and len(request.body) > self._largest_body:
+                return Refused(
+                    f"the request has {len(request.body)} bytes; {self._largest_body} fit", unsent=True
+                )
             answer = await self._client.exchange(*request, check)
             if answer.status in _NOT_ALLOWED and (renewed := self._prepared_after(prepared)) != prepared:
                 answer = await self._client.exchange(*await self._written(renewed, dispatch), check)
@@ -319,7 +324,9 @@ def open_http_channel(
         raise ConfigError([f"{place}.auth: {error}"]) from None
     if wire is None:
         proxy = options.open_proxy()
-        client = build_client(timeout=timeout, tls=tls, proxy=proxy, authentication=authentication)
+        client = build_client(
+            timeout=timeout, tls=tls, proxy=proxy, authentication=authentication, http2=options.http2
+        )
     else:
         client = HttpClient(wire, timeout=timeout, authentication=authentication)
     return HttpChannel(options, tls, client=client, prepared=prepared, masked=masked, context=context)

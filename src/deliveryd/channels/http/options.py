@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from importlib.util import find_spec
 from typing import Self
 from urllib.parse import urlsplit
 
@@ -23,6 +24,7 @@ from deliveryd.channels.receipt_options import ReceiptOptions
 from deliveryd.network.address import SECURE_ADDRESS, goes_out_plain, plain_text_problem
 from deliveryd.options.connections import ProxyOptions, TlsOptions, tls_problems
 from deliveryd.options.tables import OnUse, Table, raise_all
+from deliveryd.options.units import Size
 
 
 class LimitOptions(Table):
@@ -64,6 +66,12 @@ class HttpChannelOptions(ProxyOptions, RequestOptions):
     )
     devices: StrictBool = Field(
         False, description="the recipient's field may hold a list: one request for each member"
+    )
+    http2: StrictBool = Field(
+        False, description="HTTP/2: many requests at a time on one connection (extra apns)"
+    )
+    largest_body: Size | None = Field(
+        None, description="largest body that the provider takes; a larger one is refused before it is sent"
     )
     answers: list[OnUse[AnswerOptions]] = Field(
         [], description="what answers mean; left out: by their statuses"
@@ -146,6 +154,14 @@ class HttpChannelOptions(ProxyOptions, RequestOptions):
         for name in ("lookup", "receipt"):
             if self.devices and getattr(self, name) is not None:
                 raise ValueError(f"devices: a message for several devices has no {name}; remove one of them")
+        return self
+
+    @model_validator(mode="after")
+    def _speaks_http2(self) -> Self:
+        if self.http2 and self.proxy is not None:
+            raise ValueError("http2: there is no way through a proxy; remove proxy")
+        if self.http2 and find_spec("h2") is None:
+            raise ValueError("http2 needs a package that isn't installed: pip install 'deliveryd[apns]'")
         return self
 
     @property

@@ -169,7 +169,9 @@ class SandboxLookup(Table):
 class PresetSandbox(Table):
     """How the sandbox plays the provider."""
 
-    to: Pointer = Field(description="JSON Pointer to the recipient in a request, a form or a query")
+    to: Pointer | Literal["path"] = Field(
+        description='JSON Pointer to the recipient in a request; "path": the address ends in it'
+    )
     reference: str | None = Field(None, description="JSON Pointer to the reference")
     callback: str | None = Field(None, description="JSON Pointer to the address for reports")
     id: str = Field("{hex}", description="IDs, with {hex}, {number} or {reference}")
@@ -288,7 +290,7 @@ class PresetFile(Table):
         table = {**self.table, **self.blocks.get(self.channels[0], {})}
         in_url = dict(parse_qsl(str(table.get("url")).partition("?")[2]))
         parts = (table.get("json"), table.get("form"), table.get("query"), in_url)
-        if all(follow(part, parse_pointer(sandbox.to)) is None for part in parts):
+        if sandbox.to != "path" and all(follow(part, parse_pointer(sandbox.to)) is None for part in parts):
             yield f"sandbox.to: the request of the block {self.channels[0]} has no {sandbox.to}"
 
     def is_optional(self, name: str) -> bool:

@@ -11,7 +11,7 @@ from deliveryd.channels.presets.file import KEY_USE, SECRET_USE, KeyValue, Prese
 from deliveryd.options.connections import ProxyOptions
 from deliveryd.options.suggestion import suggestion
 
-OVERRIDES = frozenset({*ProxyOptions.model_fields, "auth", "tls", "traceparent"})
+OVERRIDES = frozenset({*ProxyOptions.model_fields, "auth", "http2", "tls", "traceparent"})
 """Keys of the http adapter that an operator sets beside those of the preset."""
 
 

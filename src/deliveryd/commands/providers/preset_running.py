@@ -117,6 +117,8 @@ class OpenedCase:
             raise DeliverydError("; ".join(f"given: {key} {text}" for key, text in made.problems))
         beside = (*ProviderTable.model_fields, "auth")  # tokens aren't part of a case
         own = {name: value for name, value in made.table.items() if name not in beside}
+        if own.get("http2"):
+            own["http2"] = False  # the same requests and answers, over what a case is run with
         file = ConfigFile(self.preset.path, {}, ())
         options = file.validate(HttpChannelOptions, own, "table")
         if options is None:

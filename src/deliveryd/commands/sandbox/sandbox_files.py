@@ -128,8 +128,10 @@ def provider_table(preset: Preset, sandbox: str) -> tuple[list[str], Mapping[str
         given = {name: value for name, value in given.items() if name not in keys_of_auth(preset.file)}
         given["auth"] = {"token_file": f"{preset.name}-token"}
         secrets[f"{preset.name}-token"] = SECRET
+    if preset.file.table.get("http2"):
+        given["http2"] = False  # the sandbox speaks HTTP/1.1
     lines = [f"[channels.{preset.file.channels[0]}.providers.{preset.name}]", f'adapter = "{preset.name}"']
-    lines += [f"{key} = {toml_value(value)}" for key, value in given.items() if value]
+    lines += [f"{key} = {toml_value(value)}" for key, value in given.items() if value not in ("", {})]
     return lines, secrets
 
 

@@ -1,11 +1,11 @@
-"""Keys of service accounts, as Google issues them."""
+"""Keys that providers issue: service accounts of Google, keys of Apple, and one for Web Push."""
 
 from __future__ import annotations
 
 import json
 from functools import cache
 
-from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 
@@ -21,3 +21,10 @@ def service_account() -> str:
         "token_uri": "https://oauth2.googleapis.com/token",
     }
     return json.dumps(named)
+
+
+@cache
+def p256_key() -> str:
+    """A key on P-256, PEM."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()

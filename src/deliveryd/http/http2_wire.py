@@ -1,0 +1,436 @@
+"""Sends requests over HTTP/2 (RFC 9113): many at a time on one connection, each on a stream of its own.
+
+What the server didn't process for sure counts as not sent: streams that it refused, those above the last one
+that it names when it goes away, and requests whose end wasn't written. Any other stream without a whole
+answer is in doubt.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from typing import cast
+
+from h2.config import H2Configuration
+from h2.connection import H2Connection
+from h2.errors import ErrorCodes
+from h2.events import (
+    DataReceived,
+    Event,
+    RemoteSettingsChanged,
+    ResponseReceived,
+    StreamEnded,
+    StreamReset,
+    WindowUpdated,
+)
+from h2.exceptions import H2Error
+
+from deliveryd.errors import BrokenOff, NotSent, OutcomeUnknown, TooLarge
+from deliveryd.http.wire import BeforeSend, Headers, Target, WireResponse, add_header
+from deliveryd.network.connection import connect, not_connected, verified_by
+from deliveryd.network.resolver import Resolver
+
+PROTOCOL = "h2"
+"""The name of HTTP/2 in TLS (RFC 9113, 3.2)."""
+
+QUIET_SECONDS = 10.0
+"""Seconds without a byte from the server after which a ping has to show that it is there."""
+
+PING_SECONDS = 2.0
+"""Seconds within which a ping has to be answered; without an answer another connection is made."""
+
+_GOAWAY = 7
+_FRAME_HEADER = 9
+_LARGEST_FRAME = 1 << 14
+_BROKE = "the connection broke before a whole answer came"
+
+_Origin = tuple[str, str, int, str | None]
+_Request = tuple[str, Target, Headers, bytes]
+
+
+class Http2Wire:
+    """One connection to each origin. `tls_context` returns the context for https, of its own for this wire.
+
+    `ca_key` is the configuration key that names the trusted authorities, for errors.
+    """
+
+    def __init__(self, tls_context: Callable[[], ssl.SSLContext], ca_key: str = "tls.ca_file") -> None:
+        self._tls_context = tls_context
+        self._ca_key = ca_key
+        self._resolver = Resolver()
+        self._loop = asyncio.get_running_loop()
+        self._connections: dict[_Origin, _Http2Connection] = {}
+        self._connecting: dict[_Origin, asyncio.Lock] = {}
+        self._open: set[_Http2Connection] = set()
+        self._closed = False
+
+    async def exchange(
+        self,
+        method: str,
+        target: Target,
+        headers: Headers,
+        body: bytes,
+        *,
+        deadline: float,
+        max_body: int,
+        check: BeforeSend | None = None,
+    ) -> WireResponse:
+        """Send a request and return the whole answer. Raises NotSent or OutcomeUnknown."""
+        ends = self._loop.time() + deadline
+        try:
+            async with asyncio.timeout_at(ends):
+                connection = await self._with_room(target, deadline)
+        except TimeoutError:
+            raise NotSent(f"no room at {target.authority} within {deadline:g} s") from None
+        stream = connection.send((method, target, headers, body), max_body, check)
+        try:
+            async with asyncio.timeout_at(ends):
+                return await stream.answer
+        except TimeoutError:
+            connection.give_up(stream)
+            if not stream.is_whole:
+                raise NotSent(f"the request wasn't written within {deadline:g} s") from None
+            raise stream.unknown(f"no whole answer within {deadline:g} s") from None
+        except asyncio.CancelledError:
+            connection.give_up(stream)
+            raise
+
+    async def _with_room(self, target: Target, deadline: float) -> _Http2Connection:
+        """Return a connection on which a stream may begin now. Raises NotSent."""
+        origin = (*target[:3], target.address)
+        while True:
+            async with self._connecting.setdefault(origin, asyncio.Lock()):
+                connection = self._connections.get(origin)
+                if connection is not None and connection.is_usable and not await connection.is_alive():
+                    connection.retire()
+                if connection is None or not connection.is_usable:
+                    connection = self._connections[origin] = await self._connect(target, deadline)
+            if self._closed:
+                raise NotSent("the client is closed")
+            if await connection.room():
+                return connection
+
+    async def _connect(self, target: Target, deadline: float) -> _Http2Connection:
+        host, port = target.host, target.port
+        context = None
+        if target.scheme == "https":
+            context = verified_by(self._tls_context, host, port, self._ca_key)
+            context.set_alpn_protocols([PROTOCOL])
+        connection = _Http2Connection(self._loop, self._open)
+        try:
+            async with asyncio.timeout(deadline):
+                made = await connect(self._resolver, target.address or host, port)
+                await self._loop.create_connection(
+                    lambda: connection, sock=made, ssl=context, server_hostname=host if context else None
+                )
+                await connection.begun()
+        except TimeoutError:
+            connection.close()
+            raise NotSent(f"no connection to {host}:{port} within {deadline:g} s") from None
+        except OSError as error:
+            connection.close()
+            raise not_connected(host, port, error, self._ca_key) from None
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    async def aclose(self) -> None:
+        """Close all connections and wait until their sockets are closed; requests in progress fail."""
+        self._closed = True
+        closing = list(self._open)
+        for connection in closing:
+            connection.close()
+        for connection in closing:
+            await connection.closed.wait()
+
+
+class _Stream:
+    """One request, and what came of its answer."""
+
+    def __init__(self, number: int, body: bytes, max_body: int, answer: asyncio.Future[WireResponse]) -> None:
+        self.number = number
+        self.unsent = body
+        self.is_whole = False  # whether the end of the request was written
+        self.answer = answer
+        self.status = 0
+        self.headers: dict[str, str] = {}
+        self.body = bytearray()
+        self.max_body = max_body
+
+    def unknown(self, reason: str) -> OutcomeUnknown:
+        """The error for a request whose outcome is unknown, with the head of the answer if it came."""
+        if self.status:
+            return BrokenOff(reason, self.status, self.headers, bytes(self.body))
+        return OutcomeUnknown(reason)
+
+
+class _Http2Connection(asyncio.Protocol):
+    """One connection, with as many requests at a time as the server allows."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, register: set[_Http2Connection]) -> None:
+        self._loop = loop
+        self._register = register
+        self._h2 = H2Connection(H2Configuration(client_side=True, header_encoding=None))
+        self._transport: asyncio.Transport | None = None
+        self._received = bytearray()  # less than a frame
+        self._streams: dict[int, _Stream] = {}
+        self._waiting: deque[asyncio.Future[None]] = deque()  # for a stream to end, or for more to be allowed
+        self._has_settings = loop.create_future()
+        self._heard_at = loop.time()
+        self._heard = asyncio.Event()
+        self._reason = _BROKE
+        self.is_usable = True
+        self.closed = asyncio.Event()
+
+    # before a request
+
+    async def begun(self) -> None:
+        """Wait for the server's settings. Raises NotSent if it doesn't speak HTTP/2."""
+        await self._has_settings
+
+    async def is_alive(self) -> bool:
+        """Whether the server was heard of lately, or answers a ping."""
+        if self._loop.time() - self._heard_at < QUIET_SECONDS:
+            return True
+        self._h2.ping(b"deliverd")
+        self._flush()
+        self._heard.clear()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(PING_SECONDS):
+                await self._heard.wait()
+        return self.is_usable and self._heard.is_set()
+
+    async def room(self) -> bool:
+        """Wait until a stream may begin; False: none may any more."""
+        while self.is_usable and len(self._streams) >= self._h2.remote_settings.max_concurrent_streams:
+            waited = self._loop.create_future()
+            self._waiting.append(waited)
+            try:
+                await waited
+            except asyncio.CancelledError:
+                if waited.done() and not waited.cancelled():
+                    self._wake(1)  # its turn is another's
+                raise
+        return self.is_usable
+
+    # a request
+
+    def send(self, request: _Request, max_body: int, check: BeforeSend | None) -> _Stream:
+        """Begin a request. Raises NotSent, and what `check` raises before anything is written."""
+        if check is not None:
+            try:
+                check()
+            except BaseException:
+                self._wake(1)
+                raise
+        method, target, headers, body = request
+        head = [
+            (b":method", method.encode("ascii")),
+            (b":scheme", target.scheme.encode("ascii")),
+            (b":authority", target.authority.encode("ascii")),
+            (b":path", target.path),
+            *((name.lower(), value) for name, value in headers),
+            (b"accept-encoding", b"identity"),
+            (b"content-length", b"%d" % len(body)),
+        ]
+        try:
+            number = self._h2.get_next_available_stream_id()
+            self._h2.send_headers(number, head, end_stream=not body)
+        except H2Error:
+            self.retire()
+            raise NotSent("the connection takes no more requests") from None
+        stream = _Stream(number, body, max_body, self._loop.create_future())
+        stream.is_whole = not body
+        self._streams[number] = stream
+        self._write(stream)
+        self._flush()
+        return stream
+
+    def _write(self, stream: _Stream) -> None:
+        """Write as much of a request as the server's windows allow."""
+        while stream.unsent:
+            room = min(self._h2.local_flow_control_window(stream.number), self._h2.max_outbound_frame_size)
+            if room <= 0:
+                return
+            part, stream.unsent = stream.unsent[:room], stream.unsent[room:]
+            self._h2.send_data(stream.number, part, end_stream=not stream.unsent)
+            stream.is_whole = not stream.unsent
+
+    def give_up(self, stream: _Stream) -> None:
+        """Cancel a request. Others that wait on a silent connection use another one from now on."""
+        if self._streams.pop(stream.number, None) is not None and self._transport is not None:
+            with suppress(H2Error):
+                self._h2.reset_stream(stream.number, ErrorCodes.CANCEL)
+            self._flush()
+        self._wake(1)
+        if self._loop.time() - self._heard_at >= QUIET_SECONDS / 2:
+            self.retire()
+
+    def retire(self) -> None:
+        """Begin no more requests; close when the last one has ended."""
+        self.is_usable = False
+        self._wake(len(self._waiting))
+        if not self._streams:
+            self.close()
+
+    def close(self) -> None:
+        """Close the connection at once, without flushing."""
+        self.is_usable = False
+        if self._transport is not None:
+            self._transport.abort()
+        else:
+            self.closed.set()
+
+    def _wake(self, count: int) -> None:
+        while count and self._waiting:
+            waited = self._waiting.popleft()
+            if not waited.done():
+                waited.set_result(None)
+                count -= 1
+
+    def _flush(self) -> None:
+        if self._transport is not None and (data := self._h2.data_to_send()):
+            self._transport.write(data)
+
+    # an answer
+
+    def _end(self, stream: _Stream, outcome: WireResponse | Exception) -> None:
+        if self._streams.pop(stream.number, None) is None:
+            return
+        if not stream.answer.done():
+            if isinstance(outcome, WireResponse):
+                stream.answer.set_result(outcome)
+            else:
+                stream.answer.set_exception(outcome)
+        self._wake(1)
+        if not self.is_usable and not self._streams:
+            self.close()
+
+    def _fail(self, stream: _Stream, reason: str) -> None:
+        """End a request without an answer: its outcome is unknown if it was written as a whole."""
+        self._end(stream, stream.unknown(reason) if stream.is_whole else NotSent(reason))
+
+    def _handle(self, event: Event) -> None:
+        match event:
+            case RemoteSettingsChanged():
+                if not self._has_settings.done():
+                    self._has_settings.set_result(None)
+                self._wake(len(self._waiting))
+            case WindowUpdated():
+                for stream in list(self._streams.values()):
+                    self._write(stream)
+            case DataReceived():
+                self._h2.acknowledge_received_data(event.flow_controlled_length, event.stream_id)
+        number = getattr(event, "stream_id", None)
+        if number and (about := self._streams.get(number)) is not None:
+            self._answered(about, event)
+
+    def _answered(self, stream: _Stream, event: Event) -> None:
+        match event:
+            case ResponseReceived():
+                for name, value in event.headers:
+                    if name == b":status":
+                        stream.status = int(value)
+                    else:
+                        add_header(stream.headers, name.decode("latin-1"), value.decode("latin-1"))
+            case DataReceived():
+                self._add(stream, event.data)
+            case StreamEnded():
+                self._end(stream, WireResponse(stream.status, stream.headers, bytes(stream.body)))
+            case StreamReset() if event.error_code == ErrorCodes.REFUSED_STREAM:
+                self._end(stream, NotSent("the server refused the stream before it processed it"))
+            case StreamReset():
+                self._fail(stream, f"the server reset the stream ({_named(event.error_code)})")
+
+    def _add(self, stream: _Stream, data: bytes) -> None:
+        stream.body += data
+        if len(stream.body) > stream.max_body:
+            reason = f"the answer has more than {stream.max_body} bytes"
+            error = TooLarge(reason, stream.status, stream.headers, bytes(stream.body[: stream.max_body]))
+            with suppress(H2Error):
+                self._h2.reset_stream(stream.number, ErrorCodes.CANCEL)
+            self._end(stream, error)
+
+    def _going_away(self, last: int, code: int) -> None:
+        """The server takes no more streams; those above the last one that it names weren't processed."""
+        self.is_usable = False
+        reason = f"the server goes away ({_named(code)})"
+        for stream in [each for each in self._streams.values() if each.number > last]:
+            self._end(stream, NotSent(f"{reason} and didn't process it"))
+        self._reason = reason
+        self.retire()
+
+    def _frames(self) -> bytes:
+        """Take all whole frames but GOAWAY, after which the library would take no answer any more."""
+        taken = bytearray()
+        at, data = 0, self._received
+        while len(data) - at >= _FRAME_HEADER:
+            length = int.from_bytes(data[at : at + 3], "big")
+            if length > _LARGEST_FRAME:
+                raise H2Error("a frame is larger than was allowed")
+            end = at + _FRAME_HEADER + length
+            if len(data) < end:
+                break
+            frame = data[at:end]
+            if frame[3] == _GOAWAY and length >= 8:
+                last = int.from_bytes(frame[9:13], "big") & 0x7FFFFFFF
+                self._going_away(last, int.from_bytes(frame[13:17], "big"))
+            else:
+                taken += frame
+            at = end
+        del data[:at]
+        return bytes(taken)
+
+    # what asyncio calls
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        self._register.add(self)
+        tls = transport.get_extra_info("ssl_object")
+        if tls is not None and tls.selected_alpn_protocol() != PROTOCOL:
+            self._has_settings.set_exception(NotSent("the server doesn't speak HTTP/2"))
+            self.close()
+            return
+        self._h2.initiate_connection()
+        self._flush()
+
+    def data_received(self, data: bytes) -> None:
+        self._heard_at = self._loop.time()
+        self._received += data
+        try:
+            for event in self._h2.receive_data(self._frames()):
+                self._handle(event)
+        except (H2Error, ValueError):
+            self._reason = "the server's answer isn't HTTP/2"
+            self._flush()
+            self.close()
+            return
+        self._heard.set()
+        self._flush()
+
+    def eof_received(self) -> None:
+        self.is_usable = False
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
+        self._register.discard(self)
+        self._transport = None
+        self.is_usable = False
+        if not self._has_settings.done():
+            self._has_settings.set_exception(
+                NotSent("the connection was closed before the server's settings")
+            )
+        for stream in list(self._streams.values()):
+            self._fail(stream, self._reason)
+        self._wake(len(self._waiting))
+        self._heard.set()
+        self.closed.set()
+
+
+def _named(code: int) -> str:
+    with suppress(ValueError):
+        return ErrorCodes(code).name
+    return f"code {code}"

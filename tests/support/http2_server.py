@@ -49,6 +49,7 @@ class Http2Peer(asyncio.Protocol):
         self._requests: dict[int, Http2Request] = {}
         self.transport: asyncio.Transport | None = None
         self.is_silent = False
+        self.lost = asyncio.Event()
         self.last = 1 << 31
         """The last stream that is processed."""
 
@@ -58,6 +59,8 @@ class Http2Peer(asyncio.Protocol):
         self.h2.initiate_connection()
         if self._server.streams is not None:
             self.h2.update_settings({SettingCodes.MAX_CONCURRENT_STREAMS: self._server.streams})
+        if self._server.window is not None:
+            self.h2.update_settings({SettingCodes.INITIAL_WINDOW_SIZE: self._server.window})
         self.flush()
 
     def data_received(self, data: bytes) -> None:
@@ -72,10 +75,12 @@ class Http2Peer(asyncio.Protocol):
         for event in events:
             if isinstance(event, RequestReceived):
                 headers = {str(name): str(value) for name, value in event.headers}
-                self._requests[event.stream_id] = Http2Request(self, event.stream_id, headers)
+                request = self._requests[event.stream_id] = Http2Request(self, event.stream_id, headers)
+                self._server.begin(request)
             elif isinstance(event, DataReceived):
                 self._requests[event.stream_id].body += event.data
-                self.h2.acknowledge_received_data(event.flow_controlled_length, event.stream_id)
+                if self._server.window is None:
+                    self.h2.acknowledge_received_data(event.flow_controlled_length, event.stream_id)
             elif isinstance(event, StreamEnded):
                 request = self._requests.pop(event.stream_id)
                 self._server.seen.append(request)
@@ -86,6 +91,14 @@ class Http2Peer(asyncio.Protocol):
         """Allow so many streams at a time from now on."""
         self.h2.update_settings({SettingCodes.MAX_CONCURRENT_STREAMS: streams})
         self.flush()
+
+    def grow(self, window: int) -> None:
+        """Let streams have windows of so many bytes."""
+        self.h2.update_settings({SettingCodes.INITIAL_WINDOW_SIZE: window})
+        self.flush()
+
+    def connection_lost(self, _exc: Exception | None) -> None:
+        self.lost.set()
 
     def go_away(self, last: int, code: ErrorCodes = ErrorCodes.NO_ERROR) -> None:
         """Take no more streams; those above the last one weren't processed. Streams below may go on."""
@@ -107,12 +120,17 @@ class Http2Peer(asyncio.Protocol):
 
 
 class Http2Server:
-    """A server; `act` is called with each whole request, and `streams` are allowed at a time."""
+    """A server; `act` is called with each whole request, and `begin` when its head came.
+
+    `streams` are allowed at a time, each with a `window` of so many bytes.
+    """
 
     def __init__(self, scheme: str) -> None:
         self._scheme = scheme
         self.port = 0
         self.streams: int | None = None
+        self.window: int | None = None
+        self.begin: Callable[[Http2Request], None] = lambda _request: None
         self.connections: list[Http2Peer] = []
         self.seen: list[Http2Request] = []
         self.act: Callable[[Http2Request], None] = lambda request: request.answer()

@@ -8,9 +8,11 @@ answer is in doubt.
 from __future__ import annotations
 
 import asyncio
+import re
+import select
 import ssl
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import cast
 
@@ -27,8 +29,9 @@ from h2.events import (
     WindowUpdated,
 )
 from h2.exceptions import H2Error
+from h2.settings import SettingCodes
 
-from deliveryd.errors import BrokenOff, NotSent, OutcomeUnknown, TooLarge
+from deliveryd.errors import BrokenOff, NotSent, OutcomeUnknown, TooLarge, TooLate
 from deliveryd.http.wire import BeforeSend, Headers, Target, WireResponse, add_header
 from deliveryd.network.connection import connect, not_connected, verified_by
 from deliveryd.network.resolver import Resolver
@@ -45,6 +48,12 @@ PING_SECONDS = 2.0
 _GOAWAY = 7
 _FRAME_HEADER = 9
 _LARGEST_FRAME = 1 << 14
+_STATUS = re.compile(rb"[1-5][0-9]{2}")
+_NOT_FOR_STREAMS = frozenset(
+    {b"host", b"te", b"connection", b"keep-alive", b"proxy-connection", b"transfer-encoding", b"upgrade"}
+)
+"""Headers that streams don't have (RFC 9113, 8.2.2)."""
+
 _BROKE = "the connection broke before a whole answer came"
 
 _Origin = tuple[str, str, int, str | None]
@@ -82,60 +91,78 @@ class Http2Wire:
         ends = self._loop.time() + deadline
         try:
             async with asyncio.timeout_at(ends):
-                connection = await self._with_room(target, deadline)
+                connection = await self._with_room(target)
         except TimeoutError:
-            raise NotSent(f"no room at {target.authority} within {deadline:g} s") from None
+            raise NotSent(
+                f"no connection to {target.host}:{target.port}, or no room on it, within {deadline:g} s"
+            ) from None
         stream = connection.send((method, target, headers, body), max_body, check)
         try:
-            async with asyncio.timeout_at(ends):
-                return await stream.answer
-        except TimeoutError:
-            connection.give_up(stream)
-            if not stream.is_whole:
-                raise NotSent(f"the request wasn't written within {deadline:g} s") from None
-            raise stream.unknown(f"no whole answer within {deadline:g} s") from None
-        except asyncio.CancelledError:
-            connection.give_up(stream)
-            raise
+            return await self._answer(connection, stream, ends, deadline)
+        finally:
+            if not stream.answer.done():
+                connection.give_up(stream)
 
-    async def _with_room(self, target: Target, deadline: float) -> _Http2Connection:
+    async def _answer(
+        self, connection: _Http2Connection, stream: _Stream, ends: float, deadline: float
+    ) -> WireResponse:
+        """Wait for the answer; what has arrived by the deadline is read first, with as much time again."""
+        await asyncio.wait([stream.answer], timeout=ends - self._loop.time())
+        if not stream.answer.done():
+            await asyncio.sleep(0)  # timers may come before what is to be read: uvloop's do
+        latest = ends + deadline
+        while not stream.answer.done() and connection.has_unread and self._loop.time() < latest:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        if stream.answer.done():
+            return stream.answer.result()
+        raise stream.outcome(f"no whole answer within {deadline:g} s")
+
+    async def _with_room(self, target: Target) -> _Http2Connection:
         """Return a connection on which a stream may begin now. Raises NotSent."""
         origin = (*target[:3], target.address)
         while True:
             async with self._connecting.setdefault(origin, asyncio.Lock()):
+                if self._closed:
+                    raise NotSent("the client is closed")
+                context = self._context(target)
                 connection = self._connections.get(origin)
-                if connection is not None and connection.is_usable and not await connection.is_alive():
+                if connection is not None and not await self._may_be_used(connection, context):
                     connection.retire()
                 if connection is None or not connection.is_usable:
-                    connection = self._connections[origin] = await self._connect(target, deadline)
-            if self._closed:
-                raise NotSent("the client is closed")
+                    connection = self._connections[origin] = await self._connect(target, context)
+            if connection.has_unread:  # it may be the server's end
+                await asyncio.sleep(0)
             if await connection.room():
                 return connection
 
-    async def _connect(self, target: Target, deadline: float) -> _Http2Connection:
+    async def _may_be_used(self, connection: _Http2Connection, context: ssl.SSLContext | None) -> bool:
+        return connection.is_usable and connection.context is context and await connection.is_alive()
+
+    def _context(self, target: Target) -> ssl.SSLContext | None:
+        if target.scheme != "https":
+            return None
+        return verified_by(self._tls_context, target.host, target.port, self._ca_key)
+
+    async def _connect(self, target: Target, context: ssl.SSLContext | None) -> _Http2Connection:
         host, port = target.host, target.port
-        context = None
-        if target.scheme == "https":
-            context = verified_by(self._tls_context, host, port, self._ca_key)
+        connection = _Http2Connection(self._loop, self._open, context)
+        if context is not None:
             context.set_alpn_protocols([PROTOCOL])
-        connection = _Http2Connection(self._loop, self._open)
         try:
-            async with asyncio.timeout(deadline):
-                made = await connect(self._resolver, target.address or host, port)
-                await self._loop.create_connection(
-                    lambda: connection, sock=made, ssl=context, server_hostname=host if context else None
-                )
-                await connection.begun()
-        except TimeoutError:
-            connection.close()
-            raise NotSent(f"no connection to {host}:{port} within {deadline:g} s") from None
+            made = await connect(self._resolver, target.address or host, port)
+            await self._loop.create_connection(
+                lambda: connection, sock=made, ssl=context, server_hostname=host if context else None
+            )
+            await connection.begun()
         except OSError as error:
-            connection.close()
+            connection.abandon()
             raise not_connected(host, port, error, self._ca_key) from None
         except BaseException:
-            connection.close()
+            connection.abandon()
             raise
+        if self._closed:
+            connection.abandon()
+            raise NotSent("the client is closed")
         return connection
 
     async def aclose(self) -> None:
@@ -151,8 +178,16 @@ class Http2Wire:
 class _Stream:
     """One request, and what came of its answer."""
 
-    def __init__(self, number: int, body: bytes, max_body: int, answer: asyncio.Future[WireResponse]) -> None:
+    def __init__(
+        self,
+        number: int,
+        body: bytes,
+        max_body: int,
+        answer: asyncio.Future[WireResponse],
+        check: BeforeSend | None,
+    ) -> None:
         self.number = number
+        self.check = check
         self.unsent = body
         self.is_whole = False  # whether the end of the request was written
         self.answer = answer
@@ -161,27 +196,39 @@ class _Stream:
         self.body = bytearray()
         self.max_body = max_body
 
-    def unknown(self, reason: str) -> OutcomeUnknown:
-        """The error for a request whose outcome is unknown, with the head of the answer if it came."""
+    def outcome(self, reason: str) -> NotSent | OutcomeUnknown:
+        """The error for a request without a whole answer, with the head of the answer if it came."""
         if self.status:
             return BrokenOff(reason, self.status, self.headers, bytes(self.body))
-        return OutcomeUnknown(reason)
+        return OutcomeUnknown(reason) if self.is_whole else NotSent(reason)
+
+    def unprocessed(self, reason: str) -> NotSent | OutcomeUnknown:
+        """The error for a request that the server says it didn't process; unless it began to answer it."""
+        return self.outcome(reason) if self.status else NotSent(reason)
 
 
 class _Http2Connection(asyncio.Protocol):
     """One connection, with as many requests at a time as the server allows."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, register: set[_Http2Connection]) -> None:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        register: set[_Http2Connection],
+        context: ssl.SSLContext | None,
+    ) -> None:
         self._loop = loop
         self._register = register
+        self.context = context
         self._h2 = H2Connection(H2Configuration(client_side=True, header_encoding=None))
         self._transport: asyncio.Transport | None = None
         self._received = bytearray()  # less than a frame
         self._streams: dict[int, _Stream] = {}
         self._waiting: deque[asyncio.Future[None]] = deque()  # for a stream to end, or for more to be allowed
+        self._woken = 0  # those of them whose turn it is
         self._has_settings = loop.create_future()
-        self._heard_at = loop.time()
+        self._heard_at = self._pinged_at = loop.time()
         self._heard = asyncio.Event()
+        self._unread = select.poll()
         self._reason = _BROKE
         self.is_usable = True
         self.closed = asyncio.Event()
@@ -192,30 +239,49 @@ class _Http2Connection(asyncio.Protocol):
         """Wait for the server's settings. Raises NotSent if it doesn't speak HTTP/2."""
         await self._has_settings
 
+    @property
+    def has_unread(self) -> bool:
+        """Whether the socket has something to read, such as an answer or the server's close."""
+        return self._transport is not None and bool(self._unread.poll(0))
+
     async def is_alive(self) -> bool:
-        """Whether the server was heard of lately, or answers a ping."""
-        if self._loop.time() - self._heard_at < QUIET_SECONDS:
+        """Whether the server was heard of lately, or answers a ping in time, whoever waits for it."""
+        now = self._loop.time()
+        if now - self._heard_at < QUIET_SECONDS:
             return True
-        self._h2.ping(b"deliverd")
-        self._flush()
-        self._heard.clear()
+        if self._pinged_at <= self._heard_at:
+            self._pinged_at = now
+            self._heard.clear()
+            self._h2.ping(b"deliverd")
+            self._flush()
         with suppress(TimeoutError):
-            async with asyncio.timeout(PING_SECONDS):
+            async with asyncio.timeout_at(self._pinged_at + PING_SECONDS):
                 await self._heard.wait()
         return self.is_usable and self._heard.is_set()
 
     async def room(self) -> bool:
-        """Wait until a stream may begin; False: none may any more."""
-        while self.is_usable and len(self._streams) >= self._h2.remote_settings.max_concurrent_streams:
+        """Wait until a stream may begin, in the order of coming; False: none may any more."""
+        is_new, is_full = True, self._is_full(self._woken)
+        while self.is_usable and is_full:
             waited = self._loop.create_future()
-            self._waiting.append(waited)
+            if is_new:
+                self._waiting.append(waited)
+            else:
+                self._waiting.appendleft(waited)
+            is_new = False
             try:
                 await waited
             except asyncio.CancelledError:
                 if waited.done() and not waited.cancelled():
+                    self._woken -= 1
                     self._wake(1)  # its turn is another's
                 raise
+            self._woken -= 1
+            is_full = self._is_full(0)
         return self.is_usable
+
+    def _is_full(self, others: int) -> bool:
+        return len(self._streams) + others >= self._h2.remote_settings.max_concurrent_streams
 
     # a request
 
@@ -233,7 +299,7 @@ class _Http2Connection(asyncio.Protocol):
             (b":scheme", target.scheme.encode("ascii")),
             (b":authority", target.authority.encode("ascii")),
             (b":path", target.path),
-            *((name.lower(), value) for name, value in headers),
+            *((name.lower(), value) for name, value in headers if name.lower() not in _NOT_FOR_STREAMS),
             (b"accept-encoding", b"identity"),
             (b"content-length", b"%d" % len(body)),
         ]
@@ -243,7 +309,7 @@ class _Http2Connection(asyncio.Protocol):
         except H2Error:
             self.retire()
             raise NotSent("the connection takes no more requests") from None
-        stream = _Stream(number, body, max_body, self._loop.create_future())
+        stream = _Stream(number, body, max_body, self._loop.create_future(), check)
         stream.is_whole = not body
         self._streams[number] = stream
         self._write(stream)
@@ -252,22 +318,42 @@ class _Http2Connection(asyncio.Protocol):
 
     def _write(self, stream: _Stream) -> None:
         """Write as much of a request as the server's windows allow."""
-        while stream.unsent:
-            room = min(self._h2.local_flow_control_window(stream.number), self._h2.max_outbound_frame_size)
-            if room <= 0:
-                return
-            part, stream.unsent = stream.unsent[:room], stream.unsent[room:]
-            self._h2.send_data(stream.number, part, end_stream=not stream.unsent)
-            stream.is_whole = not stream.unsent
+        try:
+            while stream.unsent:
+                room = min(
+                    self._h2.local_flow_control_window(stream.number), self._h2.max_outbound_frame_size
+                )
+                if room <= 0:
+                    return
+                part, rest = stream.unsent[:room], stream.unsent[room:]
+                self._h2.send_data(stream.number, part, end_stream=not rest)
+                stream.unsent, stream.is_whole = rest, not rest
+        except H2Error:  # it was reset: its own event follows
+            return
+
+    def _write_on(self) -> None:
+        """Go on with the requests that waited for the server's windows, unless it is too late for them."""
+        for stream in list(self._streams.values()):
+            if stream.unsent and stream.check is not None:
+                try:
+                    stream.check()
+                except TooLate as error:
+                    self._cancel(stream)
+                    self._end(stream, error)
+                    continue
+            self._write(stream)
+
+    def _cancel(self, stream: _Stream) -> None:
+        with suppress(H2Error):
+            self._h2.reset_stream(stream.number, ErrorCodes.CANCEL)
 
     def give_up(self, stream: _Stream) -> None:
         """Cancel a request. Others that wait on a silent connection use another one from now on."""
         if self._streams.pop(stream.number, None) is not None and self._transport is not None:
-            with suppress(H2Error):
-                self._h2.reset_stream(stream.number, ErrorCodes.CANCEL)
+            self._cancel(stream)
             self._flush()
         self._wake(1)
-        if self._loop.time() - self._heard_at >= QUIET_SECONDS / 2:
+        if not self.is_usable or self._loop.time() - self._heard_at >= QUIET_SECONDS / 2:
             self.retire()
 
     def retire(self) -> None:
@@ -285,11 +371,19 @@ class _Http2Connection(asyncio.Protocol):
         else:
             self.closed.set()
 
+    def abandon(self) -> None:
+        """Close a connection that didn't come about: the loop may call nothing more on it."""
+        self.close()
+        self._has_settings.cancel()
+        self._register.discard(self)
+        self.closed.set()
+
     def _wake(self, count: int) -> None:
         while count and self._waiting:
             waited = self._waiting.popleft()
             if not waited.done():
                 waited.set_result(None)
+                self._woken += 1
                 count -= 1
 
     def _flush(self) -> None:
@@ -311,8 +405,8 @@ class _Http2Connection(asyncio.Protocol):
             self.close()
 
     def _fail(self, stream: _Stream, reason: str) -> None:
-        """End a request without an answer: its outcome is unknown if it was written as a whole."""
-        self._end(stream, stream.unknown(reason) if stream.is_whole else NotSent(reason))
+        """End a request without a whole answer."""
+        self._end(stream, stream.outcome(reason))
 
     def _handle(self, event: Event) -> None:
         match event:
@@ -320,9 +414,9 @@ class _Http2Connection(asyncio.Protocol):
                 if not self._has_settings.done():
                     self._has_settings.set_result(None)
                 self._wake(len(self._waiting))
+                self._write_on()
             case WindowUpdated():
-                for stream in list(self._streams.values()):
-                    self._write(stream)
+                self._write_on()
             case DataReceived():
                 self._h2.acknowledge_received_data(event.flow_controlled_length, event.stream_id)
         number = getattr(event, "stream_id", None)
@@ -332,27 +426,34 @@ class _Http2Connection(asyncio.Protocol):
     def _answered(self, stream: _Stream, event: Event) -> None:
         match event:
             case ResponseReceived():
-                for name, value in event.headers:
-                    if name == b":status":
-                        stream.status = int(value)
-                    else:
-                        add_header(stream.headers, name.decode("latin-1"), value.decode("latin-1"))
+                self._begin_answer(stream, event.headers)
             case DataReceived():
                 self._add(stream, event.data)
             case StreamEnded():
-                self._end(stream, WireResponse(stream.status, stream.headers, bytes(stream.body)))
+                if not stream.is_whole:
+                    self._cancel(stream)
+                self._end(stream, _whole(stream))
             case StreamReset() if event.error_code == ErrorCodes.REFUSED_STREAM:
-                self._end(stream, NotSent("the server refused the stream before it processed it"))
+                self._end(stream, stream.unprocessed("the server refused the stream before it processed it"))
             case StreamReset():
                 self._fail(stream, f"the server reset the stream ({_named(event.error_code)})")
+
+    def _begin_answer(self, stream: _Stream, headers: Iterable[tuple[bytes, bytes]]) -> None:
+        for name, value in headers:
+            if name != b":status":
+                add_header(stream.headers, name.decode("latin-1"), value.decode("latin-1"))
+            elif _STATUS.fullmatch(value):
+                stream.status = int(value)
+        if not stream.status:
+            self._cancel(stream)
+            self._fail(stream, "the answer has no status")
 
     def _add(self, stream: _Stream, data: bytes) -> None:
         stream.body += data
         if len(stream.body) > stream.max_body:
             reason = f"the answer has more than {stream.max_body} bytes"
             error = TooLarge(reason, stream.status, stream.headers, bytes(stream.body[: stream.max_body]))
-            with suppress(H2Error):
-                self._h2.reset_stream(stream.number, ErrorCodes.CANCEL)
+            self._cancel(stream)
             self._end(stream, error)
 
     def _going_away(self, last: int, code: int) -> None:
@@ -360,7 +461,7 @@ class _Http2Connection(asyncio.Protocol):
         self.is_usable = False
         reason = f"the server goes away ({_named(code)})"
         for stream in [each for each in self._streams.values() if each.number > last]:
-            self._end(stream, NotSent(f"{reason} and didn't process it"))
+            self._end(stream, stream.unprocessed(f"{reason} and didn't process it"))
         self._reason = reason
         self.retire()
 
@@ -389,6 +490,7 @@ class _Http2Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
+        self._unread.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
         self._register.add(self)
         tls = transport.get_extra_info("ssl_object")
         if tls is not None and tls.selected_alpn_protocol() != PROTOCOL:
@@ -396,6 +498,7 @@ class _Http2Connection(asyncio.Protocol):
             self.close()
             return
         self._h2.initiate_connection()
+        self._h2.update_settings({SettingCodes.ENABLE_PUSH: 0})
         self._flush()
 
     def data_received(self, data: bytes) -> None:
@@ -428,6 +531,16 @@ class _Http2Connection(asyncio.Protocol):
         self._wake(len(self._waiting))
         self._heard.set()
         self.closed.set()
+
+
+def _whole(stream: _Stream) -> WireResponse | BrokenOff:
+    """The answer, which has to be as it was asked for: not encoded."""
+    coding = stream.headers.get("content-encoding", "identity")
+    if coding.lower() not in ("", "identity"):
+        return BrokenOff(
+            f"the answer is encoded ({coding[:20]!a})", stream.status, stream.headers, bytes(stream.body)
+        )
+    return WireResponse(stream.status, stream.headers, bytes(stream.body))
 
 
 def _named(code: int) -> str:

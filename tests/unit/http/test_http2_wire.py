@@ -290,3 +290,143 @@ async def test_over_tls_with_the_protocol_agreed_on(tmp_path: Path) -> None:
             assert isinstance(given, WireResponse if answers else NotSent)
             assert answers or "HTTP/2" in str(given)
     await wire.aclose()
+
+
+async def test_an_answer_that_began_before_the_requests_end_counts(
+    wire: Http2Wire, server: Http2Server
+) -> None:
+    """The window is closed, and the head has come: it isn't as if nothing had been sent."""
+    server.window = 10
+
+    def begin(request: Http2Request) -> None:
+        request.connection.h2.send_headers(request.number, [(":status", "410")])
+
+    server.begin = begin
+    given = await outcome(post(wire, server, b"x" * 100, deadline=0.3))
+    assert isinstance(given, BrokenOff)
+    assert given.status == 410
+
+
+async def test_streams_that_are_answered_early_are_given_back(wire: Http2Wire, server: Http2Server) -> None:
+    server.window, server.streams = 10, 3
+    server.begin = lambda request: request.answer(413)
+    answers = [await outcome(post(wire, server, b"x" * 100)) for _ in range(10)]
+    assert [getattr(answer, "status", answer) for answer in answers] == [413] * 10
+    assert len(server.connections) == 1
+
+
+async def test_a_reset_among_waiting_streams_concerns_that_one_alone(
+    wire: Http2Wire, server: Http2Server
+) -> None:
+    """The library knows of the reset before the window's event is handled."""
+    server.window = 10
+    held: list[Http2Request] = []
+
+    def begin(request: Http2Request) -> None:
+        if request.headers["content-length"] == "100":
+            h2 = request.connection.h2
+            h2.increment_flow_control_window(1000)
+            h2.reset_stream(request.number, ErrorCodes.REFUSED_STREAM)
+            asyncio.get_running_loop().call_soon(answer_all)
+
+    def answer_all() -> None:
+        for each in held:
+            each.answer()
+
+    server.begin = begin
+    server.act = held.append
+    outcomes = await asyncio.gather(
+        *(outcome(post(wire, server)) for _ in range(3)), outcome(post(wire, server, b"x" * 100))
+    )
+    assert [type(each) for each in outcomes] == [WireResponse] * 3 + [NotSent]
+
+
+async def test_a_window_that_grows_by_a_setting_is_used(wire: Http2Wire, server: Http2Server) -> None:
+    server.window = 10
+    server.begin = lambda request: request.connection.grow(1000)
+    assert (await post(wire, server, b"x" * 100)).status == 200
+
+
+async def test_what_waited_for_a_window_is_not_sent_too_late(wire: Http2Wire, server: Http2Server) -> None:
+    server.window = 10
+    server.begin = lambda request: request.connection.grow(1000)
+    calls = 0
+
+    def check() -> None:
+        nonlocal calls
+        calls += 1
+        if calls > 1:
+            raise TooLate("expired")
+
+    with pytest.raises(TooLate):
+        await post(wire, server, b"x" * 100, check=check)
+    assert server.seen == []
+
+
+async def test_a_retired_connection_is_closed_when_its_last_request_ends(
+    wire: Http2Wire, server: Http2Server
+) -> None:
+    server.act = lambda request: request.connection.go_away(last=request.number)
+    for _ in range(3):
+        assert type(await outcome(post(wire, server, deadline=0.2))) is OutcomeUnknown
+    await asyncio.gather(*(connection.lost.wait() for connection in server.connections))
+    assert len(server.connections) == 3
+
+
+async def test_other_files_for_tls_make_another_connection(tmp_path: Path) -> None:
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+    ours = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    authority.issue_cert("localhost").configure_cert(ours)
+    ours.set_alpn_protocols(["h2"])
+    contexts = [ssl.create_default_context(cafile=tmp_path / "ca.pem") for _ in range(2)]
+    wire = Http2Wire(lambda: contexts[-1])
+    async with open_http2_server(ours) as server:
+        for _ in range(2):
+            await post(wire, server)
+        contexts.pop()
+        await post(wire, server)
+        assert len(server.connections) == 2
+    await wire.aclose()
+
+
+async def test_who_came_first_begins_first(wire: Http2Wire, server: Http2Server) -> None:
+    server.streams = 1
+    done = asyncio.Event()
+
+    async def busy() -> None:
+        while not done.is_set():
+            await post(wire, server)
+
+    async with asyncio.TaskGroup() as tasks:
+        for _ in range(3):
+            tasks.create_task(busy())
+        await post(wire, server)
+        await post(wire, server)
+        before = len(server.seen)
+        await post(wire, server)
+        assert len(server.seen) - before <= 5
+        done.set()
+
+
+@pytest.mark.parametrize("turns", range(1, 13))
+async def test_closing_ends_whatever_a_cancelled_request_left(server: Http2Server, turns: int) -> None:
+    wire = Http2Wire(ssl.create_default_context)
+    request = asyncio.ensure_future(outcome(post(wire, server)))
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    request.cancel()
+    await asyncio.wait([request])
+    async with asyncio.timeout(5):
+        await wire.aclose()
+    assert type(await outcome(post(wire, server))) is NotSent
+
+
+@pytest.mark.parametrize("status", ["abc", "0", "-5", "99999999999999999999"])
+async def test_an_answer_without_a_status_is_in_doubt(
+    wire: Http2Wire, server: Http2Server, status: str
+) -> None:
+    server.act = lambda request: request.connection.h2.send_headers(
+        request.number, [(":status", status)], end_stream=True
+    )
+    assert type(await outcome(post(wire, server))) is OutcomeUnknown

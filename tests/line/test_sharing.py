@@ -250,14 +250,14 @@ def test_a_recipient_whom_another_worker_stopped_is_stopped_here_and_counted_the
         digest = stopped.digest("sms", "+4912345")
         journals[0].news.append(FromOthers(stops=[StopChange("sms", digest, START)]))
         await anyio.sleep(1.1)
-        assert stopped.includes("sms", "+4912345")
+        assert stopped.includes("sms", ["+4912345"])
         text = expose(worker.parts.metrics, "text/plain")[0].decode()
         assert not [
             line for line in text.splitlines() if "recipients_stopped_total{" in line and "1.0" in line
         ]
         journals[0].news.append(FromOthers(stops=[StopChange("sms", digest, START, stopped=False)]))
         await anyio.sleep(1.1)
-        assert not stopped.includes("sms", "+4912345")
+        assert not stopped.includes("sms", ["+4912345"])
 
     play(world, scene)
 

@@ -176,7 +176,7 @@ BREAKS = {
         "UPDATE message SET accepted_at = 1 WHERE state = 5"
     ),
     "a message that wasn't confirmed in time has its accepted attempt": (
-        "UPDATE message SET sent_by = 'sms' WHERE id = 2"
+        "UPDATE message SET sent_by = 'email' WHERE id = 2"
     ),
     "only a sent message has a receipt deadline": "UPDATE message SET confirm_by = 1 WHERE state = 8",
     "tries are numbered without a gap": "UPDATE message SET stay_tries = 7 WHERE id = 2",

@@ -82,7 +82,7 @@ def clock_put_forward_makes_unavailable(patch: Patch) -> None:
 
 def stop_by_an_answer_forgotten(patch: Patch) -> None:
     """The provider says that somebody opted out, and the next message to them is sent there."""
-    patch.setattr(Attempts, "_with_stop", lambda _self, step, *_: step)
+    patch.setattr(Attempts, "_with_stops", lambda _self, step, *_: step)
 
 
 def stop_by_a_report_forgotten(patch: Patch) -> None:

@@ -55,7 +55,11 @@ DOUBT_MEANINGS = {
     "lookup": "the provider is asked",
     "no": "nothing settles it",
 }
-_BUILT_IN = {"http": (BLOCKS, "any HTTP gateway"), "smtp": (("email",), "any mail server")}
+_BUILT_IN = {
+    "http": (BLOCKS, "any HTTP gateway"),
+    "smtp": (("email",), "any mail server"),
+    "webpush": (("inApp",), "browsers"),
+}
 
 
 class AdapterRow(NamedTuple):

@@ -13,7 +13,7 @@ import trustme
 from h2.errors import ErrorCodes
 
 from deliveryd.errors import BrokenOff, NotSent, OutcomeUnknown, TooLarge, TooLate
-from deliveryd.http import http2_wire
+from deliveryd.http import http2_connection
 from deliveryd.http.http2_wire import Http2Wire
 from deliveryd.http.target import target_of
 from deliveryd.http.wire import WireResponse
@@ -191,8 +191,8 @@ async def test_a_connection_that_died_in_silence_is_found_before_a_request(
     """A ping shows it: the request goes over another connection, and isn't in doubt."""
     await post(wire, server)
     server.connections[0].is_silent = True
-    monkeypatch.setattr(http2_wire, "QUIET_SECONDS", 0.0)
-    monkeypatch.setattr(http2_wire, "PING_SECONDS", 0.1)
+    monkeypatch.setattr(http2_connection, "QUIET_SECONDS", 0.0)
+    monkeypatch.setattr(http2_connection, "PING_SECONDS", 0.1)
     assert (await post(wire, server)).status == 200
     assert (len(server.connections), len(server.seen)) == (2, 2)
 
@@ -200,7 +200,7 @@ async def test_a_connection_that_died_in_silence_is_found_before_a_request(
 async def test_a_live_connection_answers_the_ping(
     wire: Http2Wire, server: Http2Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(http2_wire, "QUIET_SECONDS", 0.0)
+    monkeypatch.setattr(http2_connection, "QUIET_SECONDS", 0.0)
     for _ in range(3):
         await post(wire, server)
     assert len(server.connections) == 1

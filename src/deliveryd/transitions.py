@@ -197,7 +197,7 @@ def accepted(
     reason: str | None = None,
 ) -> Transition:
     """The provider has the message; `reason` lists its devices, if there are several."""
-    events = _sent(entry, at)
+    events = (StatusEvent(entry.id, "sent", at),) if entry.sent_by is None else _sent(entry, at)
     if "accepted" in intermediate and events:
         events = (StatusEvent(entry.id, "accepted", at), *events)
     outcome = Outcome("accepted", provider_id, reason)

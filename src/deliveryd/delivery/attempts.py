@@ -83,11 +83,11 @@ class Attempts:
         if (step := message.held_back(self._pauses, now)) is not None:
             return step
         entry = message.entry
-        if entry.is_sent_in_part and not self._has_rest(message.customer):
-            return transitions.rest_ends(entry, State.READY, now, Outcome("stopped", None, NO_REST))
         if not entry.doubt and self._has_stopped(message.customer):
             return transitions.deferred(entry, now, AT_ONCE, None)
         if entry.doubt or entry.content is not None:  # the property costs more
+            if entry.is_sent_in_part and not self._has_rest(message.customer):
+                return transitions.rest_ends(entry, State.READY, now, Outcome("stopped", None, NO_REST))
             if (step := self.hold(message)) is not None:
                 return step
             digest = entry.digest
@@ -162,8 +162,11 @@ class Attempts:
         if expires_at is not None and is_expired(expires_at, now := self._clock.now()):
             return self._verdicts.expired(message, now)
         key = message_key(self._namespace, entry.id, self._name, entry.generation)
+        customer = message.customer
+        if self._devices_field is not None and customer is not None:
+            customer = self._reachable(customer, self._devices_field)
         dispatch = Dispatch(
-            key, entry, self._recipient(message.customer), message.rendered, expires_at, self._clock,
+            key, entry, customer, message.rendered, expires_at, self._clock,
             may_begin, message.size,
         )  # fmt: skip
         if entry.doubt and (step := await self._before_repeat(message, dispatch)) is not None:
@@ -187,10 +190,9 @@ class Attempts:
         self._metrics.attempted(self._name, verdict, seconds)
         return self._step_after(message, verdict)
 
-    def _recipient(self, customer: Customer | None) -> Customer | None:
-        """The customer; with several devices, without those that can't be reached any more."""
-        field = self._devices_field
-        if field is None or customer is None or self._channel_name not in self._stopped.digests:
+    def _reachable(self, customer: Customer, field: str) -> Customer:
+        """The customer without the devices that can't be reached any more."""
+        if self._channel_name not in self._stopped.digests:
             return customer
         all_ = devices_of(customer, field)
         reached = [each for each in all_ if not self._is_stopped(at_device(customer, field, each))]

@@ -272,7 +272,7 @@ def _move(db: Db, steps: Sequence[Transition], sent_statement: str) -> list[Tran
         after = check_transition(before, transition.after)
         came_from = +before  # a plain int: sqlite3 takes twice as long over what only derives from one
         if after is sent:
-            if before is ready or not _is_accepted(transition):
+            if before is ready or (entry.sent_by is not None and _stays_sent(transition)):
                 restored.append(transition)
                 continue
             progress = (entry.counted_tries, transition.at, *_accepted(transition))
@@ -314,9 +314,10 @@ def _move(db: Db, steps: Sequence[Transition], sent_statement: str) -> list[Tran
     return restored
 
 
-def _is_accepted(transition: Transition) -> bool:
-    """Whether a step to SENT is one of an attempt that was accepted; else the message was sent before."""
-    return transition.outcome is None or transition.outcome.verdict == "accepted"
+def _stays_sent(transition: Transition) -> bool:
+    """Whether a step to SENT isn't that of an attempt which was accepted: the message was sent before."""
+    outcome = transition.outcome
+    return transition.after is State.SENT and outcome is not None and outcome.verdict != "accepted"
 
 
 def _accepted(transition: Transition) -> tuple[int | None, str | None, str | None]:
@@ -334,8 +335,9 @@ def _conclude(db: Db, steps: Sequence[Transition]) -> None:
     stops: list[StopChange] = []
     for transition in steps:
         after = transition.after
-        stops += transition.stops
-        if after in _WITHIN_THE_ROW and (after is not State.SENT or _is_accepted(transition)):
+        if transition.stops:
+            stops += transition.stops
+        if after in _WITHIN_THE_ROW and (transition.entry.sent_by is None or not _stays_sent(transition)):
             continue
         entry, before, outcome = transition.entry, transition.before, transition.outcome
         if before is State.SENDING:

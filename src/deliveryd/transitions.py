@@ -301,8 +301,8 @@ def ordered_sent(entry: Entry, at: int) -> Transition:
     """An operator confirmed that the message arrived."""
     if entry.is_sent_in_part:
         return rest_ends(entry, State.IN_DOUBT, at, Outcome("in_doubt", None, BY_OPERATOR))
-    outcome = Outcome("accepted", None, BY_OPERATOR)
-    return Transition(entry.settled(), *_ORDERED_SENT, at, outcome=outcome, events=_sent(entry, at))
+    outcome, sent = Outcome("accepted", None, BY_OPERATOR), StatusEvent(entry.id, "sent", at)
+    return Transition(entry.settled(), *_ORDERED_SENT, at, outcome=outcome, events=(sent,))
 
 
 def ordered_failed(entry: Entry, at: int) -> Transition:

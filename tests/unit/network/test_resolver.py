@@ -215,18 +215,19 @@ def listening(host: str, port: int = 0) -> Iterator[int]:
 
 
 @contextmanager
-def silent(host: str, port: int) -> Iterator[None]:
+def silent(host: str, port: int = 0) -> Iterator[int]:
     """A port whose listener takes no connection any more: who connects there waits."""
     with ExitStack() as stack:
         listener = stack.enter_context(socket.socket())
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((host, port))
         listener.listen(0)
+        port = listener.getsockname()[1]
         for _ in range(4):
             waiting = stack.enter_context(socket.socket())
             waiting.setblocking(False)
             waiting.connect_ex((host, port))
-        yield
+        yield port
 
 
 def known_at(*hosts: str) -> Resolver:
@@ -234,20 +235,20 @@ def known_at(*hosts: str) -> Resolver:
     return Resolver(lambda _name: [Address(socket.AF_INET, host) for host in hosts])
 
 
-Trouble = Callable[[str, int], Any]
+Trouble = Callable[[str], Any]
 
 
 @contextmanager
-def refusing(_host: str, _port: int) -> Iterator[None]:
-    """Nobody listens there."""
-    yield
+def refusing(_host: str) -> Iterator[int]:
+    """Nobody listens there, whatever the port is."""
+    yield 0
 
 
 @pytest.mark.parametrize("trouble", [silent, refusing])
 async def test_the_next_address_is_tried_when_one_is_silent_or_refuses(trouble: Trouble) -> None:
     """A host with a dead address is reached by its other one."""
     resolver = known_at("127.0.0.1", "127.0.0.2")
-    with listening("127.0.0.2") as port, trouble("127.0.0.1", port), anyio.fail_after(PATIENCE):
+    with trouble("127.0.0.1") as same, listening("127.0.0.2", same) as port, anyio.fail_after(PATIENCE):
         made = await connect(resolver, "a.example", port)
         assert made.getpeername()[0] == "127.0.0.2"
         made.close()
@@ -265,8 +266,7 @@ async def test_who_gives_up_leaves_no_connection_behind() -> None:
     """Both tries are closed; a socket that was left open would fail this test with a warning."""
     resolver = known_at("127.0.0.1", "127.0.0.2")
     with (
-        listening("127.0.0.3") as port,
-        silent("127.0.0.1", port),
+        silent("127.0.0.1") as port,
         silent("127.0.0.2", port),
         pytest.raises(TimeoutError),
         anyio.fail_after(0.4),

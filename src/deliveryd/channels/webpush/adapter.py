@@ -49,7 +49,7 @@ from deliveryd.runtime.secret_file import RenewedValue
 TOPIC_LENGTH = 32
 """Characters of a topic at most (RFC 8030, 5.4)."""
 
-_UNREADABLE = frozenset({401, 403})
+_TOKEN_REJECTED = frozenset({401, 403})
 
 ANSWERS = [
     AnswerOptions(status=[404, 410], verdict="stopped"),
@@ -173,7 +173,7 @@ class WebPushChannel:
         return verdict
 
     def _verdict(self, answer: WireResponse) -> Verdict:
-        if answer.status in _UNREADABLE:
+        if answer.status in _TOKEN_REJECTED:
             self._vapid.renew()
         return self._reader.verdict(answer)
 

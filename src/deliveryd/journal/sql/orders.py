@@ -172,7 +172,8 @@ def _move(case: _Case, transition: Transition) -> _Done:
     case.log.operations.change(case.db, [transition])
     if transition.after is State.WAITING:
         return _Done(transition.entry.id, Effect(waiting=1))
-    ended = Effect(ended=(transition.after,), events=1, provider=transition.entry.provider)
+    count = len(transition.events)
+    ended = Effect(ended=(transition.after,), events=count, provider=transition.entry.provider)
     return _Done(transition.entry.id, ended)
 
 

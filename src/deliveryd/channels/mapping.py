@@ -8,11 +8,13 @@ from __future__ import annotations
 import re
 from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping
+from email.utils import formatdate
 from typing import Literal, NamedTuple
 from uuid import UUID, uuid5
 
 from deliveryd.errors import DeliverydError
 from deliveryd.model import SECOND
+from deliveryd.network.address import ascii_domain
 from deliveryd.options.suggestion import closest, suggestion
 
 UNREADABLE_PHONE = "the phone number can't be read"
@@ -46,6 +48,11 @@ def _base64(value: str | int) -> str:
     return b64encode(str(value).encode("utf-8")).decode("ascii")
 
 
+def _punycode(value: str | int) -> str:
+    local, at, domain = str(value).rpartition("@")
+    return f"{local}{at}{domain if domain.isascii() else ascii_domain(domain)}"
+
+
 _UUIDS = UUID("8a0d3c9e-5f0b-5b5e-9a51-6c1f0d2b7e44")
 
 
@@ -59,6 +66,10 @@ def _unix(value: str | int) -> int:
 
 def _unix_ms(value: str | int) -> int:
     return int(value) * 1000 // SECOND
+
+
+def _http_date(value: str | int) -> str:
+    return formatdate(int(value) // SECOND, usegmt=True)
 
 
 def _milliseconds(value: str | int) -> int:
@@ -75,8 +86,10 @@ PHONE = "e164"
 FILTERS: Mapping[str, Mapping[ValueKind, Filter]] = {
     "digits": {"text": Filter(_digits, "text"), "number": Filter(_digits, "text")},
     "base64": {"text": Filter(_base64, "text"), "number": Filter(_base64, "text")},
+    "punycode": {"text": Filter(_punycode, "text")},
     "uuid": {"text": Filter(_uuid, "text"), "number": Filter(_uuid, "text")},
     "text": {"number": Filter(str, "text"), "seconds": Filter(str, "text")},
+    "http_date": {"instant": Filter(_http_date, "text")},
     "unix": {"instant": Filter(_unix, "number")},
     "ms": {"instant": Filter(_unix_ms, "number"), "seconds": Filter(_milliseconds, "number")},
     "minutes": {"seconds": Filter(_minutes, "number")},
@@ -131,6 +144,7 @@ FIXED_FIELDS: Mapping[str, Mapping[str, ValueKind]] = {
         "customerId": "number",
         "key": "text",
         "providerId": "text",
+        "begunAt": "instant",
         "expiresAt": "instant",
         "validity": "seconds",
     },
@@ -263,7 +277,7 @@ def _meant(name: Name, secrets: Mapping[str, object]) -> str:
 
 
 _THERE_ARE = (
-    "; there are {message.id}, {message.key}, {message.expiresAt}, {message.validity},"
+    "; there are {message.id}, {message.key}, {message.begunAt}, {message.expiresAt}, {message.validity},"
     " {settings.reference}, {customer.FIELD}, {content.FIELD}, {variables.NAME},"
     " {receipt.url} and {secret.NAME}"
 )

@@ -1,4 +1,4 @@
-"""Numeric addresses of hosts, and which data would leave this machine in plain text."""
+"""Addresses of hosts, numeric ones and domains, and which data would leave this machine in plain text."""
 
 from __future__ import annotations
 
@@ -30,6 +30,17 @@ def numeric(host: str) -> Address | None:
             socket.inet_pton(family, host)
             return Address(family, host)
     return None
+
+
+def ascii_domain(domain: str) -> str:
+    """Return a domain as the DNS has it (IDNA 2008, UTS 46); one that has no such form in lower case."""
+    domain = domain.removesuffix(".")
+    if not domain.isascii():
+        import idna  # noqa: PLC0415  # few domains need it
+
+        with suppress(idna.IDNAError):
+            return idna.encode(domain, uts46=True).decode("ascii")
+    return domain.lower()
 
 
 SECURE_ADDRESS = "give an https:// address"

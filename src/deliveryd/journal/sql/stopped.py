@@ -9,10 +9,7 @@ import hmac
 import re
 import unicodedata
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from typing import NamedTuple
-
-import idna
 
 from deliveryd.cleaning import cleaned
 from deliveryd.journal.base import MatchedReceipt
@@ -21,6 +18,7 @@ from deliveryd.journal.rows import to_text
 from deliveryd.journal.sql.db import Db
 from deliveryd.journal.sql.own_values import stop_key_of
 from deliveryd.model import StopChange
+from deliveryd.network.address import ascii_domain
 
 DIGEST = 16
 """Bytes of a digest."""
@@ -85,16 +83,7 @@ def _plain(address: str) -> str:
     if text.endswith(">"):
         text = text[text.rfind("<") + 1 : -1]
     local, _, domain = text.rpartition("@")
-    return f"{unicodedata.normalize('NFC', local).lower()}@{_ascii_domain(domain)}"
-
-
-def _ascii_domain(domain: str) -> str:
-    """Return a domain as the DNS has it (IDNA 2008, UTS 46); one that has no such form in lower case."""
-    domain = domain.removesuffix(".")
-    if not domain.isascii():
-        with suppress(idna.IDNAError):
-            return idna.encode(domain, uts46=True).decode("ascii")
-    return domain.lower()
+    return f"{unicodedata.normalize('NFC', local).lower()}@{ascii_domain(domain)}"
 
 
 def digest_named(key: bytes, channel: str, recipient: str) -> bytes | None:

@@ -115,7 +115,10 @@ class MailgunSignature(Signature):
 
 
 class SnsSignature(Signature):
-    """Amazon SNS: signed by a certificate that the message names and only Amazon can offer."""
+    """Amazon SNS: signed by a certificate that the message names and only Amazon can offer.
+
+    `secret_file` holds the certificate of a stand-in for Amazon (PEM), which signs instead: for trials.
+    """
 
     needs_secret: ClassVar[bool] = False
 
@@ -151,6 +154,18 @@ class TokenSignature(Signature):
         return True
 
 
+class EventGridSignature(TokenSignature):
+    """A secret of at least 16 characters in each request, and Azure's handshake for a subscription."""
+
+    scheme: Literal["event-grid"] = Field(description="Azure Event Grid")  # type: ignore[assignment]
+
+
+class GoogleRcsSignature(Signature):
+    """RCS for Business: a keyed hash of the event in the envelope; the secret is the agent's client token."""
+
+    scheme: Literal["google-rcs"] = Field(description="RCS for Business")
+
+
 SCHEMES: Mapping[str, type[Signature]] = {
     "hmac": HmacSignature,
     "standard-webhooks": StandardWebhooksSignature,
@@ -163,5 +178,7 @@ SCHEMES: Mapping[str, type[Signature]] = {
     "sns": SnsSignature,
     "basic": BasicSignature,
     "token": TokenSignature,
+    "event-grid": EventGridSignature,
+    "google-rcs": GoogleRcsSignature,
 }
 """The options of each scheme."""

@@ -127,7 +127,7 @@ class Receipts:
         except (JournalError, OSError):
             return _LATER
         if isinstance(verified, NoReport):
-            return inlet.reply
+            return inlet.reply_to(verified)
         try:
             results = await self._read_and_record(provider, inlet.read(verified, now), len(request.body), now)
         except Unreadable as error:

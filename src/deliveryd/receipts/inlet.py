@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 from deliveryd.channels.receipt_options import ChallengeOptions, ReceiptOptions
 from deliveryd.channels.signature_schemes import BasicSignature, TokenSignature
 from deliveryd.receipts.reading import ReportReader, Slices
 from deliveryd.receipts.request import ReceiptRequest
-from deliveryd.receipts.signatures.base import Forged, Verified
+from deliveryd.receipts.signatures.base import Forged, NoReport, Verified
 from deliveryd.receipts.verification import open_verifier
 from deliveryd.runtime.secret_file import RenewedValue
 
@@ -88,6 +89,19 @@ class Inlet:
                 raise
         verified = self._verifier.verify(request.with_body(request.sent), now)
         return verified.with_body(request.body) if isinstance(verified, ReceiptRequest) else verified
+
+    def reply_to(self, verified: Verified) -> ReceiptReply:
+        """Return the response to a genuine request, if it holds no report."""
+        if isinstance(verified, NoReport) and verified.answer is not None:
+            return ReceiptReply(200, verified.answer, verified.content_type)
+        return self.reply
+
+    def unverified(self, request: ReceiptRequest) -> Verified:
+        """Return what a request would mean if it were genuine."""
+        if self._verifier is not None:
+            with suppress(Forged):
+                return self._verifier.scheme.unverified(request)
+        return request
 
     def read(self, request: ReceiptRequest, now: int) -> Slices:
         """Read the reports of a request, slice by slice. Raises Unreadable."""

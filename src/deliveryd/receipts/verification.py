@@ -23,6 +23,8 @@ _SCHEMES = {
     "ecdsa": ("ecdsa", "EcdsaScheme"),
     "standard-webhooks": ("standard_webhooks", "StandardWebhooksScheme"),
     "sns": ("sns", "SnsScheme"),
+    "event-grid": ("event_grid", "EventGridScheme"),
+    "google-rcs": ("google_rcs", "GoogleRcsScheme"),
 }
 """The module of each scheme, and its class there."""
 

@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterator
 from contextlib import nullcontext
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 from cryptography.hazmat.primitives import hashes, serialization
@@ -17,7 +18,7 @@ from deliveryd.receipts.request import ReceiptRequest
 from deliveryd.receipts.signatures import amazon as amazon_certificates
 from deliveryd.receipts.signatures.base import CertificateMissing, Forged, NoReport, Subscription, Untrusted
 from deliveryd.receipts.signatures.sns import SnsScheme
-from deliveryd.receipts.verification import open_scheme, signed_content
+from deliveryd.receipts.verification import open_scheme, open_verifier, signed_content
 from support.amazon_certificates import ISSUER, START, Authority
 from support.signed_requests import is_genuine, options, request
 
@@ -321,6 +322,32 @@ def test_sns_asks_for_the_confirmation_of_a_subscription(amazon: tuple[rsa.RSAPr
     greeting = SIGNED_NOTIFICATION.replace('{"eventType":"Delivery"}', "Successfully validated")
     sent = enveloped(key, greeting, Message="Successfully validated")
     assert signed_content(scheme, sent, [], SNS_NOW) == NoReport()
+
+
+def test_sns_of_a_stand_in_is_genuine_by_its_certificate_alone(
+    amazon: tuple[rsa.RSAPrivateKey, bytes], tmp_path: Path
+) -> None:
+    """Wherever the message says that its certificate is, and nothing is fetched: not Amazon's either."""
+    stand_in = rsa.generate_private_key(65537, 2048)
+    file = tmp_path / "certificate"
+    file.touch(0o600)
+    file.write_bytes(Authority("A stand-in").issue(stand_in, ["localhost"]))
+    verifier = open_verifier(options(scheme="sns", topics=[TOPIC], secret_file=str(file)))
+    for place in (CERTIFICATE, "http://localhost:4566/certificate.pem"):
+        sent = enveloped(stand_in, SIGNED_NOTIFICATION, SigningCertURL=place)
+        read = verifier.verify(sent, SNS_NOW)
+        assert isinstance(read, ReceiptRequest)
+        assert read.body == b'{"eventType":"Delivery"}'
+    for sent in (
+        enveloped(amazon[0], SIGNED_NOTIFICATION),
+        enveloped(stand_in, SIGNED_NOTIFICATION, TopicArn=f"{TOPIC}2"),
+        enveloped(stand_in, SIGNED_NOTIFICATION, Message='{"eventType":"Bounce"}'),
+    ):
+        with pytest.raises(Forged):
+            verifier.verify(sent, SNS_NOW)
+    file.write_text("no certificate")
+    with pytest.raises(ValueError, match="must be a certificate in PEM with an RSA key"):
+        open_verifier(options(scheme="sns", topics=[TOPIC], secret_file=str(file)))
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"{}", b"\xff", b"{"])

@@ -290,7 +290,7 @@ def test_a_request_without_any_signature_is_forged(scheme: str) -> None:
     table: dict[str, Any] = {"scheme": scheme}
     table |= {"header": "X-S"} if scheme == "hmac" else {}
     table |= {"username": "u"} if scheme == "basic" else {}
-    table |= {"at": "path"} if scheme == "token" else {}
+    table |= {"at": "path"} if scheme in ("token", "event-grid") else {}
     for sent in (request(), request(b"{}"), request(b"\xff"), form("a=%ff"), form("a=b")):
         secret = {"ecdsa": SENDGRID_KEY, "standard-webhooks": STANDARD_KEY}.get(scheme, LONG)
         opened = open_scheme(options(**{"secret_file": "/unused", **table}))

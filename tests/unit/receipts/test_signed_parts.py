@@ -37,7 +37,7 @@ from support.signed_requests import FORM, NOW, form, is_genuine, request
 PUBLIC = "https://receipts.example"
 KEY = "a-secret-that-is-long-enough-for-all"
 AT = datetime.fromtimestamp(NOW, UTC)
-BOUND_TO_NOTHING = ("basic", "token")
+BOUND_TO_NOTHING = ("basic", "token", "event-grid")
 """Schemes that sign nothing: whoever knows the secret may report anything."""
 
 
@@ -52,6 +52,11 @@ def inlet_of(preset: Preset, folder: Path) -> Inlet:
     _lines, files = provider_table(preset, "http://127.0.0.1:1")
     secrets = {name: [files[f"{preset.name}-{name}"]] for name in preset.file.secrets}
     keys = {name: each.example for name, each in preset.file.keys.items() if each.required}
+    if (certificate := files.get(f"{preset.name}-certificate")) is not None:
+        file = folder / "certificate"
+        file.touch(0o600)
+        file.write_text(certificate)
+        keys["certificate_file"] = str(file)
     given = Given(keys=keys, secrets=secrets)
     receipt = OpenedCase(preset, given, folder).options().receipt
     assert receipt is not None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from typing import Annotated, Literal, NamedTuple
 from urllib.parse import SplitResult, unquote, urlsplit
 
@@ -126,7 +125,6 @@ class _Trying:
     def __init__(self, table: ReceiptTable, called: _Called, now: int, certificate: bytes | None) -> None:
         self._table = table
         self._inlet = Inlet(table.options, table.max_body)
-        self._has_envelope = isinstance(table.options.signature, SnsSignature)
         self._called = called
         self._now = now
         self._certificate = certificate
@@ -170,10 +168,10 @@ class _Trying:
             content, vouched = self._verified(request)
             reason = vouched or reason
         except CertificateMissing as missing:
-            content = self._unverified(request)
+            content = self._inlet.unverified(request)
             signature, reason = "unchecked", f"{missing}; it would be fetched from {missing.url}"
         except Forged as error:
-            content = self._unverified(request)
+            content = self._inlet.unverified(request)
             signature, reason = "invalid", str(error)
         reading, reply = self._read(content)
         return ReceiptTrial(signature, reason, reading, inlet.refusal if signature == "invalid" else reply)
@@ -189,18 +187,9 @@ class _Trying:
         verified = self._inlet.verify(request, self._now)
         return verified, "by the given certificate; who issued it isn't checked"
 
-    def _unverified(self, request: ReceiptRequest) -> Verified:
-        """Return what a request would mean if it were genuine."""
-        if self._has_envelope:
-            from deliveryd.receipts.signatures.sns import unwrapped  # noqa: PLC0415  # loads cryptography
-
-            with suppress(Forged):
-                return unwrapped(request)
-        return request
-
     def _read(self, content: Verified) -> tuple[ReadReports, ReceiptReply]:
         if not isinstance(content, ReceiptRequest):
-            return NOTHING, self._inlet.reply
+            return NOTHING, self._inlet.reply_to(content)
         try:
             return at_once(self._inlet.read(content, self._now)), self._inlet.reply
         except Unreadable as error:

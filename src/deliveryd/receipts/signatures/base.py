@@ -47,7 +47,10 @@ class Subscription(NamedTuple):
 
 
 class NoReport(NamedTuple):
-    """A genuine request without a report."""
+    """A genuine request without a report; `answer` is what the provider needs in return, if anything."""
+
+    answer: str | None = None
+    content_type: str = "text/plain; charset=utf-8"
 
 
 Verified = ReceiptRequest | Subscription | NoReport
@@ -87,6 +90,10 @@ class Scheme:
         Raises ValueError or RecursionError for what can't be read, which is forged as well.
         """
         raise NotImplementedError
+
+    def unverified(self, request: ReceiptRequest) -> Verified:
+        """Return what a request holds although its sender isn't known, for a trial. Raises Forged."""
+        return request
 
 
 def is_any(given: bytes, expected: Iterable[bytes]) -> bool:

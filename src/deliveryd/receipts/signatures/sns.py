@@ -1,14 +1,17 @@
 """`sns`: Amazon SNS. The message names the certificate that its signature fits, on Amazon's own hosts only.
 
 Certificates are fetched once and remembered, and only for a message that could be genuine. A genuine
-signature only shows that Amazon sent the message: whose topic it may be is in `topics`.
+signature only shows that Amazon sent the message: whose topic it may be is in `topics`. With a secret, the
+certificate of a stand-in for Amazon, only what that one signed is genuine, and nothing is fetched.
 """
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -38,6 +41,7 @@ from deliveryd.receipts.signatures.base import (
 _CERTIFICATE = re.compile(
     rf"https://(?P<host>{amazon.HOST})/SimpleNotificationService-[A-Za-z0-9]{{1,64}}\.pem"
 )
+_PEM_LINES = re.compile("-----(?:BEGIN|END) CERTIFICATE-----")
 _SUBSCRIBE = re.compile(rf"https://{amazon.HOST}/\?[!-~]{{1,2000}}")
 _NOTIFICATION = ("Message", "MessageId", "Subject", "Timestamp", "TopicArn", "Type")
 _CONFIRMATION = ("Message", "MessageId", "SubscribeURL", "Timestamp", "Token", "TopicArn", "Type")
@@ -51,7 +55,7 @@ _MOST_CERTIFICATES = 16
 
 
 class SnsScheme(Scheme):
-    """The scheme with its options, and the certificates fetched so far; it has no secrets."""
+    """The scheme with its options, and the certificates fetched so far."""
 
     _options: SnsSignature
 
@@ -84,7 +88,14 @@ class SnsScheme(Scheme):
         """
         self._trusted[url] = amazon.as_given(page)
 
-    def verify(self, request: ReceiptRequest, _keys: Sequence[str], now: int) -> Covered:
+    def read_key(self, secret: str) -> RSAPublicKey:
+        """Return the key of a stand-in's certificate. Raises ValueError."""
+        try:
+            return amazon.as_given(base64.b64decode(_PEM_LINES.sub("", secret), validate=True)).key
+        except (ValueError, Untrusted):
+            raise ValueError("must be a certificate in PEM with an RSA key") from None
+
+    def verify(self, request: ReceiptRequest, keys: Sequence[RSAPublicKey], now: int) -> Covered:
         """Verify the envelope, and return the request with the message in it."""
         envelope = _envelope(request.body)
         kind, url = _text(envelope, "Type"), _text(envelope, "SigningCertURL")
@@ -93,13 +104,21 @@ class SnsScheme(Scheme):
         if kind not in _SIGNED:
             raise Forged("the message has an unknown type")
         address = _CERTIFICATE.fullmatch(url)
-        if address is None:
+        if address is None and not keys:
             raise Forged("the certificate isn't on a host of Amazon SNS")
         _check_readable(envelope, kind)
         check_time(parse_instant(_text(envelope, "Timestamp")), now, self._options.tolerance)
-        self._check(self._key(url, address["host"], now), envelope, _signed(envelope, kind))
-        self._proven.add(url)
+        if address is None or keys:
+            _check(keys, envelope, kind)
+        else:
+            _check([self._key(url, address["host"], now)], envelope, kind)
+            self._proven.add(url)
         return Covered(_content(request, envelope, kind), body=True, query=False)
+
+    def unverified(self, request: ReceiptRequest) -> Verified:
+        """Return what an envelope holds. Raises Forged if there is none."""
+        envelope = _envelope(request.body)
+        return _content(request, envelope, _text(envelope, "Type"))
 
     def _key(self, url: str, host: str, now: int) -> RSAPublicKey:
         """Return the key at an address. Raises Untrusted, CertificateMissing."""
@@ -145,22 +164,19 @@ class SnsScheme(Scheme):
             partial(self.trust, url),
         )
 
-    def _check(self, key: RSAPublicKey, envelope: dict[str, Any], signed: bytes) -> None:
-        version = _text(envelope, "SignatureVersion")
-        hashes: dict[str, HashAlgorithm] = {"1": SHA1(), "2": SHA256()}  # noqa: S303  # Amazon's default
-        signature = decode(_text(envelope, "Signature"), "base64")
-        if version not in hashes or signature is None:
-            raise Forged("the signature can't be read")
-        try:
-            key.verify(signature, signed, PKCS1v15(), hashes[version])
-        except InvalidSignature:
-            raise Forged("the signature doesn't fit") from None
 
-
-def unwrapped(request: ReceiptRequest) -> Verified:
-    """Return what an envelope holds, although its sender isn't known. Raises Forged if there is none."""
-    envelope = _envelope(request.body)
-    return _content(request, envelope, _text(envelope, "Type"))
+def _check(keys: Sequence[RSAPublicKey], envelope: dict[str, Any], kind: str) -> None:
+    """Raise Forged unless one of the keys signed the envelope."""
+    version = _text(envelope, "SignatureVersion")
+    hashes: dict[str, HashAlgorithm] = {"1": SHA1(), "2": SHA256()}  # noqa: S303  # Amazon's default
+    signature = decode(_text(envelope, "Signature"), "base64")
+    if version not in hashes or signature is None:
+        raise Forged("the signature can't be read")
+    for key in keys:
+        with suppress(InvalidSignature):
+            key.verify(signature, _signed(envelope, kind), PKCS1v15(), hashes[version])
+            return
+    raise Forged("the signature doesn't fit")
 
 
 def _envelope(body: bytes) -> dict[str, Any]:

@@ -83,7 +83,17 @@ def fill(value: Any, values: Values) -> Any:
 
 
 SigningScheme = Literal[
-    "hmac", "twilio", "vonage", "jwt", "standard-webhooks", "mailgun", "ecdsa", "basic", "token"
+    "hmac",
+    "twilio",
+    "vonage",
+    "jwt",
+    "standard-webhooks",
+    "mailgun",
+    "ecdsa",
+    "basic",
+    "token",
+    "sns",
+    "google-rcs",
 ]
 
 
@@ -94,7 +104,7 @@ class SigningForm:
     With `token` the secret is the last part of the address, which whoever writes the report adds.
 
     `signed` is the text that the scheme hmac signs, with {body}, {nonce} and {timestamp}. `prefix` stands
-    before a hash; with Standard Webhooks the names of the headers begin with it.
+    before a hash; with Standard Webhooks the names of the headers begin with it. `topic` is that of sns.
     """
 
     scheme: SigningScheme
@@ -106,6 +116,7 @@ class SigningForm:
     username: str = ""
     headers: Mapping[str, str] = field(default_factory=dict)
     claims: Mapping[str, Any] = field(default_factory=dict)
+    topic: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +136,10 @@ def sign(how: SigningForm, secret: str, report: Outgoing) -> Outgoing:
     """Return the report with its signature; those of mailgun and of token are in it already."""
     if how.scheme == "vonage":
         return _with_sig(secret, report)
+    if how.scheme == "sns":
+        return _in_notification(how, secret, report)
+    if how.scheme == "google-rcs":
+        return _in_envelope(secret, report)
     if (headers := _SCHEMES.get(how.scheme)) is None:
         return report
     return replace(report, headers=report.headers | headers(how, secret, report))
@@ -218,6 +233,21 @@ def _with_sig(secret: str, report: Outgoing) -> Outgoing:
     return replace(report, fields=fields, body=urlencode(fields).encode())
 
 
+def _in_notification(how: SigningForm, secret: str, report: Outgoing) -> Outgoing:
+    """Amazon SNS sends a text, whose JSON has the report as a text in it."""
+    from deliveryd.sandbox.amazon import envelope  # noqa: PLC0415  # loads much, for few providers
+
+    headers = {**report.headers, "content-type": "text/plain; charset=UTF-8"}
+    return replace(report, headers=headers, body=envelope(how.topic, report.body, secret, report.at))
+
+
+def _in_envelope(secret: str, report: Outgoing) -> Outgoing:
+    """RCS for Business sends the report as base64, and signs what that stands for."""
+    event = base64.b64encode(report.body).decode()
+    headers = report.headers | {"X-Goog-Signature": _digest(secret.encode(), report.body, "sha512", "base64")}
+    return replace(report, headers=headers, body=json.dumps({"message": {"data": event}}).encode())
+
+
 _SCHEMES: Mapping[str, Callable[[SigningForm, str, Outgoing], dict[str, str]]] = {
     "hmac": _hmac,
     "twilio": _twilio,
@@ -261,10 +291,10 @@ class LookupForm:
 class Impersonation:
     """One provider. `to`, `reference` and `callback` are JSON Pointers into a request, a form or a query.
 
-    With `to` "path" the address ends in the recipient. The sandbox's own gateways have no name. `answers` has
-    at least accepted and refused; without `reports` the provider sends none. `path` is where its reports go
-    if the request names no `callback`. `id` has one of {hex}, {number} and {reference}. `key_header` is the
-    header with the key of a repeat.
+    With `to` "path" the recipient is in the address, the group `to` of its pattern. The sandbox's own
+    gateways have no name. `answers` has at least accepted and refused; without `reports` the provider sends
+    none. `path` is where its reports go if the request names no `callback`. `id` has one of {hex}, {number}
+    and {reference}. `key_header` is the header with the key of a repeat.
     """
 
     name: str
@@ -286,9 +316,7 @@ class Impersonation:
     def order(self, call: Call) -> SendOrder:
         """Parse a request to send a message. Raises UnreadableError."""
         payload = read_payload(call)
-        named = (
-            call.params.get("path", "").rpartition("/")[2] if self.to == "path" else text_at(payload, self.to)
-        )
+        named = self._in_address(call) if self.to == "path" else text_at(payload, self.to)
         to = (named or "").strip()
         if not to:
             raise UnreadableError(f"missing recipient: {self.to}")
@@ -297,6 +325,11 @@ class Impersonation:
         return SendOrder(
             self.channel, to, reference, key, payload if isinstance(payload, dict) else {"": payload}
         )
+
+    def _in_address(self, call: Call) -> str | None:
+        path = call.params.get("path", "")
+        found = filter(None, (pattern.fullmatch(path) for pattern in self.paths))
+        return next((match["to"] for match in found if "to" in match.re.groupindex), None)
 
     def check_address(self, call: Call) -> None:
         """Raise UnknownAddressError for an address that the provider doesn't have."""

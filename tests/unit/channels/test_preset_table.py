@@ -81,6 +81,57 @@ def test_an_operator_overrides_the_keys_of_every_provider() -> None:
     assert (table["proxy"], table["auth"]) == ("http://proxy:1", auth)
 
 
+REGIONAL = (
+    ('example = "https://api.postbox.example"\ndefault = "https://api.postbox.example"',
+     'example = "https://a01.postbox.example"\ndefault = "https://{key.account}.postbox.example"'),
+    ('url = "{key.base_url}/{key.account}/messages"',
+     'url = "{key.base_url}/messages"\nauth = { basic = { username = "{key.account}" } }'),
+)  # fmt: skip
+
+
+def changed(*changes: tuple[str, str]) -> PresetFile:
+    text = POSTBOX
+    for old, new in changes:
+        assert old in text
+        text = text.replace(old, new, 1)
+    return PresetFile.model_validate(tomllib.loads(text))
+
+
+def test_a_default_may_hold_other_keys() -> None:
+    """The operator's own value is taken as it is written."""
+    given = {"account": "A07", "secrets": SECRETS}
+    assert expand(changed(*REGIONAL), given, "sms", COMMON).table["url"] == (
+        "https://A07.postbox.example/messages"
+    )
+    own = {**given, "base_url": "https://x.example/{key.account}"}
+    assert expand(changed(*REGIONAL), own, "sms", COMMON).table["url"] == (
+        "https://x.example/{key.account}/messages"
+    )
+
+
+def test_a_key_of_auth_is_required_beside_another_auth_if_the_address_needs_it() -> None:
+    own = {"auth": {"token_file": "token"}, "secrets": SECRETS}
+    assert dict(expand(changed(*REGIONAL), own, "sms", COMMON).problems) == {
+        "account": "is missing: account, such as 'A01'"
+    }
+    alone = changed(REGIONAL[1])
+    assert expand(alone, own, "sms", COMMON).problems == []
+
+
+def test_a_variant_that_needs_a_key_is_left_out_without_its_value() -> None:
+    added = (
+        '[[table.variants]]\nneeds = ["sender"]\nwhen = [{ at = "{content.text}", present = true }]\n'
+        'json = { by = "{key.sender}" }\n\n[blocks.messenger]'
+    )
+    variant = ("[blocks.messenger]", added)
+    given = {"account": "A01", "secrets": SECRETS}
+    assert expand(changed(variant), given, "sms", COMMON).table["variants"] == []
+    (made,) = expand(changed(variant), {**given, "sender": "Acme"}, "sms", COMMON).table["variants"]
+    assert made == {"when": [{"at": "{content.text}", "present": True}], "json": {"by": "Acme"}}
+    with pytest.raises(ValidationError, match="needs: sendr isn't declared in keys"):
+        changed(("[blocks.messenger]", added.replace('["sender"]', '["sendr"]')))
+
+
 # what an operator is told
 
 
@@ -127,6 +178,16 @@ def test_a_block_that_the_provider_cannot_send_is_an_error() -> None:
         ('settles_doubt = "no"', 'settles_doubt = "lookup"', "needs table.lookup"),
         ("[blocks.messenger]", "[blocks.email]", "blocks.email: not in channels"),
         ('example = "A01"', 'example = "B01"', "example 'B01' must match A[0-9]+"),
+        (
+            'default = "https://api.postbox.example"',
+            'default = "https://{key.sender}.example"',
+            "keys.base_url.default: {key.sender} must be required, or have a value as default",
+        ),
+        (
+            'default = "https://api.postbox.example"',
+            'default = "https://{key.sendr}.example"',
+            "keys.base_url.default: {key.sendr} isn't declared in keys",
+        ),
         ("example = 3", 'example = "3"', "example '3' must be an integer"),
     ],
 )

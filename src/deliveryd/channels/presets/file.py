@@ -67,7 +67,9 @@ class PresetKey(Table):
     type: Literal["text", "integer", "boolean"] = Field("text", description="type of its value")
     required: bool = Field(False, description="whether the operator must set it")
     advised: bool = Field(False, description="whether the configuration to copy sets it, though not required")
-    default: KeyValue | None = Field(None, description="its value where the operator sets none")
+    default: KeyValue | None = Field(
+        None, description="its value where the operator sets none; may hold `{key.NAME}`"
+    )
     pattern: str | None = Field(None, description="regular expression that the whole text matches")
 
     @field_validator("pattern")
@@ -145,9 +147,22 @@ class SandboxSignature(Table):
     """How the sandbox signs reports; the scheme has the rest."""
 
     scheme: Literal[
-        "hmac", "twilio", "vonage", "jwt", "standard-webhooks", "mailgun", "ecdsa", "basic", "token"
+        "hmac",
+        "twilio",
+        "vonage",
+        "jwt",
+        "standard-webhooks",
+        "mailgun",
+        "ecdsa",
+        "basic",
+        "token",
+        "sns",
+        "google-rcs",
     ] = Field(description="how it signs")
-    secret: str = Field(description="name of the secret; with token it ends the address for reports")
+    secret: str = Field(
+        description="name of the secret; with token it ends the address for reports; with sns name of the key"
+        " for the certificate's file"
+    )
     header: str = Field("", description="header that carries the signature")
     username: str = Field("", description="user name of the scheme basic")
     algorithm: str = Field("sha256", description="hash of hmac")
@@ -156,6 +171,7 @@ class SandboxSignature(Table):
     signed: str = Field("{body}", description="what hmac covers")
     headers: dict[str, str] = Field({}, description="further headers")
     claims: dict[str, Any] = Field({}, description="claims of jwt")
+    topic: str = Field("", description="topic of sns")
 
 
 class SandboxLookup(Table):
@@ -170,7 +186,7 @@ class PresetSandbox(Table):
     """How the sandbox plays the provider."""
 
     to: Pointer | Literal["path"] = Field(
-        description='JSON Pointer to the recipient in a request; "path": the address ends in it'
+        description='JSON Pointer to the recipient in a request; "path": it is in the address'
     )
     reference: str | None = Field(None, description="JSON Pointer to the reference")
     callback: str | None = Field(None, description="JSON Pointer to the address for reports")
@@ -207,7 +223,8 @@ class PresetFile(Table):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        problems = [*self._placeholder_problems(), *self._promise_problems()]
+        problems = [*self._default_problems(), *self._need_problems()]
+        problems += [*self._placeholder_problems(), *self._promise_problems()]
         problems += self._sandbox_problems(self.sandbox) if self.sandbox is not None else ()
         if "secrets" in self.table:
             problems.append("table.secrets: declare them in [secrets.NAME]; the operator gives the files")
@@ -220,8 +237,28 @@ class PresetFile(Table):
             raise ValueError("; ".join(problems))
         return self
 
+    def keys_with_keys(self) -> frozenset[str]:
+        """Return the keys whose default holds other keys."""
+        return frozenset(name for name, key in self.keys.items() if KEY_USE.search(str(key.default)))
+
+    def _default_problems(self) -> Iterator[str]:
+        for name in sorted(self.keys_with_keys()):
+            for used in KEY_USE.findall(str(self.keys[name].default)):
+                if used not in self.keys:
+                    yield f"keys.{name}.default: {{key.{used}}} isn't declared in keys"
+                elif self.is_optional(used) or used in self.keys_with_keys():
+                    yield f"keys.{name}.default: {{key.{used}}} must be required, or have a value as default"
+
+    def _need_problems(self) -> Iterator[str]:
+        tables = {"table": self.table} | {f"blocks.{name}": each for name, each in self.blocks.items()}
+        for place, table in tables.items():
+            for number, variant in enumerate(table.get("variants", ())):
+                for name in variant.get("needs", ()):
+                    if name not in self.keys:
+                        yield f"{place}.variants.{number}.needs: {name} isn't declared in keys"
+
     def _placeholder_problems(self) -> Iterator[str]:
-        used = set()
+        used = {each for key in self.keys.values() for each in KEY_USE.findall(str(key.default))}
         for place, text in texts_in({"table": self.table, "blocks": self.blocks}):
             for name in KEY_USE.findall(text):
                 used.add(name)
@@ -285,8 +322,10 @@ class PresetFile(Table):
                 if name not in known:
                     yield f"{place}: unknown placeholder {{{name}}}{suggestion(name, known)}"
         signature = sandbox.signature
-        if signature is not None and signature.secret not in self.secrets:
-            yield f"sandbox.signature.secret: {signature.secret} isn't declared in secrets"
+        if signature is not None:
+            place, declared = ("keys", self.keys) if signature.scheme == "sns" else ("secrets", self.secrets)
+            if signature.secret not in declared:
+                yield f"sandbox.signature.secret: {signature.secret} isn't declared in {place}"
         table = {**self.table, **self.blocks.get(self.channels[0], {})}
         in_url = dict(parse_qsl(str(table.get("url")).partition("?")[2]))
         parts = (table.get("json"), table.get("form"), table.get("query"), in_url)

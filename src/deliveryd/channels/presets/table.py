@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from enum import Enum
 from typing import Any, Final, NamedTuple
 
@@ -43,8 +43,11 @@ def expand(preset: PresetFile, given: Mapping[str, Any], block: str, provider: C
         name: value for name, value in given.items() if name not in own and name in (*provider, *OVERRIDES)
     }
     problems = list(_problems(preset, given, block, (*provider, *OVERRIDES)))
+    values = _Values(preset, _values(preset, own), _given_secrets(given))
     raw = {**preset.table, **preset.blocks.get(block, {})}
-    filled = _fill(raw, _Values(preset, _values(preset, own), _given_secrets(given)))
+    if "variants" in raw:
+        raw["variants"] = list(_needed(raw["variants"], values.keys))
+    filled = _fill(raw, values)
     table = {} if filled is _LEFT_OUT else filled
     if "secrets" in given:
         table["secrets"] = given["secrets"]
@@ -81,17 +84,26 @@ class _Values(NamedTuple):
 
 def _values(preset: PresetFile, own: Mapping[str, Any]) -> dict[str, KeyValue]:
     """Return the values of the keys; the example stands in for a faulty one, which is reported."""
-    found = {}
+    found: dict[str, KeyValue] = {}
     for name, key in preset.keys.items():
         value = own.get(name, key.example if key.required else key.default)
         if value is not None:
             found[name] = value if key.problem(value) is None else key.example
+    for name in preset.keys_with_keys() - own.keys():
+        found[name] = KEY_USE.sub(lambda match: str(found[match[1]]), str(found[name]))
     return found
 
 
 def _given_secrets(given: Mapping[str, Any]) -> Collection[str]:
     secrets = given.get("secrets", {})
     return secrets.keys() if isinstance(secrets, dict) else ()
+
+
+def _needed(variants: Sequence[Mapping[str, Any]], keys: Collection[str]) -> Iterator[Mapping[str, Any]]:
+    """Yield the variants without those that need a key without a value."""
+    for variant in variants:
+        if all(name in keys for name in variant.get("needs", ())):
+            yield {name: value for name, value in variant.items() if name != "needs"}
 
 
 def _fill(value: Any, values: _Values) -> Any:
@@ -133,10 +145,14 @@ def _missing(preset: PresetFile, given: Mapping[str, Any]) -> Iterator[tuple[str
 
 
 def keys_of_auth(preset: PresetFile) -> frozenset[str]:
-    """Return the keys that the preset's `auth` needs, and another `auth` of the operator doesn't."""
-    return frozenset(
-        name for _, text in texts_in(preset.table.get("auth", {})) for name in KEY_USE.findall(text)
-    )
+    """Return the keys that only the preset's `auth` needs, and another `auth` of the operator doesn't."""
+    others = {name: value for name, value in preset.table.items() if name != "auth"}
+    defaults = [key.default for key in preset.keys.values()]
+    return _used_in(preset.table.get("auth", {})) - _used_in([others, preset.blocks, defaults])
+
+
+def _used_in(value: object) -> frozenset[str]:
+    return frozenset(name for _, text in texts_in(value) for name in KEY_USE.findall(text))
 
 
 def missing_alternatives(preset: PresetFile, given: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

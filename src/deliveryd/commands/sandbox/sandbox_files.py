@@ -100,12 +100,17 @@ def _paths(preset: Preset) -> Iterator[re.Pattern[str]]:
 
 
 def _path_pieces(preset: Preset, path: str) -> Iterator[str]:
-    """Yield the pieces of a pattern for a path; a key stands for one part of it, or for all that follows."""
+    """Yield the pieces of a pattern for a path; a key stands for one part of it, or for all that follows.
+
+    The recipient is its group `to`.
+    """
     for place, piece in enumerate(_PLACEHOLDER.split(path.removeprefix("/"))):
+        key = preset.file.keys.get(piece.removeprefix("key."))
         if place % 2 == 0:
             yield re.escape(piece)
+        elif piece.startswith("customer.") or (key is not None and str(key.default).startswith("{customer.")):
+            yield "(?P<to>[^/]+)"
         else:
-            key = preset.file.keys.get(piece.removeprefix("key."))
             yield ".+" if key is not None and str(key.example).startswith("/") else "[^/]+"
 
 
@@ -130,6 +135,12 @@ def provider_table(preset: Preset, sandbox: str) -> tuple[list[str], Mapping[str
         secrets[f"{preset.name}-token"] = SECRET
     if preset.file.table.get("http2"):
         given["http2"] = False  # the sandbox speaks HTTP/1.1
+    signing = cast("PresetSandbox", preset.file.sandbox).signature
+    if signing is not None and signing.scheme == "sns":
+        from deliveryd.sandbox.amazon import certificate  # noqa: PLC0415  # loads much, for few providers
+
+        given[signing.secret] = file = f"{preset.name}-certificate"
+        secrets[file] = certificate(SECRET)
     lines = [f"[channels.{preset.file.channels[0]}.providers.{preset.name}]", f'adapter = "{preset.name}"']
     lines += [f"{key} = {toml_value(value)}" for key, value in given.items() if value not in ("", {})]
     return lines, secrets

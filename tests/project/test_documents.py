@@ -36,7 +36,7 @@ from deliveryd.testing.samples import dispatch
 from deliveryd.worker.health import MISPLACED
 from deliveryd.worker.health import __file__ as vitals_file
 from deliveryd.worker.reload import Change, needs_restart
-from support.issued_keys import p256_key, service_account
+from support.issued_keys import issued
 from support.messages import message, sms_settings
 from support.places import ROOT
 from support.terminal import command
@@ -135,8 +135,7 @@ def written(folder: Path, text: str) -> Path:
 
 def word_for(name: str) -> str:
     """What a secret's file holds: a word, or what has a form."""
-    forms = {"fcm-key": service_account(), "vapid-key": p256_key(), "apns-key": p256_key()}
-    return forms.get(name, "secret-word-of-a-document")
+    return issued(name) or "secret-word-of-a-document"
 
 
 def secret_files(table: Mapping[str, Any]) -> Iterator[str]:

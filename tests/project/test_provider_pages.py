@@ -9,7 +9,7 @@ import pytest
 
 from deliveryd.channels.presets.catalogue import Catalogue
 from deliveryd.sandbox.impersonation import private_key
-from support.issued_keys import p256_key, service_account
+from support.issued_keys import issued
 from support.places import ROOT
 from support.terminal import command
 
@@ -37,8 +37,7 @@ def test_the_configuration_of_a_page_is_accepted(name: str, tmp_path: Path) -> N
     for file in re.findall(rf"{CREDENTIALS}/([\w-]+)", text):
         (tmp_path / file).touch(mode=0o600)
         secret = private_key() if file.endswith("private_key") else SECRET
-        secret = {"fcm-key": service_account(), "apns-key": p256_key()}.get(file, secret)
-        (tmp_path / file).write_text(secret, encoding="utf-8")
+        (tmp_path / file).write_text(issued(file) or secret, encoding="utf-8")
     config = tmp_path / "config.toml"
     config.write_text(
         text.replace(CREDENTIALS, str(tmp_path)) + f'\n[journal]\nurl = "sqlite:///{tmp_path}/journal.db"\n',

@@ -5,18 +5,22 @@ from __future__ import annotations
 import ssl
 import subprocess
 import sys
+from collections import deque
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import anyio
 import pytest
 import trustme
+from h2.errors import ErrorCodes
 
 from deliveryd.channels.registry import ADAPTERS, AdapterKind, find_adapter
 from deliveryd.errors import ConfigError
+from deliveryd.model import Customer
 from deliveryd.testing.adapters import AdapterConformance, GatewayProvider, ScriptedProvider
 from deliveryd.testing.gateway import Gateway, Reply, closed_port, open_gateway
 from deliveryd.testing.samples import opened
+from support.http2_server import Http2Request, Http2Server, open_http2_server
 from support.mail_server import HANG_UP, STALL, MailServer, open_mail_server
 
 AUTHORITY = trustme.CA()
@@ -105,6 +109,90 @@ class TestHttp(AdapterConformance):
                     "tls": {"ca_file": ca_file},
                 }
                 yield SecureGatewayProvider(gateway, options, context)
+
+
+class TestHttpDevices(AdapterConformance):
+    """The http adapter, with several devices of a customer."""
+
+    adapter = "http"
+    block = "inApp"
+    customer = Customer(7, {"tokens": "token-1", "name": "Ada"})
+    devices = ("token-1", "token-2", "token-3")
+
+    @pytest.fixture
+    async def provider(self) -> AsyncIterator[ScriptedProvider]:
+        async with open_gateway() as gateway:
+            options = {
+                "url": f"{gateway.url}/send",
+                "json": {"to": "{customer.tokens}", "text": "{content.description}"},
+                "provider_id": "/id",
+                "recipient": "{customer.tokens}",
+                "devices": True,
+            }
+            yield GatewayProvider(gateway, options)
+
+
+class Http2Provider:
+    """A gateway that speaks HTTP/2, behind the http adapter."""
+
+    def __init__(self, server: Http2Server) -> None:
+        self._server = server
+        self._script: deque[Callable[[Http2Request], None]] = deque()
+        server.act = self._act
+        self.options: dict[str, Any] = {
+            "url": f"{server.url}/send",
+            "json": {"to": "{customer.phone}", "text": "{content.text}"},
+            "provider_id": "/id",
+            "http2": True,
+        }
+
+    def _act(self, request: Http2Request) -> None:
+        (self._script.popleft() if self._script else _accepted)(request)
+
+    def accept(self) -> None:
+        self._script.append(_accepted)
+
+    def refuse(self) -> None:
+        self._script.append(lambda request: request.answer(400))
+
+    def defer(self) -> None:
+        self._script.append(lambda request: request.answer(503))
+
+    def reject_credentials(self) -> None:
+        self._script.append(lambda request: request.answer(401))
+
+    def disconnect(self) -> None:
+        self._script.append(lambda request: request.connection.abort())
+
+    def stall(self) -> None:
+        self._script.append(lambda _request: None)
+
+    def give_back(self) -> None:
+        self._script.append(lambda request: request.reset(ErrorCodes.REFUSED_STREAM))
+
+    def before_message(self, act: Callable[[], None]) -> None:
+        act()
+
+    async def disappear(self) -> None:
+        self.options["url"] = f"http://127.0.0.1:{await closed_port()}/send"
+
+    def keys(self) -> list[str]:
+        return [request.headers["idempotency-key"] for request in self._server.seen]
+
+
+def _accepted(request: Http2Request) -> None:
+    request.answer(200, b'{"id": "p-1"}')
+
+
+class TestHttp2(AdapterConformance):
+    """The http adapter over HTTP/2."""
+
+    adapter = "http"
+
+    @pytest.fixture
+    async def provider(self) -> AsyncIterator[ScriptedProvider]:
+        async with open_http2_server() as server:
+            yield Http2Provider(server)
 
 
 class TestSmtp(AdapterConformance):

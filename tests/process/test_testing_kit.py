@@ -25,7 +25,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Environment:
     return environment
 
 
-@pytest.mark.parametrize(("document", "passed"), [("write-an-adapter.md", 16), ("write-a-directory.md", 6)])
+@pytest.mark.parametrize(("document", "passed"), [("write-an-adapter.md", 18), ("write-a-directory.md", 6)])
 def test_the_plug_in_of_the_document_passes_its_ten_lines(
     environment: Environment, tmp_path: Path, document: str, passed: int
 ) -> None:

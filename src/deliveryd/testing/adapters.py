@@ -18,7 +18,7 @@ any other protocol, write a class with the methods of `ScriptedProvider`.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
@@ -27,6 +27,7 @@ from pydantic import ValidationError
 
 from deliveryd.channels.base import (
     Accepted,
+    AtDevices,
     Attempted,
     Channel,
     Dispatch,
@@ -38,6 +39,7 @@ from deliveryd.channels.base import (
     TryAgain,
     Unknown,
 )
+from deliveryd.channels.devices import with_devices
 from deliveryd.channels.registry import find_adapter
 from deliveryd.model import Customer
 from deliveryd.testing.gateway import Disconnect, Gateway, Reply, Stall, closed_port
@@ -48,7 +50,9 @@ class ScriptedProvider(Protocol):
     """A provider on a loopback socket that does to the next message what a test asks for.
 
     Without instructions it accepts every message. A provider that can report a recipient as not reachable
-    any more also has the method `block`: its answer to the next message must lead to `Stopped`.
+    any more also has the method `block`: its answer to the next message must lead to `Stopped`. One that can
+    give a message back unread, as a server of HTTP/2 does, has the method `give_back`: that must lead to
+    `TryAgain` without a doubt.
     """
 
     options: dict[str, Any]
@@ -160,13 +164,14 @@ class AdapterConformance:
     """What every channel adapter must do. Subclass it as `Test…`; see this module for the ten lines.
 
     Supply the class attribute `adapter`, the name of the entry point, and the fixture `provider`, which
-    yields a new `ScriptedProvider` for each test. Override `anyio_backend` to run on trio as well.
+    yields a new `ScriptedProvider` for each test. Override `anyio_backend` to run on trio as well. An adapter
+    that sends to several devices of a customer has three of them in `devices`.
 
     Checked: the verdict for each conduct of a provider, and that no reason quotes text or address; that a
     message isn't sent after its expiry, also when it expires while the provider is being reached; that a
     repeat carries the same key; that an acceptance carries the provider's id; who can be reached, and by
-    which address; that `probe` and `preview` send nothing; that the options refuse unknown keys and are
-    frozen.
+    which address; that `probe` and `preview` send nothing; that each of several devices has a verdict and a
+    key of its own; that the options refuse unknown keys and are frozen.
     """
 
     pytestmark = pytest.mark.anyio
@@ -179,6 +184,9 @@ class AdapterConformance:
 
     customer: ClassVar[Customer] = ADA
     """A customer whom the adapter can reach: by default with `phone` and `email`."""
+
+    devices: ClassVar[Sequence[str]] = ()
+    """Three devices of one customer, as members of the list in the field that `devices_field` names."""
 
     stall_timeout: ClassVar[float] = 1.0
     """The time-out of an attempt, in seconds, in the test in which the provider sends nothing."""
@@ -229,6 +237,16 @@ class AdapterConformance:
             addresses = channel.recipients(self.customer)
             assert addresses
             assert not any(address in given.reason for address in addresses)
+
+    async def test_message_given_back(self, provider: ScriptedProvider, channel: Channel) -> None:
+        """A message that the provider gives back unread surely wasn't sent."""
+        give_back = getattr(provider, "give_back", None)
+        if give_back is None:
+            return
+        give_back()
+        given = await channel.send(self.dispatch())
+        assert isinstance(given, TryAgain)
+        assert not given.may_have_arrived
 
     async def test_unreachable_provider(self, provider: ScriptedProvider) -> None:
         """Without a connection nothing was sent, so the verdict is TryAgain; `probe` gives a reason."""
@@ -283,6 +301,29 @@ class AdapterConformance:
             assert not channel.reaches(customer)
             assert isinstance(await channel.send(self.dispatch(customer=customer)), Refused)
         assert provider.keys() == []
+
+    async def test_devices(self, provider: ScriptedProvider, channel: Channel) -> None:
+        """Each device has its own verdict, and the repeat for one of them its own key again."""
+        field = channel.devices_field
+        assert (field is not None) == bool(self.devices)
+        if field is None:
+            return
+        several = with_devices(self.customer, field, self.devices)
+        assert channel.reaches(several)
+        assert len(set(channel.recipients(several))) == len(self.devices)
+        for conduct in ("accept", "disconnect", "refuse"):
+            getattr(provider, conduct)()
+        found = await channel.send(self.dispatch(customer=several))
+        assert isinstance(found, AtDevices)
+        assert [each.device for each in found.each] == list(self.devices)
+        assert {type(each.verdict) for each in found.each} == {Accepted, InDoubt, Refused}
+        assert len(set(provider.keys())) == len(self.devices)
+        (doubtful,) = (each.device for each in found.each if isinstance(each.verdict, InDoubt))
+        again = await channel.send(self.dispatch(customer=with_devices(several, field, [doubtful])))
+        assert isinstance(again, AtDevices)
+        assert [type(each.verdict) for each in again.each] == [Accepted]
+        *first, repeated = provider.keys()
+        assert repeated in first
 
     async def test_customer_fields(self, channel: Channel) -> None:
         """The fields that are kept for a repeat are a set of names."""

@@ -140,9 +140,12 @@ class TestWebPush(AdapterConformance):
     @pytest.fixture
     async def provider(self, gateway: Gateway, options: dict[str, Any], browser: Browser) -> PushService:
         def moved(port: int) -> None:
-            self.customer = Customer(  # type: ignore[misc]  # its port is known here
-                7, {"subscriptions": browser.subscription(f"https://localhost:{port}/push/abc")}
+            first, *others = (
+                browser.subscription(f"https://localhost:{port}/push/{each}")
+                for each in ("abc", "def", "ghi")
             )
+            self.customer = Customer(7, {"subscriptions": first})  # type: ignore[misc]  # its port is known here
+            self.devices = (first, *others)  # type: ignore[misc]
 
         service = PushService(gateway, options)
         options["allowed_hosts"] = [f"localhost:{gateway.port}"]

@@ -77,6 +77,10 @@ class OutOfFiles(NotSent):
     """This process, or its system, can open no more files or threads: it shows nothing of the peer."""
 
 
+class NoCredentials(NotSent):
+    """What authenticates the request can't be had now: an outage, and no fault of the request."""
+
+
 class ProxyRefused(NotSent):
     """The proxy answered a connection request with a status other than 2xx."""
 

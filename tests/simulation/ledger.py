@@ -42,6 +42,22 @@ class Taken(NamedTuple):
     trouble: Trouble | None
 
 
+class TokenAsked(NamedTuple):
+    """The token server was asked by one of the worker's clients."""
+
+    order: int
+    life: int
+    request: int
+    client: str
+
+
+class TokenRefused(NamedTuple):
+    """A request was refused for its token. `had_ended`: not because it was revoked."""
+
+    client: str
+    had_ended: bool
+
+
 class Posted(NamedTuple):
     """The service accepted events. `request` is the number of the request that brought them."""
 
@@ -200,6 +216,8 @@ class Ledger:
     taken: dict[int, Taken] = field(default_factory=dict)
     """By the number of the request."""
     posted: list[Posted] = field(default_factory=list)
+    tokens_asked: list[TokenAsked] = field(default_factory=list)
+    tokens_refused: list[TokenRefused] = field(default_factory=list)
     asked: list[Asked] = field(default_factory=list)
     accepted: list[Accepted] = field(default_factory=list)
     reported: list[Reported] = field(default_factory=list)

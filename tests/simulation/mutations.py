@@ -20,6 +20,7 @@ from simulation import (
     breaks_of_rejecting,
     breaks_of_reloading,
     breaks_of_reporting,
+    breaks_of_tokens,
 )
 
 Break = Callable[[Any], None]
@@ -48,6 +49,9 @@ RELOADING: Mapping[str, Break] = {**breaks_in(breaks_of_reloading), **breaks_in(
 
 REJECTING: Mapping[str, Break] = breaks_in(breaks_of_rejecting)
 """Those that only plans with rejections show."""
+
+TOKENS: Mapping[str, Break] = breaks_in(breaks_of_tokens)
+"""Those that only plans with tokens show."""
 
 LEAVING: Mapping[str, Break] = breaks_in(breaks_of_leaving)
 """Those that only plans show in which providers are removed."""

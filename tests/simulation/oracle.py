@@ -14,6 +14,7 @@ from simulation import (
     rules_of_reporting,
     rules_of_sending,
     rules_of_sharing,
+    rules_of_tokens,
 )
 from simulation.case import DELIVERED, FAILED, IN_DOUBT, SENT, SET_ASIDE, cases, first_heard
 from simulation.ledger import Posted, read_event
@@ -22,6 +23,7 @@ from simulation.plan import Offers, Trouble
 from simulation.rules_of_beginning import began_anew
 from simulation.rules_of_pausing import broken_pauses
 from simulation.rules_of_rejecting import broken_waits
+from simulation.rules_of_tokens import broken_tokens
 from simulation.run import History
 from simulation.service import id_of
 from simulation.wire import BROKEN_OFF, IN_ONE_INSTANT
@@ -33,6 +35,7 @@ RULES = (
     *rules_of_choosing.RULES,
     *rules_of_confirming.RULES,
     *rules_of_rejecting.RULES,
+    *rules_of_tokens.RULES,
     *rules_of_leaving.RULES,
 )
 UNANSWERED = BROKEN_OFF | {
@@ -58,6 +61,7 @@ def violations(history: History) -> list[str]:
     found += _taken_without_room(history)
     found += broken_pauses(history)
     found += broken_waits(history)
+    found += broken_tokens(history)
     for case in cases(history):
         rules = rules_of_beginning.RULES if began_anew(case) else RULES
         for rule in (*rules, *rules_of_sharing.RULES) if history.is_shared else rules:

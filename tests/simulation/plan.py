@@ -241,6 +241,18 @@ class Rejections:
 
 
 @dataclass(frozen=True, slots=True)
+class TokenTerms:
+    """The service and all providers accept only tokens, which end, and are revoked at some seconds.
+
+    Nothing is wrong but the token server, which is well from some second on.
+    """
+
+    lifetime: float
+    revoked: tuple[float, ...]
+    well_from: float
+
+
+@dataclass(frozen=True, slots=True)
 class Renewal:
     """From some second of the run on the directory says this of its customers."""
 
@@ -333,6 +345,7 @@ class Plan:
     """What happens to the configuration of each life, one after the other."""
     rejections: Rejections | None = None
     """Nothing is wrong but these."""
+    tokens: TokenTerms | None = None
     strangers: tuple[int, ...] = ()
     """Lives before which a worker is started that has this journal, and another service's address."""
     moved: int | None = None

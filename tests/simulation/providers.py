@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import anyio
 
-from deliveryd.http.wire import Target, WireResponse
+from deliveryd.http.wire import Headers, Target, WireResponse
 from simulation.ledger import Accepted, Asked, LookedUp
 from simulation.plan import Report, Step, Trouble
 from simulation.wire import Request
@@ -138,8 +138,10 @@ class Providers:
     def lost(self, request: Request, received: bytes) -> None:
         """Nothing to note: the attempt's record knows its trouble."""
 
-    def rejection(self, endpoint: str, body: bytes) -> Trouble | None:
-        """A message, or the template of it, that no provider accepts yet."""
+    def rejection(self, endpoint: str, headers: Headers, body: bytes) -> Trouble | None:
+        """A request without a good token; a message, or the template of it, that no provider accepts yet."""
+        if not self._world.issuer.accepts(headers):
+            return Trouble.UNAUTHORIZED
         rejections = self._world.plan.rejections
         if rejections is None or endpoint != "provider" or anyio.current_time() >= rejections.until:
             return None

@@ -15,6 +15,7 @@ import trio
 from deliveryd import model
 from deliveryd.model import WallClock
 from deliveryd.states import State
+from simulation.issuing import Issuer
 from simulation.kept import KeepsJournals, KeptJournal, Row
 from simulation.kept_in_file import FileJournal
 from simulation.ledger import Ledger
@@ -79,6 +80,8 @@ async def _live(plan: Plan, folder: Path, kept: KeptJournal) -> History:
 
 async def _live_in(world: World) -> History:
     plan = world.plan
+    if plan.tokens is not None:
+        world.issuer = Issuer(world, plan.tokens)
     reports = Reports(world)
     providers = Providers(world, reports.expect)
     others = StandIns(Service(world), providers, reports, Operators(world), Pausers(world))

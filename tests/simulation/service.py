@@ -11,7 +11,7 @@ from itertools import accumulate, islice
 
 import anyio
 
-from deliveryd.http.wire import Target, WireResponse
+from deliveryd.http.wire import Headers, Target, WireResponse
 from simulation.ledger import Handed, Polled, Posted, Taken, read_event
 from simulation.plan import Message, Offers, Step, Template, Trouble
 from simulation.wire import Request
@@ -95,9 +95,9 @@ class Service:
             if len(bodies) == 1:
                 self._world.ledger.refused_events.add(bodies[0])
 
-    def rejection(self, endpoint: str, body: bytes) -> Trouble | None:
-        """The service looks at no content."""
-        return None
+    def rejection(self, _endpoint: str, headers: Headers, _body: bytes) -> Trouble | None:
+        """The service looks at tokens, and at no content."""
+        return None if self._world.issuer.accepts(headers) else Trouble.UNAUTHORIZED
 
     def hang(self, request: Request) -> str | None:
         """Settings can hang, each id for itself."""

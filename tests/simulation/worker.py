@@ -34,6 +34,7 @@ from deliveryd.worker.supervisor import Addresses, Supervisor
 from deliveryd.worker.systemd import Notifier
 from deliveryd.worker.wiring import Parts
 from simulation.expectation import providers_of
+from simulation.issuing import tokens_for
 from simulation.kept_in_file import JOURNAL
 from simulation.ledger import channel_served_by, read_event
 from simulation.operators import Operators
@@ -285,11 +286,16 @@ class Worker(Supervisor):
 
     def _open_service(self, config: Config) -> ServiceClient:
         wire = TroubledWire(self._world, self._service)
-        return ServiceClient(HttpClient(wire, timeout=config.service.timeout), config.service.base_url)
+        client = HttpClient(
+            wire, timeout=config.service.timeout, authentication=tokens_for(self._world, "service")
+        )
+        return ServiceClient(client, config.service.base_url)
 
     def _open_provider(self, _config: Config, provider: ProviderConfig) -> Channel:
         wire = TroubledWire(self._world, self._providers)
-        return _channel(self._world, provider.identity, HttpClient(wire, timeout=TIMEOUT), provider.options)
+        tokens = tokens_for(self._world, provider.identity)
+        client = HttpClient(wire, timeout=TIMEOUT, authentication=tokens)
+        return _channel(self._world, provider.identity, client, provider.options)
 
     async def _open_directory(self, config: Config) -> Directory:
         return RemoteDirectory(self._world, config.customers.terms)

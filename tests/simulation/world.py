@@ -15,6 +15,7 @@ import trio
 from trio.testing import MockClock
 
 from deliveryd.errors import DirectoryUnavailable
+from deliveryd.http.wire import Headers
 from deliveryd.model import Customer, WallClock
 from deliveryd.runtime.threads import Blocking, inline
 from simulation.expectation import providers_of
@@ -70,6 +71,14 @@ class Wall:
         return max(self.at(moment) + int((end - moment) * SECOND) for moment in moments)
 
 
+class Accepting:
+    """Asks for no tokens."""
+
+    def accepts(self, _headers: Headers) -> bool:
+        """Whether a request with these headers is let in."""
+        return True
+
+
 class World:
     """The stage of one run."""
 
@@ -93,6 +102,8 @@ class World:
         self._lookups = 0
         self.base_url = "http://service"
         """Where the service is."""
+        self.issuer: Accepting = Accepting()
+        """Whose tokens the service and the providers accept."""
         self.forgotten: list[int] = []
         """Messages that an operator had forgotten; the queue gives them again."""
         self.patience = trio.CancelScope()

@@ -89,7 +89,8 @@ class TryAgain(NamedTuple):
     `only_this`: the reason concerns only this message or its recipient, such as a full mailbox; the provider
     works for others. `may_have_arrived`: the answer isn't certain, so a repeat there has the same content;
     another channel may still take the message after the last attempt. `new_key`: the provider rejects what
-    comes again under the same key, though it doesn't have the message.
+    comes again under the same key, though it doesn't have the message. `counts`: the attempt is one of
+    `retry.attempts`.
     """
 
     reason: str
@@ -98,6 +99,7 @@ class TryAgain(NamedTuple):
     may_have_arrived: bool = False
     words: str | None = None
     new_key: bool = False
+    counts: bool = True
 
 
 class InDoubt(NamedTuple):

@@ -91,9 +91,11 @@ def common(found: AtDevices, reason: str) -> OneVerdict:
         case TryAgain():
             only_this = all(isinstance(each, TryAgain) and each.only_this for each in worst)
             uncertain = any(isinstance(each, TryAgain) and each.may_have_arrived for each in worst)
+            counts = any(isinstance(each, TryAgain) and each.counts for each in worst)
             return first._replace(
-                reason=reason, after=after, only_this=only_this, may_have_arrived=uncertain, new_key=False
-            )
+                reason=reason, after=after, only_this=only_this, may_have_arrived=uncertain, new_key=False,
+                counts=counts,
+            )  # fmt: skip
         case Refused():
             is_all = len(worst) == len(found.each)
             by = first.by if is_all and all(isinstance(each, Refused) and each.by for each in worst) else None

@@ -148,7 +148,7 @@ class VerdictHandler:
             self._failed(entry, verdict)
             # One in doubt uses up its try in any case: it may have arrived, and isn't repeated for ever. So
             # does what is said of its recipient, which may be true.
-            if was_down and isinstance(verdict, TryAgain) and not verdict.only_this:
+            if isinstance(verdict, TryAgain) and (not verdict.counts or (was_down and not verdict.only_this)):
                 return self._postponed(entry, customer, verdict, now)
         entry = entry.tried()
         if isinstance(verdict, TryAgain):
@@ -280,7 +280,7 @@ class VerdictHandler:
             outcome, after = Outcome("try_again", None, verdict.reason, verdict.words), verdict.after
         else:
             outcome, after = Outcome("misconfigured", None, verdict.reason, verdict.words), None
-        leaves = self._provider.is_down or not isinstance(verdict, Misconfigured)
+        leaves = self._provider.is_down or isinstance(verdict, Refused)
         if leaves and self._choice.can_move(entry, customer, self._name):
             return transitions.moved_on(entry, now, outcome)
         breaker = self._policy.breaker

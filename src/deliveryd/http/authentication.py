@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 
 import anyio
 
-from deliveryd.errors import BrokenOff, NotSent
+from deliveryd.errors import BrokenOff, NoCredentials, NotSent, OutOfFiles, ProxyRefused
 from deliveryd.http.wire import BeforeSend, Headers, Target, Wire, WireResponse
 from deliveryd.runtime.secret_file import RenewedValue
 
@@ -117,9 +117,14 @@ class AuthenticatedWire:
         return await attempt()
 
     async def _credentials(self, request: OutgoingRequest, ends: float) -> Headers:
-        with anyio.move_on_after(ends - anyio.current_time()):
-            return await self._authentication.headers(request)
-        raise NotSent("no credentials came within the time of the request")
+        try:
+            with anyio.move_on_after(ends - anyio.current_time()):
+                return await self._authentication.headers(request)
+        except (OutOfFiles, ProxyRefused):
+            raise
+        except NotSent as error:
+            raise NoCredentials(str(error)) from None
+        raise NoCredentials("no credentials came within the time of the request")
 
     async def aclose(self) -> None:
         """Close all connections."""

@@ -13,11 +13,11 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey, generate_private_key
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from deliveryd.channels.base import Accepted
+from deliveryd.channels.base import Accepted, TryAgain
 from deliveryd.channels.http.signing import LIFETIME, Bearer
 from deliveryd.errors import ConfigError
 from deliveryd.model import SECOND
-from deliveryd.testing.gateway import open_gateway
+from deliveryd.testing.gateway import closed_port, open_gateway
 from deliveryd.testing.samples import dispatch, opened
 
 pytestmark = pytest.mark.anyio
@@ -103,3 +103,22 @@ async def test_a_key_that_cannot_sign_a_token_is_named(tmp_path: Path, secret: s
     with pytest.raises(ConfigError, match=rf"secrets\.key: {problem}"):
         async with opened("http", options, block="sms"):
             pass
+
+
+async def test_a_message_loses_no_try_without_a_token(tmp_path: Path) -> None:
+    """The token server is away: nothing is sent, and the reason names it."""
+    secret = tmp_path / "client"
+    secret.touch(mode=0o600)
+    secret.write_text("secret", encoding="utf-8")
+    async with open_gateway() as gateway:
+        server = f"127.0.0.1:{await closed_port()}"
+        oauth2 = {
+            "token_url": f"http://{server}/token", "client_id": "c", "client_secret_file": str(secret),
+        }  # fmt: skip
+        options = {"url": gateway.url, "json": {"text": "{content.text}"}, "auth": {"oauth2": oauth2}}
+        async with opened("http", options, block="sms") as channel:
+            verdict = await channel.send(dispatch("sms", {"text": "Hi"}))
+        assert gateway.seen == []
+    assert isinstance(verdict, TryAgain)
+    assert verdict.reason.startswith(f"the token server {server}: no connection to {server}")
+    assert not verdict.counts

@@ -35,6 +35,7 @@ from deliveryd.errors import (
     AnswerUnreadable,
     BrokenOff,
     ConfigError,
+    NoCredentials,
     NotSent,
     OutcomeUnknown,
     OutOfFiles,
@@ -291,10 +292,13 @@ class HttpChannel:
 
 
 def _not_sent(error: NotSent) -> Verdict:
-    """Return the verdict on a request that was not sent. A proxy's refusal is a misconfiguration."""
+    """Return the verdict on a request that was not sent. A proxy's refusal is a misconfiguration.
+
+    Without credentials no message can be sent, so none loses a try.
+    """
     if isinstance(error, ProxyRefused) and error.status < 500 and error.status not in _LATER:
         return Misconfigured(str(error))
-    return TryAgain(str(error))
+    return TryAgain(str(error), counts=not isinstance(error, NoCredentials))
 
 
 def open_http_channel(

@@ -42,7 +42,7 @@ _ADOPTING = (
 _REMOVING = ("held", "leave", "orphans")
 
 NEVER_PASSED: Mapping[str, str] = {
-    "DevicesChannel.send": "each customer has one address: see tests/line/test_devices.py",
+    "DevicesChannel.send": "each customer has one address: see test_devices.py",
     "WebPushChannel.send": "no customer has a browser",
     "COMMIT.cut_log": "no transaction: what it does is a checkpoint, as SQLite does it by itself",
     "Waiting.bound_due_times": "for journals that workers share: see test_journal_workers.py",

@@ -8,6 +8,8 @@ from functools import cache
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
+from deliveryd.sandbox.impersonation import public_key
+
 
 @cache
 def service_account() -> str:
@@ -37,6 +39,8 @@ def issued(name: str) -> str | None:
             return service_account()
         case "apns-key" | "vapid-key":
             return p256_key()
+        case "sendgrid-webhook_key":
+            return public_key("a webhook")
         case "azure-key":
             return "c2VjcmV0IGtleQ=="
     return None

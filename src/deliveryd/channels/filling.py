@@ -163,7 +163,6 @@ _MESSAGE: Mapping[str, Getter] = {
     "settingsId": lambda dispatch: dispatch.entry.settings_id,
     "customerId": lambda dispatch: dispatch.entry.customer_id,
     "key": lambda dispatch: dispatch.key,
-    "begunAt": lambda dispatch: dispatch.entry.begun_at or dispatch.clock.now(),
     "providerId": _provider_id,
 }
 _COMPUTED: Mapping[str, Callable[[SmsParts], Value]] = {

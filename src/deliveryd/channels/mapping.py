@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping
-from email.utils import formatdate
 from typing import Literal, NamedTuple
 from uuid import UUID, uuid5
 
@@ -68,10 +67,6 @@ def _unix_ms(value: str | int) -> int:
     return int(value) * 1000 // SECOND
 
 
-def _http_date(value: str | int) -> str:
-    return formatdate(int(value) // SECOND, usegmt=True)
-
-
 def _milliseconds(value: str | int) -> int:
     return int(value) * 1000
 
@@ -89,7 +84,6 @@ FILTERS: Mapping[str, Mapping[ValueKind, Filter]] = {
     "punycode": {"text": Filter(_punycode, "text")},
     "uuid": {"text": Filter(_uuid, "text"), "number": Filter(_uuid, "text")},
     "text": {"number": Filter(str, "text"), "seconds": Filter(str, "text")},
-    "http_date": {"instant": Filter(_http_date, "text")},
     "unix": {"instant": Filter(_unix, "number")},
     "ms": {"instant": Filter(_unix_ms, "number"), "seconds": Filter(_milliseconds, "number")},
     "minutes": {"seconds": Filter(_minutes, "number")},
@@ -144,7 +138,6 @@ FIXED_FIELDS: Mapping[str, Mapping[str, ValueKind]] = {
         "customerId": "number",
         "key": "text",
         "providerId": "text",
-        "begunAt": "instant",
         "expiresAt": "instant",
         "validity": "seconds",
     },
@@ -277,7 +270,7 @@ def _meant(name: Name, secrets: Mapping[str, object]) -> str:
 
 
 _THERE_ARE = (
-    "; there are {message.id}, {message.key}, {message.begunAt}, {message.expiresAt}, {message.validity},"
+    "; there are {message.id}, {message.key}, {message.expiresAt}, {message.validity},"
     " {settings.reference}, {customer.FIELD}, {content.FIELD}, {variables.NAME},"
     " {receipt.url} and {secret.NAME}"
 )

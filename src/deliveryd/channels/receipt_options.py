@@ -134,7 +134,7 @@ class ReceiptOptions(Table):
     )
     reference: Places = Field((), description="the echoed {message.key} or {message.id}")
     status: Places = Field((), description="the status; left out: every report means delivered")
-    code: Place | None = Field(None, description='second word; "2/5" in a list is a status and a code')
+    code: Places = Field((), description='second word; "2/5" in a list is a status and a code')
     delivered: list[Word] = Field(
         [], description="words that mean delivered; needed with status; []: only failures are reported"
     )

@@ -167,7 +167,7 @@ class ReportReader:
         self._is_shared = self._is_signed and bool(options.reference)
         self._singular = _singular([*options.provider_id, *options.reference])
         self._status = _compiled(options.status)
-        self._code = compile_finder(options.code) if options.code is not None else None
+        self._code = _compiled(options.code)
         self._recipient = _compiled(options.recipient)
         self._words = _words(options)
         self._reported_at = _compiled(options.reported_at)
@@ -253,7 +253,7 @@ class ReportReader:
         status, code = EVERY_REPORT, None
         if self._status:
             status = _first(self._status, item) or _missing("status", self._status)
-            code = self._code.find(item) if self._code is not None else None
+            code = _first(self._code, item)
         pair = f"{status}/{code}" if code is not None else status
         word, (meaning, intermediate) = _meaning(self._words, status, pair)
         consent = self._words.consents.get(pair) or self._words.consents.get(status)

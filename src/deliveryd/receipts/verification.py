@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 from deliveryd.channels.signature_options import Signature
@@ -79,4 +80,15 @@ def open_verifier(options: Signature) -> Verifier:
     """Read the keys, now and whenever their files are replaced. Raises ValueError."""
     scheme = open_scheme(options)
     paths = [secret.path for secret in options.secret_file]
-    return Verifier(scheme, RenewedValue(paths, lambda: list(map(scheme.read_key, options.secrets()))))
+
+    def keys() -> list[Any]:
+        return [_key(scheme, path, secret) for path, secret in zip(paths, options.secrets(), strict=True)]
+
+    return Verifier(scheme, RenewedValue(paths, keys))
+
+
+def _key(scheme: Scheme, path: Path, secret: str) -> Any:
+    try:
+        return scheme.read_key(secret)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None

@@ -429,12 +429,19 @@ def open_receipts(config: Config, common: Common) -> Receipts | None:
 
 
 def open_inlets(config: Config) -> Inlets:
-    """What verifies and reads the reports of each provider; raises ValueError for an unusable secret."""
+    """What verifies and reads the reports of each provider. Raises ConfigError for unusable secrets."""
     from deliveryd.receipts.inlet import Inlet, Inlets  # noqa: PLC0415  # loaded only where one reports
 
-    max_body = config.receipts.max_body
+    inlets, problems = {}, []
+    for name, options in config.channels.reporting.items():
+        try:
+            inlets[name] = Inlet(options, config.receipts.max_body)
+        except ValueError as error:
+            problems.append(f"{config.channels.providers[name].place}.receipt.signature: {error}")
+    if problems:
+        raise ConfigError(problems)
     return Inlets(
-        {name: Inlet(options, max_body) for name, options in config.channels.reporting.items()},
+        inlets,
         config.channels.receipt_paths,
         config.receipts.public_url or "",
         config.events.intermediate,

@@ -67,9 +67,8 @@ def test_a_customer_without_the_field_cannot_be_sent_to(customer: Customer) -> N
 
 
 THERE_ARE = (
-    "; there are {message.id}, {message.key}, {message.begunAt}, {message.expiresAt}, {message.validity},"
-    " {settings.reference}, {customer.FIELD}, {content.FIELD}, {variables.NAME}, {receipt.url}"
-    " and {secret.NAME}"
+    "; there are {message.id}, {message.key}, {message.expiresAt}, {message.validity}, {settings.reference},"
+    " {customer.FIELD}, {content.FIELD}, {variables.NAME}, {receipt.url} and {secret.NAME}"
 )
 
 

@@ -58,8 +58,6 @@ CONTEXT = MappingContext(SECRETS, receipt_url="https://cb.example/receipts/sms",
         pytest.param("{message.expiresAt}", "2026-11-21T18:50:00.250000Z", id="an instant is ISO 8601"),
         pytest.param("{message.expiresAt|unix}", 1795287000, id="or Unix seconds, a number"),
         pytest.param("{message.expiresAt|ms}", 1795287000250, id="or Unix milliseconds, a number"),
-        pytest.param("{message.begunAt}", "2026-11-21T18:40:00.250000Z", id="when the first try began"),
-        pytest.param("{message.begunAt|http_date}", "Sat, 21 Nov 2026 18:40:00 GMT", id="as HTTP writes it"),
         pytest.param("{message.validity}", 600, id="validity is a number of seconds"),
         pytest.param("{message.validity|ms}", 600_000, id="or of milliseconds"),
         pytest.param("{message.validity|minutes}", 10, id="or of minutes"),
@@ -107,11 +105,6 @@ def test_a_domain_is_written_in_punycode(address: str, written: str) -> None:
     """The part before the @ stays, and so does a domain that has no such form."""
     filled = compile_tree({"to": "{customer.phone|punycode}"}, CONTEXT)(sample(phone=address))
     assert filled == {"to": written}
-
-
-def test_a_test_message_begins_now() -> None:
-    """It has no tries."""
-    assert compile_tree("{message.begunAt|unix}", CONTEXT)(sample(begun_at=0)) == NOW // SECOND
 
 
 @pytest.mark.parametrize(

@@ -132,6 +132,17 @@ def test_a_variant_that_needs_a_key_is_left_out_without_its_value() -> None:
         changed(("[blocks.messenger]", added.replace('["sender"]', '["sendr"]')))
 
 
+@pytest.mark.parametrize(
+    "variants", ["5", "[5]", "[{ needs = 5 }]", '[{ needs = [["x"]] }]', '[{ needs = "sender" }]']
+)
+def test_variants_of_another_shape_are_named(variants: str, tmp_path: Path) -> None:
+    path = tmp_path / "postbox.toml"
+    path.write_text(POSTBOX.replace("[table]\n", f"[table]\nvariants = {variants}\n", 1), encoding="utf-8")
+    with pytest.raises(ConfigError) as caught:
+        check_tables(read_preset(path), ProviderTable)
+    assert "variants" in caught.value.problems[0]
+
+
 # what an operator is told
 
 

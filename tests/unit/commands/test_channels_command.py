@@ -101,6 +101,7 @@ def test_a_preset_is_shown_with_its_keys_an_example_its_tables_and_sources(confi
     ("name", "told"),
     [
         ("whatsapp", "reports to PUBLIC_URL/receipts/CHANNEL: register it at the provider\n"),
+        ("azure-sms", "reports to PUBLIC_URL/receipts/CHANNEL/RECEIPT_TOKEN: register it at the provider\n"),
         ("clickatell", "reports to PUBLIC_URL/receipts/CHANNEL/RECEIPT_TOKEN: register it at the provider\n"),
         ("twilio", None),  # a request carries the address
         ("webhook", None),  # reports nothing

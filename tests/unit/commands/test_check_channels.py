@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from deliveryd.sandbox.amazon import certificate
 from support.check_command import check, line
 from support.messages import message, sms_settings
+from support.terminal import command
 from support.world import World, open_world
 
 RECEIPT = 'receipt = { provider_id = "/id", status = "/status", delivered = ["ok"], failed = [] }\n'
@@ -42,6 +44,29 @@ def test_a_deadline_on_the_last_channel_has_no_effect(world: World) -> None:
     answered = check(world, "--offline")
     assert line(answered, "channels.sms.receipt_deadline").startswith("hint ")
     assert answered.status == 0
+
+
+SNS = 'signature = { scheme = "sns", topics = ["arn:aws:sns:eu-west-1:1:t"], secret_file = "certificate" }'
+
+
+def test_a_certificate_of_a_stand_in_is_checked_and_warned_of(world: World) -> None:
+    """A start would refuse one that can't be read, in the same words."""
+    file = world.config.parent / "certificate"
+    file.touch(mode=0o600)
+    file.write_text("AKIDEXAMPLE", encoding="utf-8")
+    two_providers(world, own=RECEIPT.replace(" }\n", f", {SNS} }}\n"))
+    answered = check(world, "--offline")
+    assert answered.status == 78
+    assert f"{file}: must be a certificate in PEM with an RSA key" in answered.out
+    started = command("run", "--config", world.config, "--until-idle")
+    assert started.status == 78
+    assert f"channels.sms.providers.two.receipt.signature: {file}: must be a certificate" in started.err
+    file.write_text(certificate("any"), encoding="utf-8")
+    answered = check(world, "--offline")
+    assert answered.status == 0
+    warned = line(answered, "channels.sms.providers.one.receipt.signature")
+    assert warned.startswith("warning ")
+    assert f"only events that the certificate in {file} signs are taken in" in warned
 
 
 def test_weights_that_are_all_0_are_equal(world: World) -> None:

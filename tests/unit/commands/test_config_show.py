@@ -315,3 +315,24 @@ def _until_closed(terminal: int) -> str:
         if not read:
             return text
         text += read.decode()
+
+
+def test_a_default_that_holds_a_key_is_shown_as_it_is_in_force(tmp_path: Path) -> None:
+    path = tmp_path / "config.toml"
+    for name in ("key-1", "key-2"):
+        (tmp_path / name).touch(mode=0o600)
+        (tmp_path / name).write_text("secret", encoding="utf-8")
+    channel = (
+        'adapter = "sns"\nsender_id = "Acme"\nregion = "eu-west-1"\n'
+        'access_key_file = "key-1"\nsecret_key_file = "key-2"\n'
+    )
+    path.write_text(
+        f'[service]\nbase_url = "http://127.0.0.1:1"\n[channels.sms]\n{channel}', encoding="utf-8"
+    )
+    shown = command("config", "show", "--config", path)
+    assert 'base_url = "https://sns.eu-west-1.amazonaws.com"' in shown.out
+    other = tmp_path / "other.toml"
+    other.write_text(shown.out, encoding="utf-8")
+    assert load(other, environ={}).channels.providers["sms"].options == (
+        load(path, environ={}).channels.providers["sms"].options
+    )

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from deliveryd.channels.presets.catalogue import Catalogue
+from deliveryd.sandbox.impersonation import public_key
 from support.terminal import Answered, command
 
 SUSPENDED = {"sid": "AC1", "status": "suspended"}
@@ -99,6 +100,9 @@ def configured(folder: Path, asked: Asked, url: str, name: str = "") -> Path:
     long = folder / "long"
     long.touch(mode=0o600)
     long.write_text("s3cret of requests", encoding="utf-8")
+    public = folder / "public"
+    public.touch(mode=0o600)
+    public.write_text(public_key("a webhook"), encoding="utf-8")
     preset = Catalogue().find(asked.preset)
     assert preset is not None
     channel = preset.file.channels[0]
@@ -128,8 +132,13 @@ fields = {{ phone = "/p", email = "/e", telegram = "/t", viber = "/v", facebook 
     return path
 
 
-_FILES = {"receipt_token": "long", "webhook_token": "long", "webhook_password": "long"}
-"""The files of secrets that requests carry, which have 16 characters at least."""
+_FILES = {
+    "receipt_token": "long",
+    "webhook_token": "long",
+    "webhook_password": "long",
+    "webhook_key": "public",
+}
+"""The files of secrets with a form: those that requests carry have 16 characters at least."""
 
 
 def check(path: Path, *options: str) -> Answered:

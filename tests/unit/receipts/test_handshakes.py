@@ -104,9 +104,21 @@ async def test_rcs_signs_the_event_in_its_envelope(tmp_path: Path, secret: str) 
 @pytest.mark.parametrize(
     "body",
     [b"", b"[]", b"{}", b"\xff", b'{"message": 1}', b'{"message": {"data": "?"}}', b'{"clientToken": 7}',
-     b'{"clientToken": "\\ud800", "secret": "x"}', b'{"message": {"data": "e30="}}'],
+     b'{"clientToken": "\\ud800", "secret": "x"}', b'{"message": {"data": "abc"}}',
+     b'{"message": {"data": "\xc3\xa9"}}', b'{"message": {"data": "e30="}}'],
 )  # fmt: skip
 async def test_rcs_needs_an_envelope_and_its_signature(body: bytes) -> None:
     scheme = open_scheme(options(scheme="google-rcs", secret_file="/unused"))
     with pytest.raises(Forged):
         signed_content(scheme, request(body), [scheme.read_key(TOKEN)], NOW * SECOND)
+
+
+@pytest.mark.parametrize("asked", ["\ud800", "é", "a" * 257, "two\nlines"])
+async def test_only_a_code_is_given_back(tmp_path: Path, secret: str, asked: str) -> None:
+    body = json.dumps({"clientToken": TOKEN, "secret": asked}).encode()
+    async with room(tmp_path, google(secret)) as (receipts, _journal):
+        assert (await receipts.take_in("sms", request(body))).status == 401
+    event = validation(TOKEN, [{"data": {"validationCode": asked}}])
+    (tmp_path / "azure").mkdir()
+    async with room(tmp_path / "azure", azure(secret)) as (receipts, _journal):
+        assert (await receipts.take_in("sms", event)).status == 401

@@ -252,8 +252,13 @@ class PresetFile(Table):
     def _need_problems(self) -> Iterator[str]:
         tables = {"table": self.table} | {f"blocks.{name}": each for name, each in self.blocks.items()}
         for place, table in tables.items():
-            for number, variant in enumerate(table.get("variants", ())):
-                for name in variant.get("needs", ()):
+            variants = table.get("variants")
+            for number, variant in enumerate(variants if isinstance(variants, list) else ()):
+                needs = variant.get("needs", []) if isinstance(variant, Mapping) else []
+                if not isinstance(needs, list) or not all(isinstance(each, str) for each in needs):
+                    yield f"{place}.variants.{number}.needs: must be a list of keys"
+                    continue
+                for name in needs:
                     if name not in self.keys:
                         yield f"{place}.variants.{number}.needs: {name} isn't declared in keys"
 

@@ -43,9 +43,9 @@ def expand(preset: PresetFile, given: Mapping[str, Any], block: str, provider: C
         name: value for name, value in given.items() if name not in own and name in (*provider, *OVERRIDES)
     }
     problems = list(_problems(preset, given, block, (*provider, *OVERRIDES)))
-    values = _Values(preset, _values(preset, own), _given_secrets(given))
+    values = _Values(preset, key_values(preset, own), _given_secrets(given))
     raw = {**preset.table, **preset.blocks.get(block, {})}
-    if "variants" in raw:
+    if isinstance(raw.get("variants"), list):
         raw["variants"] = list(_needed(raw["variants"], values.keys))
     filled = _fill(raw, values)
     table = {} if filled is _LEFT_OUT else filled
@@ -82,7 +82,7 @@ class _Values(NamedTuple):
         return name in self.preset.secrets and name not in self.secrets
 
 
-def _values(preset: PresetFile, own: Mapping[str, Any]) -> dict[str, KeyValue]:
+def key_values(preset: PresetFile, own: Mapping[str, Any]) -> dict[str, KeyValue]:
     """Return the values of the keys; the example stands in for a faulty one, which is reported."""
     found: dict[str, KeyValue] = {}
     for name, key in preset.keys.items():
@@ -99,10 +99,12 @@ def _given_secrets(given: Mapping[str, Any]) -> Collection[str]:
     return secrets.keys() if isinstance(secrets, dict) else ()
 
 
-def _needed(variants: Sequence[Mapping[str, Any]], keys: Collection[str]) -> Iterator[Mapping[str, Any]]:
+def _needed(variants: Sequence[Any], keys: Collection[str]) -> Iterator[Any]:
     """Yield the variants without those that need a key without a value."""
     for variant in variants:
-        if all(name in keys for name in variant.get("needs", ())):
+        if not isinstance(variant, Mapping):
+            yield variant
+        elif all(name in keys for name in variant.get("needs", ())):
             yield {name: value for name, value in variant.items() if name != "needs"}
 
 

@@ -112,6 +112,18 @@ def _unverified_receipts(config: Config) -> Iterator[Finding]:
             yield Finding(f"{provider.place}.receipt", Level.WARNING, text)
 
 
+def _stand_ins(config: Config) -> Iterator[Finding]:
+    """Warn of receipts that a stand-in signs, and not the provider."""
+    for provider in config.channels.providers.values():
+        signature = provider.receipt.signature if provider.receipt is not None else None
+        if getattr(signature, "scheme", "") == "sns" and signature is not None and signature.secret_file:
+            text = (
+                f"only events that the certificate in {signature.secret_file[0].path} signs are taken in, and"
+                " Amazon's own are refused; remove it but for a trial"
+            )
+            yield Finding(f"{provider.place}.receipt.signature", Level.WARNING, text)
+
+
 def _idle_sizes(config: Config) -> Iterator[Finding]:
     """Yield batch sizes that can't be reached."""
     taken, slots = config.queue.batch_size, config.queue.max_in_flight
@@ -318,6 +330,7 @@ def _told(left: LeftBehind) -> str:
 CAUTIONS: Sequence[Callable[[Config], Iterator[Finding]]] = (
     _open_pages,
     _unverified_receipts,
+    _stand_ins,
     _idle_sizes,
     _small_limit,
     _secrets_in_addresses,

@@ -46,7 +46,7 @@ from deliveryd.http.target import target_of
 from deliveryd.http.wire import WireResponse
 from deliveryd.options.connections import ENVIRONMENT, ProxyOptions
 from deliveryd.worker.outside import open_directory
-from deliveryd.worker.wiring import open_provider, open_service
+from deliveryd.worker.wiring import open_inlets, open_provider, open_service
 
 Probe = Callable[[Config], Awaitable[list[Finding]]]
 """Contacts others, and returns what it found of them."""
@@ -120,6 +120,11 @@ async def _channels(config: Config) -> list[Finding]:
             found.append(Finding(provider.place, Level.ERROR, f"the channel can't be opened: {error}"))
         else:
             await channel.aclose()
+    if config.channels.reporting and not found:
+        try:
+            open_inlets(config)
+        except ConfigError as error:
+            found += of_problems(error.problems)
     order = [name for name in config.channels.order if name in config.channels.configured]
     return found or [Finding("channels.order", Level.OK, f"{', '.join(order)} (the configured channels)")]
 

@@ -15,7 +15,7 @@ from pydantic import BaseModel
 from deliveryd.channels.http.masking import MASK
 from deliveryd.channels.options import ProviderConfig
 from deliveryd.channels.presets.catalogue import Catalogue
-from deliveryd.channels.presets.table import OVERRIDES
+from deliveryd.channels.presets.table import OVERRIDES, key_values
 from deliveryd.channels.registry import is_adapter
 from deliveryd.commands.check.cautions import (
     is_credential,
@@ -136,9 +136,10 @@ def _of_provider(provider: ProviderConfig, file: ConfigFile, catalogue: Catalogu
     if preset is None:
         yield from _of_model(table, provider.options)
         return
+    in_force = key_values(preset.file, {name: given[name] for name in preset.file.keys if name in given})
     for name, described in preset.file.keys.items():
         is_given = name in given
-        value = given[name] if is_given else described.default
+        value = given[name] if is_given else described.default and in_force[name]
         yield EffectiveKey(table, name, value, None if is_given else f"preset {adapter}")
     own = provider.options.model_dump(mode="json", by_alias=True)
     yield from (

@@ -216,7 +216,7 @@ def _registered_at(file: PresetFile) -> str | None:
     signature = file.table["receipt"].get("signature", {})
     at, secret = signature.get("at", ""), str(signature.get("secret", "")).upper()
     token = f"/{secret}" if at == "path" else f"?{at.removeprefix('query:')}={secret}"
-    is_in_address = signature.get("scheme") == "token" and not at.startswith("header:")
+    is_in_address = signature.get("scheme") in ("token", "event-grid") and not at.startswith("header:")
     return f"PUBLIC_URL/receipts/CHANNEL{token if is_in_address else ''}"
 
 

@@ -11,6 +11,9 @@ from typing import Any, NamedTuple
 from deliveryd.model import SECOND
 from deliveryd.receipts.request import ReceiptRequest
 
+LONGEST_ECHO = 256
+"""Characters of what a handshake may ask for in return."""
+
 
 class Forged(Exception):
     """A request isn't signed by the provider; the text has the reason, without values."""
@@ -120,6 +123,13 @@ def check_time(signed_at: int, now: int, tolerance: float) -> None:
     """Raise Forged if the time of signing is too far from now."""
     if abs(now - signed_at) > tolerance * SECOND:
         raise Forged(f"the time of signing is {abs(now - signed_at) // SECOND} s from now")
+
+
+def echoed(text: str) -> str:
+    """Return what a handshake asks for in return. Raises Forged for what no provider asks for."""
+    if not (text.isascii() and text.isprintable() and len(text) <= LONGEST_ECHO):
+        raise Forged("what is to be returned is no code")
+    return text
 
 
 def header(request: ReceiptRequest, name: str) -> str:

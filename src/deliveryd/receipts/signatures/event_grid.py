@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from deliveryd.http.finder import Document
 from deliveryd.receipts.request import ReceiptRequest
-from deliveryd.receipts.signatures.base import Covered, Forged, NoReport
+from deliveryd.receipts.signatures.base import Covered, Forged, NoReport, echoed
 from deliveryd.receipts.signatures.plain import TokenScheme
 
 _KIND = "aeg-event-type"
@@ -29,5 +29,5 @@ class EventGridScheme(TokenScheme):
         if not isinstance(code, str):
             raise Forged("there is no code in the handshake")
         return covered._replace(
-            content=NoReport(json.dumps({"validationResponse": code}), "application/json")
+            content=NoReport(json.dumps({"validationResponse": echoed(code)}), "application/json")
         )

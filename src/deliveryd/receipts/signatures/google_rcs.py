@@ -15,6 +15,7 @@ from deliveryd.receipts.signatures.base import (
     Scheme,
     Verified,
     decode,
+    echoed,
     has_hash,
     header,
     is_any,
@@ -31,7 +32,7 @@ class GoogleRcsScheme(Scheme):
         if isinstance(token, str) and isinstance(secret, str):
             if not is_any(token.encode("utf-8", "surrogatepass"), keys):
                 raise Forged("the client token doesn't fit")
-            return Covered(NoReport(secret), body=True, query=False)
+            return Covered(NoReport(echoed(secret)), body=True, query=False)
         event = _event(envelope)
         given = decode(header(request, "X-Goog-Signature"), "base64")
         if given is None or not has_hash([given], keys, event, "sha512"):
@@ -58,4 +59,7 @@ def _event(envelope: dict[str, Any]) -> bytes:
     data = message.get("data") if isinstance(message, dict) else None
     if not isinstance(data, str):
         raise Forged("there is no event in the envelope")
-    return base64.b64decode(data)
+    try:
+        return base64.b64decode(data.encode("ascii"))
+    except ValueError:
+        raise Forged("the event in the envelope can't be read") from None

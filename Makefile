@@ -26,6 +26,7 @@ DOCS_PIP := PIP_REQUIRE_VIRTUALENV=1 $(DOCS)/python -m pip --quiet --disable-pip
 # uv keeps what is locked already and moves a version only where pyproject.toml asks for it, or with LOCK=--upgrade.
 UV_COMPILE = "$(abspath $(BIN))/uv" pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 	--no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" $(LOCK)
+TESTED_EXTRAS := --extra apns --extra aws --extra google --extra postgresql --extra mysql --extra otlp
 COMPILE_LOCKS = $(UV_COMPILE) --group build -o locks/build.txt && \
 	$(UV_COMPILE) --group docs -o locks/docs.txt && \
 	$(UV_COMPILE) pyproject.toml -o locks/runtime.txt && \
@@ -34,10 +35,11 @@ COMPILE_LOCKS = $(UV_COMPILE) --group build -o locks/build.txt && \
 	$(UV_COMPILE) pyproject.toml --extra mysql -c locks/sql.txt -o locks/mysql.txt && \
 	$(UV_COMPILE) pyproject.toml --extra otlp -c locks/runtime.txt -o locks/otlp.txt && \
 	$(UV_COMPILE) pyproject.toml --extra apns -c locks/runtime.txt -o locks/apns.txt && \
-	$(UV_COMPILE) pyproject.toml --extra apns --extra postgresql --extra mysql --extra otlp --group test \
-		-c locks/postgresql.txt -c locks/mysql.txt -c locks/otlp.txt -c locks/apns.txt -o locks/test.txt && \
-	$(UV_COMPILE) pyproject.toml --extra apns --extra postgresql --extra mysql --extra otlp --group dev -c locks/test.txt \
-		-c locks/build.txt -o locks/dev.txt && \
+	$(UV_COMPILE) pyproject.toml --extra aws -c locks/runtime.txt -o locks/aws.txt && \
+	$(UV_COMPILE) pyproject.toml --extra google -c locks/runtime.txt -c locks/aws.txt -o locks/google.txt && \
+	$(UV_COMPILE) pyproject.toml $(TESTED_EXTRAS) --group test -c locks/postgresql.txt -c locks/mysql.txt \
+		-c locks/otlp.txt -c locks/apns.txt -c locks/aws.txt -c locks/google.txt -o locks/test.txt && \
+	$(UV_COMPILE) pyproject.toml $(TESTED_EXTRAS) --group dev -c locks/test.txt -c locks/build.txt -o locks/dev.txt && \
 	$(UV_COMPILE) pyproject.toml benchmarks/requirements.in --group build -c locks/runtime.txt -c locks/build.txt \
 		-o locks/bench.txt
 

@@ -23,7 +23,7 @@ from support.packages import build_wheel
 from support.places import ROOT
 
 DATABASES = ["sql", "postgresql", "mysql"]
-EXTRAS = [*DATABASES, "apns", "otlp"]
+EXTRAS = [*DATABASES, "apns", "aws", "google", "otlp"]
 LOCKS = ["build", "dev", "runtime", "test", *EXTRAS]
 PINNED = re.compile(r"^([A-Za-z0-9._-]+)==(\S+)", re.MULTILINE)
 

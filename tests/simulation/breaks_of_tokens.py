@@ -10,7 +10,7 @@ import pytest
 from deliveryd.errors import NotSent, OutcomeUnknown
 from deliveryd.http.authentication import OutgoingRequest
 from deliveryd.http.oauth2 import TokenServer
-from deliveryd.http.tokens import Token, Tokens
+from deliveryd.http.tokens import Lent, Token, Tokens
 from deliveryd.http.wire import Headers
 
 Patch = pytest.MonkeyPatch
@@ -19,22 +19,18 @@ Patch = pytest.MonkeyPatch
 def a_token_for_each_request(patch: Patch) -> None:
     """Whoever has no good token asks for one, also while another request does."""
 
-    async def headers(self: Tokens, _request: OutgoingRequest) -> Headers:
+    async def present(self: Lent[Headers]) -> Headers:
         await self._renew()
-        if not self._headers:
+        if self._present is None:
             raise self._failure
-        return self._headers
+        return self._present
 
-    patch.setattr(Tokens, "headers", headers)
+    patch.setattr(Lent, "present", present)
 
 
 def rejected_tokens_are_shown_on(patch: Patch) -> None:
     """A 401 has no token replaced before its time."""
-
-    async def renew(_self: Tokens, _shown: Headers) -> bool:
-        return False
-
-    patch.setattr(Tokens, "renew", renew)
+    patch.setattr(Lent, "reject", lambda *_: False)
 
 
 def a_dead_token_server_is_a_doubt(patch: Patch) -> None:
@@ -64,11 +60,11 @@ def tokens_that_never_end(patch: Patch) -> None:
 
 def a_dead_token_server_is_never_asked_again(patch: Patch) -> None:
     """After a failure there is no other request."""
-    renew: Callable[[Tokens], Awaitable[None]] = Tokens._renew
+    renew: Callable[[Lent[Headers]], Awaitable[None]] = Lent._renew
 
-    async def once(self: Tokens) -> None:
+    async def once(self: Lent[Headers]) -> None:
         await renew(self)
         if self._next_request > 0:
             self._next_request = inf
 
-    patch.setattr(Tokens, "_renew", once)
+    patch.setattr(Lent, "_renew", once)

@@ -29,7 +29,7 @@ class RequestKey(Protocol):
         """Return its secret parts."""
 
 
-class _Signed(list[Header]):
+class Signed(list[Header]):
     """Headers, and the key that signed them."""
 
     def __init__(self, key: RequestKey, headers: Headers) -> None:
@@ -50,11 +50,11 @@ class Signing:
     async def headers(self, request: OutgoingRequest) -> Headers:
         """Sign a request."""
         key = self._key.current()
-        return _Signed(key, key.sign(request, self._now()))
+        return Signed(key, key.sign(request, self._now()))
 
     async def renew(self, shown: Headers) -> bool:
         """Read the files again, unless another request has done so already."""
-        key = shown.key if isinstance(shown, _Signed) else None
+        key = shown.key if isinstance(shown, Signed) else None
         if self._key.current() == key:
             self._key.renew()
         return self._key.current() != key

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from importlib.util import find_spec
 from typing import Annotated, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field, StrictBool, model_validator
 
 from deliveryd.http.apns_tokens import ProviderKey
 from deliveryd.http.oauth2 import read_service_account, read_signing_key
@@ -29,6 +30,20 @@ def _address(url: str) -> str:
     if "#" in url:
         raise ValueError("an address of a token server has no fragment")
     return url
+
+
+def _check_installed(is_needed: bool, package: str, extra: str) -> None:
+    if is_needed and not _is_installed(package):
+        raise ValueError(
+            f"from_environment needs a package that isn't installed: pip install 'deliveryd[{extra}]'"
+        )
+
+
+def _is_installed(package: str) -> bool:
+    try:
+        return find_spec(package) is not None
+    except ModuleNotFoundError:  # of the package around it
+        return False
 
 
 class OAuth2Options(ProxyOptions):
@@ -70,8 +85,25 @@ class OAuth2Options(ProxyOptions):
 class GoogleOptions(ProxyOptions):
     """Tokens for a service account of Google Cloud."""
 
-    key_file: SecretDocumentPath = Field(description="key of the service account, JSON as Google issues it")
+    key_file: SecretDocumentPath | None = Field(
+        None, description="key of the service account, JSON as Google issues it"
+    )
+    from_environment: StrictBool = Field(
+        False,
+        description="tokens of the identity that this machine has (workload identity) instead; extra google",
+    )
     scope: str = Field(min_length=1, description="what the token is for, separated by blanks")
+
+    @model_validator(mode="after")
+    def _has_one_source(self) -> Self:
+        if self.from_environment is (self.key_file is not None):
+            raise ValueError("give one of key_file and from_environment = true")
+        if self.from_environment and self.proxy is not None:
+            raise ValueError(
+                "proxy: with from_environment, Google's library finds its way by itself; remove it"
+            )
+        _check_installed(self.from_environment, "google.auth", "google")
+        return self
 
     def problems(self) -> Iterator[str]:
         """Yield what keeps a readable file and the proxy from being used, as `key: what`."""
@@ -87,9 +119,23 @@ class SigV4Options(Table):
     service: Annotated[str, Field(pattern="^[a-z0-9-]+$")] = Field(
         description="name in signatures, such as ses"
     )
-    access_key_file: SecretPath = Field(description="access key ID")
-    secret_key_file: SecretPath = Field(description="secret access key")
+    access_key_file: SecretPath | None = Field(None, description="access key ID")
+    secret_key_file: SecretPath | None = Field(None, description="secret access key")
     session_token_file: SecretPath | None = Field(None, description="session token of temporary keys")
+    from_environment: StrictBool = Field(
+        False, description="keys of the role of this container, instance or web identity instead; extra aws"
+    )
+
+    @model_validator(mode="after")
+    def _has_one_source(self) -> Self:
+        files = (self.access_key_file, self.secret_key_file)
+        if self.from_environment:
+            if any(file is not None for file in (*files, self.session_token_file)):
+                raise ValueError("from_environment = true needs no files of keys; remove them")
+        elif any(file is None for file in files):
+            raise ValueError("give access_key_file and secret_key_file, or from_environment = true")
+        _check_installed(self.from_environment, "botocore", "aws")
+        return self
 
     def problems(self) -> Iterator[str]:
         """Yield what keeps readable files from being used, as `key: what`."""

@@ -30,6 +30,14 @@ def open_table(table: AuthTable, place: str, timeout: float) -> Authentication:
     match table:
         case OAuth2Options():
             return _client_tokens(table, f"{place}.tls.ca_file", timeout * TOKEN_SHARE)
+        case GoogleOptions(from_environment=True):
+            from deliveryd.http.found_credentials import identity_tokens  # noqa: PLC0415  # for few
+
+            return identity_tokens(table.scope)
+        case SigV4Options(from_environment=True):
+            from deliveryd.http.found_credentials import RoleSigning  # noqa: PLC0415  # for few
+
+            return RoleSigning(table.region, table.service)
         case GoogleOptions():
             return _account_tokens(table, timeout * TOKEN_SHARE)
         case SigV4Options() | AzureOptions():
@@ -68,7 +76,7 @@ def client_proof(options: OAuth2Options) -> oauth2.Proof:
 
 
 def _account_tokens(options: GoogleOptions, timeout: float) -> Authentication:
-    server = target_of(oauth2.read_service_account(options.key_file.read()).token_uri)
+    server = target_of(_account(options).token_uri)
     client = build_client(timeout=timeout, max_body=oauth2.LARGEST_ANSWER, proxy=options.open_proxy())
     proof = RenewedValue(secret_paths(options), partial(account_proof, options))
     return oauth2.open_tokens(client, server, {}, proof)
@@ -76,15 +84,21 @@ def _account_tokens(options: GoogleOptions, timeout: float) -> Authentication:
 
 def account_proof(options: GoogleOptions) -> oauth2.Proof:
     """Return what proves a service account, from its file as it is now. Raises ValueError."""
-    return partial(
-        oauth2.by_service_account, oauth2.read_service_account(options.key_file.read()), options.scope
-    )
+    return partial(oauth2.by_service_account, _account(options), options.scope)
+
+
+def _account(options: GoogleOptions) -> oauth2.ServiceAccount:
+    if options.key_file is None:
+        raise ValueError("there is no key_file")
+    return oauth2.read_service_account(options.key_file.read())
 
 
 def _signing(options: SigV4Options | AzureOptions) -> Authentication:
     def key() -> AwsKey | AzureKey:
         if isinstance(options, AzureOptions):
             return AzureKey.read(options.key_file.read())
+        if options.access_key_file is None or options.secret_key_file is None:
+            raise ValueError("there is no access_key_file, or no secret_key_file")
         token = options.session_token_file
         return AwsKey(
             visible(options.access_key_file),

@@ -1,0 +1,176 @@
+"""Keys of roles and tokens of identities, which the libraries of AWS and Google find on real sockets."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime, timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+
+import anyio
+import pytest
+from pydantic import ValidationError
+
+from deliveryd.errors import NotSent
+from deliveryd.http.authentication import Authentication, OutgoingRequest
+from deliveryd.http.target import target_of
+from deliveryd.options.authentication import AuthOptions
+from deliveryd.options.credentials import open_authentication
+
+pytestmark = pytest.mark.anyio
+
+REQUEST = OutgoingRequest("POST", target_of("https://sns.eu-west-1.amazonaws.com/"), [], b"Action=Publish")
+GOOGLE: dict[str, dict[str, object]] = {
+    "google": {"from_environment": True, "scope": "https://www.googleapis.com/auth/firebase.messaging"}
+}
+AWS: dict[str, dict[str, object]] = {
+    "sigv4": {"from_environment": True, "region": "eu-west-1", "service": "sns"}
+}
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+class Metadata(ThreadingHTTPServer):
+    """Gives a container's role, and exchanges tokens of an identity; nothing unless `status` is 200."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Answer)
+        self.status = 200
+        self.asked: Counter[str] = Counter()
+
+    @property
+    def host(self) -> str:
+        """Its address."""
+        return f"127.0.0.1:{self.server_port}"
+
+    def document(self, path: str) -> object:
+        """What it answers."""
+        number = self.asked[path]
+        ends = datetime.now(UTC) + timedelta(hours=1)
+        if path == "/role":
+            return {
+                "AccessKeyId": f"AKID{number}", "SecretAccessKey": f"s3cret{number}", "Token": "t0ken",
+                "Expiration": f"{ends:%Y-%m-%dT%H:%M:%SZ}",
+            }  # fmt: skip
+        return {
+            "access_token": f"ya29.{number}", "expires_in": 3599, "token_type": "Bearer",
+            "issued_token_type": "urn:ietf:params:oauth:token-type:access_token",
+        }  # fmt: skip
+
+
+class _Answer(BaseHTTPRequestHandler):
+    server: Metadata
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.do_GET()
+
+    def do_GET(self) -> None:
+        path = self.path.partition("?")[0]
+        self.server.asked[path] += 1
+        body = json.dumps(self.server.document(path)).encode()
+        self.send_response(self.server.status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+def federated(host: str, folder: Path) -> dict[str, object]:
+    """An identity of another platform, whose token Google's server exchanges."""
+    (folder / "subject").write_text("a token of the platform", encoding="utf-8")
+    return {
+        "type": "external_account",
+        "audience": "//iam.googleapis.com/locations/global/workforcePools/p/providers/q",
+        "subject_token_type": "urn:ietf:params:oauth:token-type:jwt",
+        "token_url": f"http://{host}/token",
+        "credential_source": {"file": str(folder / "subject")},
+    }
+
+
+@pytest.fixture
+def metadata(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Metadata]:
+    with Metadata() as server:
+        serving = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        serving.start()
+        monkeypatch.setenv("HOME", str(tmp_path))
+        monkeypatch.setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", f"http://{server.host}/role")
+        monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+        identity = tmp_path / "identity.json"
+        identity.write_text(json.dumps(federated(server.host, tmp_path)), encoding="utf-8")
+        monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(identity))
+        for name in ("AWS_ACCESS_KEY_ID", "AWS_PROFILE"):
+            monkeypatch.delenv(name, raising=False)
+        yield server
+        server.shutdown()
+        serving.join()
+
+
+def opened(auth: Mapping[str, object]) -> Authentication:
+    authentication = open_authentication(AuthOptions.model_validate(auth), "auth", 5.0)
+    assert authentication is not None
+    return authentication
+
+
+async def test_a_request_is_signed_by_the_keys_of_a_role(metadata: Metadata) -> None:
+    signing = opened(AWS)
+    headers = {name: value.decode() for name, value in await signing.headers(REQUEST)}
+    assert headers[b"x-amz-security-token"] == "t0ken"
+    assert headers[b"authorization"].startswith("AWS4-HMAC-SHA256 Credential=AKID1/")
+    assert "/eu-west-1/sns/aws4_request" in headers[b"authorization"]
+    assert {*signing.secrets()} == {"s3cret1", "t0ken"}
+    async with anyio.create_task_group() as group:
+        for _ in range(20):
+            group.start_soon(signing.headers, REQUEST)
+    assert metadata.asked["/role"] == 1
+
+
+async def test_a_token_of_an_identity_is_shared(metadata: Metadata) -> None:
+    tokens = opened(GOOGLE)
+    shown = await tokens.headers(REQUEST)
+    [(name, value)] = shown
+    assert (name, value[:12]) == (b"authorization", b"Bearer ya29.")
+    assert await tokens.headers(REQUEST) == shown
+    assert await tokens.renew(shown)
+    assert await tokens.headers(REQUEST) != shown
+
+
+@pytest.mark.parametrize(("auth", "maker"), [(AWS, "AWS gives no keys"), (GOOGLE, "Google gives no token")])
+async def test_a_machine_without_any_says_so(
+    metadata: Metadata, monkeypatch: pytest.MonkeyPatch, auth: Mapping[str, object], maker: str
+) -> None:
+    metadata.status = 404
+    monkeypatch.setenv("AWS_METADATA_SERVICE_NUM_ATTEMPTS", "1")
+    authentication = opened(auth)
+    with pytest.raises(NotSent, match=maker):
+        await authentication.headers(REQUEST)
+
+
+@pytest.mark.parametrize(
+    ("auth", "problem"),
+    [
+        (
+            {"sigv4": {"region": "eu-west-1", "service": "sns"}},
+            "give access_key_file and secret_key_file, or",
+        ),
+        ({"sigv4": {**AWS["sigv4"], "access_key_file": "k"}}, "needs no files of keys"),
+        ({"google": {"scope": "s"}}, "give one of key_file and from_environment = true"),
+        (
+            {"google": {**GOOGLE["google"], "key_file": "k"}},
+            "give one of key_file and from_environment = true",
+        ),
+        ({"google": {**GOOGLE["google"], "proxy": "http://p:1"}}, "Google's library finds its way by itself"),
+    ],
+)
+async def test_one_source_is_given(auth: Mapping[str, object], problem: str) -> None:
+    with pytest.raises(ValidationError, match=problem):
+        AuthOptions.model_validate(auth)

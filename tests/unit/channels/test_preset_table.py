@@ -109,6 +109,11 @@ def test_a_default_may_hold_other_keys() -> None:
     )
 
 
+def test_a_slash_at_the_end_of_the_address_is_dropped() -> None:
+    table = expanded(base_url="https://api.postbox.example/").table
+    assert table["url"] == "https://api.postbox.example/A01/messages"
+
+
 def test_a_key_of_auth_is_required_beside_another_auth_if_the_address_needs_it() -> None:
     own = {"auth": {"token_file": "token"}, "secrets": SECRETS}
     assert dict(expand(changed(*REGIONAL), own, "sms", COMMON).problems) == {

@@ -15,6 +15,9 @@ OVERRIDES = frozenset({*ProxyOptions.model_fields, "auth", "http2", "tls", "trac
 """Keys of the http adapter that an operator sets beside those of the preset."""
 
 
+_BASE = "base_url"
+
+
 class _LeftOut(Enum):
     """The type of `_LEFT_OUT`: a member that has no value, since the operator left its key out."""
 
@@ -91,6 +94,8 @@ def key_values(preset: PresetFile, own: Mapping[str, Any]) -> dict[str, KeyValue
             found[name] = value if key.problem(value) is None else key.example
     for name in preset.keys_with_keys() - own.keys():
         found[name] = KEY_USE.sub(lambda match: str(found[match[1]]), str(found[name]))
+    if isinstance(base := found.get(_BASE), str):  # portals show addresses with a slash at the end
+        found[_BASE] = base.rstrip("/")
     return found
 
 

@@ -42,11 +42,12 @@ class Token(NamedTuple):
 class Lent(Generic[T]):
     """Credentials that end: the present ones, which `fetch` returns with their seconds, one at a time.
 
-    `fetch` raises NotSent, with the reason, if it gets none.
+    `fetch` raises NotSent, with the reason, if it gets none. `without` names what didn't come in time.
     """
 
-    def __init__(self, fetch: Callable[[], Awaitable[tuple[T, float]]]) -> None:
+    def __init__(self, fetch: Callable[[], Awaitable[tuple[T, float]]], without: str) -> None:
         self._fetch = fetch
+        self._without = without
         self._lock = anyio.Lock()
         self._present: T | None = None
         self._before: T | None = None
@@ -83,7 +84,7 @@ class Lent(Generic[T]):
 
     async def _renew(self) -> None:
         began, pause = anyio.current_time(), self._pause * random.uniform(0.8, 1.2)
-        self._failure = NotSent("the token server gave no token in time")  # if this is cancelled
+        self._failure = NotSent(f"{self._without} in time")  # if this is cancelled
         self._next_request = began + pause
         self._pause = min(self._pause * 2, LONGEST_FAILURE_PAUSE)
         try:
@@ -124,12 +125,17 @@ class Lent(Generic[T]):
 class Tokens:
     """Authenticates requests by the bearer tokens that `fetch` returns, as `Lent` has it."""
 
-    def __init__(self, fetch: Callable[[], Awaitable[Token]], close: Callable[[], Awaitable[None]]) -> None:
+    def __init__(
+        self,
+        fetch: Callable[[], Awaitable[Token]],
+        close: Callable[[], Awaitable[None]],
+        without: str = "the token server gave no token",
+    ) -> None:
         async def headers_and_lifetime() -> tuple[Headers, float]:
             token = await fetch()
             return [(b"authorization", b"Bearer " + token.value.encode("ascii"))], token.lifetime
 
-        self._lent = Lent(headers_and_lifetime)
+        self._lent = Lent(headers_and_lifetime, without)
         self._close = close
 
     async def headers(self, _request: OutgoingRequest) -> Headers:

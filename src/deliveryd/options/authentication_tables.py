@@ -98,10 +98,6 @@ class GoogleOptions(ProxyOptions):
     def _has_one_source(self) -> Self:
         if self.from_environment is (self.key_file is not None):
             raise ValueError("give one of key_file and from_environment = true")
-        if self.from_environment and self.proxy is not None:
-            raise ValueError(
-                "proxy: with from_environment, Google's library finds its way by itself; remove it"
-            )
         _check_installed(self.from_environment, "google.auth", "google")
         return self
 

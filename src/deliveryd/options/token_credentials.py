@@ -33,11 +33,11 @@ def open_table(table: AuthTable, place: str, timeout: float) -> Authentication:
         case GoogleOptions(from_environment=True):
             from deliveryd.http.found_credentials import identity_tokens  # noqa: PLC0415  # for few
 
-            return identity_tokens(table.scope)
+            return identity_tokens(table.scope, table.open_proxy(), timeout * TOKEN_SHARE)
         case SigV4Options(from_environment=True):
             from deliveryd.http.found_credentials import RoleSigning  # noqa: PLC0415  # for few
 
-            return RoleSigning(table.region, table.service)
+            return RoleSigning(table.region, table.service, timeout * TOKEN_SHARE)
         case GoogleOptions():
             return _account_tokens(table, timeout * TOKEN_SHARE)
         case SigV4Options() | AzureOptions():

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
 
 import anyio
 import pytest
@@ -42,6 +43,10 @@ class Metadata(ThreadingHTTPServer):
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Answer)
         self.status = 200
+        self.body: bytes | None = None
+        self.lifetime = timedelta(hours=1)
+        self.is_silent = Event()
+        self.released = Event()
         self.asked: Counter[str] = Counter()
 
     @property
@@ -52,7 +57,7 @@ class Metadata(ThreadingHTTPServer):
     def document(self, path: str) -> object:
         """What it answers."""
         number = self.asked[path]
-        ends = datetime.now(UTC) + timedelta(hours=1)
+        ends = datetime.now(UTC) + self.lifetime
         if path == "/role":
             return {
                 "AccessKeyId": f"AKID{number}", "SecretAccessKey": f"s3cret{number}", "Token": "t0ken",
@@ -74,7 +79,11 @@ class _Answer(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         path = self.path.partition("?")[0]
         self.server.asked[path] += 1
-        body = json.dumps(self.server.document(path)).encode()
+        if self.server.is_silent.is_set():
+            self.server.released.wait()
+        body = self.server.body
+        if body is None:
+            body = json.dumps(self.server.document(path)).encode()
         self.send_response(self.server.status)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(body)))
@@ -111,12 +120,13 @@ def metadata(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Metada
         for name in ("AWS_ACCESS_KEY_ID", "AWS_PROFILE"):
             monkeypatch.delenv(name, raising=False)
         yield server
+        server.released.set()
         server.shutdown()
         serving.join()
 
 
-def opened(auth: Mapping[str, object]) -> Authentication:
-    authentication = open_authentication(AuthOptions.model_validate(auth), "auth", 5.0)
+def opened(auth: Mapping[str, object], timeout: float = 5.0) -> Authentication:
+    authentication = open_authentication(AuthOptions.model_validate(auth), "auth", timeout)
     assert authentication is not None
     return authentication
 
@@ -150,9 +160,66 @@ async def test_a_machine_without_any_says_so(
 ) -> None:
     metadata.status = 404
     monkeypatch.setenv("AWS_METADATA_SERVICE_NUM_ATTEMPTS", "1")
-    authentication = opened(auth)
+    authentication = opened(auth, timeout=1.0)
     with pytest.raises(NotSent, match=maker):
         await authentication.headers(REQUEST)
+
+
+@pytest.mark.parametrize("auth", [AWS, GOOGLE], ids=["aws", "google"])
+@pytest.mark.parametrize("body", [b"", b"[]", b"{}", b"<html>", b"\xff", b'{"access_token": 5}'])
+async def test_whatever_the_server_answers_is_an_outage(
+    metadata: Metadata, auth: Mapping[str, object], body: bytes
+) -> None:
+    """And no end of the worker: these libraries raise whatever they meet."""
+    metadata.body = body
+    with pytest.raises(NotSent, match=r"gives no (keys|token) \((AWS|GOOGLE)_\w+\)"):
+        await opened(auth, timeout=1.0).headers(REQUEST)
+
+
+async def test_a_server_that_hangs_is_waited_for_once(metadata: Metadata) -> None:
+    """Each request waits its time, one thread asks, and what comes late is there for the next."""
+    metadata.is_silent.set()
+    authentication = opened(AWS, timeout=0.2)
+    lent = authentication._lent  # type: ignore[attr-defined]
+    for _ in range(3):
+        lent._next_request = float("-inf")  # as after its pause
+        with pytest.raises(NotSent, match=r"within 0\.1 s"):
+            await authentication.headers(REQUEST)
+    assert metadata.asked.total() == 1
+    metadata.is_silent.clear()
+    metadata.released.set()
+    headers = None
+    while headers is None:
+        lent._next_request = float("-inf")
+        with suppress(NotSent):
+            headers = await authentication.headers(REQUEST)
+    assert metadata.asked.total() <= 2
+
+
+async def test_keys_are_used_until_their_end_at_the_latest(metadata: Metadata) -> None:
+    metadata.lifetime = timedelta(seconds=-5)
+    with pytest.raises(NotSent, match="AWS gives no keys"):
+        await opened(AWS).headers(REQUEST)
+
+
+async def test_keys_that_no_header_can_hold_are_named(
+    metadata: Metadata, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A line break in a variable is usual where secrets come from files."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKID\n")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "s3cret")
+    with pytest.raises(NotSent, match=r"AWS_ACCESS_KEY_ID.*: what was found holds blanks, line breaks"):
+        await opened(AWS).headers(REQUEST)
+    assert not metadata.asked
+
+
+async def test_rejected_keys_are_looked_up_again(metadata: Metadata) -> None:
+    signing = opened(AWS)
+    shown = await signing.headers(REQUEST)
+    assert await signing.renew(shown)
+    headers = dict(await signing.headers(REQUEST))
+    assert b"Credential=AKID2/" in headers[b"authorization"]
+    assert metadata.asked["/role"] == 2
 
 
 @pytest.mark.parametrize(
@@ -168,7 +235,6 @@ async def test_a_machine_without_any_says_so(
             {"google": {**GOOGLE["google"], "key_file": "k"}},
             "give one of key_file and from_environment = true",
         ),
-        ({"google": {**GOOGLE["google"], "proxy": "http://p:1"}}, "Google's library finds its way by itself"),
     ],
 )
 async def test_one_source_is_given(auth: Mapping[str, object], problem: str) -> None:

@@ -141,7 +141,7 @@ def _of_provider(provider: ProviderConfig, file: ConfigFile, catalogue: Catalogu
         is_given = name in given
         value = given[name] if is_given else described.default and in_force[name]
         yield EffectiveKey(table, name, value, None if is_given else f"preset {adapter}")
-    own = provider.options.model_dump(mode="json", by_alias=True)
+    own = provider.options.model_dump(mode="json", by_alias=True, exclude_none=True)
     yield from (
         EffectiveKey(table, name, own[name]) for name in ("secrets", *sorted(OVERRIDES)) if name in given
     )

@@ -180,6 +180,21 @@ class ReceiptKeyCases:
             await journal.receive([email, echoed_receipt(key_of(journal), "s1")])
             assert await outbox_bodies(journal) == [("delivered", "email", None)]
 
+    async def test_kept_deliveries_on_both_channels_are_told_once_with_the_first(
+        self, open_journal: OpenJournal
+    ) -> None:
+        """Also where a failure that came before both names the id of the second."""
+        async with open_journal() as journal:
+            await gone_on(journal, State.SENDING)
+            failed = echoed_receipt(key_of(journal, "email"), "e1", delivered=False)
+            sms, email = echoed_receipt(key_of(journal), "s1"), sample_receipt("e1")
+            for each in (failed._replace(provider="email"), sms, email._replace(provider="email")):
+                assert await receive_all(journal, [each]) == ["unmatched"]
+            await journal.change([accepted_step(attempt_on(7).begun("email", b"87654321", NOW + 2), "e1")])
+            delivered = [told for told in await outbox_bodies(journal) if told[0] == "delivered"]
+            assert delivered == [("delivered", "sms", None)]
+            assert (await journal.counts()).receipts_unmatched == 0
+
     async def test_a_message_that_begins_anew_by_an_operators_word_has_a_new_key_and_forgets_what_it_said(
         self,
         open_journal: OpenJournal,

@@ -202,30 +202,44 @@ class Matching:
         at: int,
         settleable: frozenset[State],
     ) -> Effect:
+        kept, names = self._kept_for(db, entry, outcome)
         effect = NO_EFFECT
-        for seq, receipt in self._kept_for(db, entry, outcome):
-            tried = self._tried(db, receipt)
+        for seq, receipt in sorted(kept.items()):  # in the order in which they came
+            tried = self._tried(db, receipt) or names.get((receipt.provider_id, receipt.provider))
             if tried is None or tried.message_id != entry.id:
                 continue
-            done = self._match(db, tried, applied_at(receipt, at), settleable)
+            _learn(db, tried, receipt)
+            done = self._apply(db, tried, applied_at(receipt, at), settleable)
             if done is not None:
                 db.execute(_NOTE_MATCHED, (tried.message_id, seq))
                 effect |= done
         return effect
 
-    def _kept_for(self, db: Db, entry: Entry, outcome: Outcome | None) -> list[tuple[int, Receipt]]:
-        """Kept receipts that seem to be about a message, in the order in which they came."""
+    def _kept_for(
+        self, db: Db, entry: Entry, outcome: Outcome | None
+    ) -> tuple[dict[int, Receipt], dict[tuple[str, str], Tried]]:
+        """Kept receipts that seem to be about a message, and the tries that they name by a provider's id."""
         keys = key_prefix(self._namespace, entry.id)
         found = {
-            *db.execute(_BY_KEY, (keys, f"{keys}~")),  # "~" comes after all characters of a key
-            *db.execute(_BY_MESSAGE, (str(entry.id),)),
+            **_receipts(db, _BY_KEY, (keys, f"{keys}~")),  # "~" comes after all characters of a key
+            **_receipts(db, _BY_MESSAGE, (str(entry.id),)),
         }
         if outcome is not None and outcome.provider_id is not None:
-            found.update(db.execute(_BY_PROVIDER, (to_name(outcome.provider_id), entry.provider)))
+            found |= _receipts(db, _BY_PROVIDER, (to_name(outcome.provider_id), entry.provider))
         if entry.stay_tries or entry.stay > 1:  # earlier tries are known by ids that their answers had
             for named in db.execute(_EARLIER_IDS, (entry.id,)).fetchall():
-                found.update(db.execute(_BY_PROVIDER, named))
-        return [(seq, Receipt(*values)) for seq, *values in sorted(found, key=lambda row: int(row[0]))]
+                found |= _receipts(db, _BY_PROVIDER, named)
+        names: dict[tuple[str, str], Tried] = {}
+        for _, receipt in sorted(found.items()):
+            tried = self._tried(db, receipt)
+            if tried is not None and tried.message_id == entry.id and _learn(db, tried, receipt):
+                names.setdefault((receipt.provider_id, receipt.provider), tried)
+        for named in names:
+            under_it = _receipts(db, _BY_PROVIDER, named)
+            found |= {
+                seq: each for seq, each in under_it.items() if self._message_named(each) in (entry.id, None)
+            }
+        return found, names
 
     def _receive(self, db: Db, receipt: Receipt) -> MatchedReceipt:
         tried = self._tried(db, receipt)
@@ -303,9 +317,9 @@ class Matching:
     def _follow(self, db: Db, tried: Tried, receipt: Receipt, settleable: frozenset[State]) -> Effect:
         """Apply what was kept under the provider's id that a report has for its message."""
         effect = NO_EFFECT
-        kept = db.execute(_BY_PROVIDER, (receipt.provider_id, receipt.provider)).fetchall()
-        for seq, *values in sorted(kept):
-            other = applied_at(Receipt(*values), receipt.received_at)
+        kept = _receipts(db, _BY_PROVIDER, (receipt.provider_id, receipt.provider))
+        for seq, each in sorted(kept.items()):
+            other = applied_at(each, receipt.received_at)
             about = self._tried(db, other) or tried
             if not {about.message_id, self._message_named(other)} <= {tried.message_id, None}:
                 continue
@@ -396,6 +410,11 @@ def _learn(db: Db, tried: Tried, report: Receipt) -> bool:
 
 def _entry(db: Db, message_id: int) -> Entry:
     return entry_of(db.execute(f"SELECT {ENTRY} FROM message WHERE id = ?", (message_id,)).fetchone())  # noqa: S608
+
+
+def _receipts(db: Db, query: str, values: tuple[object, ...]) -> dict[int, Receipt]:
+    """Return kept receipts, by their place in the order in which they came."""
+    return {seq: Receipt(*others) for seq, *others in db.execute(query, values).fetchall()}
 
 
 def _first(db: Db, query: str, values: tuple[object, ...]) -> Tried | None:

@@ -63,6 +63,8 @@ NEVER_PASSED: Mapping[str, str] = {
     "Waiting.follow_clock": "nobody sets the clock; at a start it is followed by the same commit",
     "FileDirectory.probe": "for an operator's command",
     "FileDirectory.read_to_accept": "for an operator's command",
+    "Inlet.reply_to": "the scenario's providers begin no handshake: see tests/unit/receipts",
+    "Inlet.unverified": "the scenario's reports are all genuine",
     "Posting.forget_size": "for a reload",
     "SettingsCache.forget": "for an operator's command; the next message asks the service, as after a start",
     "ViewHandler.tail": "only reads, for those who watch",

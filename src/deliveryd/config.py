@@ -28,7 +28,7 @@ from pydantic import (
 
 from deliveryd.channels.options import ChannelsOptions, ProviderConfig, read_channels
 from deliveryd.directory.registry import CustomersOptions, read_customers
-from deliveryd.errors import ConfigError, JournalUnusable, LanguageUnreadable
+from deliveryd.errors import ConfigError, JournalUnusable, LanguageUnreadable, how_to_install
 from deliveryd.http.addresses import collide, parse_listen
 from deliveryd.http.target import target_of
 from deliveryd.http.tls import TlsFiles
@@ -662,7 +662,7 @@ def _traces(config: Config) -> Iterator[tuple[str, str]]:
     """Yield what tracing lacks, by key."""
     otlp = config.otlp
     if otlp.endpoint is not None and not _is_installed("opentelemetry", "proto"):
-        yield "otlp.endpoint", "needs the extra otlp: pip install 'deliveryd[otlp]'"
+        yield "otlp.endpoint", "needs a package that isn't installed" + how_to_install("otlp")
     for provider in config.channels.providers.values():
         if getattr(provider.options, "traceparent", False) and not (otlp.endpoint and otlp.traces):
             yield f"{provider.place}.traceparent", "needs otlp.endpoint, and otlp.traces"

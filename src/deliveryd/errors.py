@@ -237,3 +237,8 @@ def error_causes(error: BaseException) -> Iterator[BaseException]:
             return
         yield link
         link = link.__cause__ or (None if link.__suppress_context__ else link.__context__)
+
+
+def how_to_install(lock: str) -> str:
+    """Return the end of an error about a package that isn't installed: what brings it."""
+    return f"; from a checkout: pip install --no-deps --require-hashes -r locks/{lock}.txt"

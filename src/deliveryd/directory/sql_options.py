@@ -23,6 +23,7 @@ from pydantic import (
     model_validator,
 )
 
+from deliveryd.errors import how_to_install
 from deliveryd.options.connections import TlsOptions, tls_problems
 from deliveryd.options.units import SecretPath, resolve_path
 
@@ -47,11 +48,11 @@ DRIVERS: Mapping[str, str] = {
 """The default driver of each database."""
 
 EXTRAS: Mapping[str, str] = {
-    "aiosqlite": "deliveryd[sql]",
-    "asyncpg": "deliveryd[postgresql]",
-    "aiomysql": "deliveryd[mysql]",
+    "aiosqlite": "sql",
+    "asyncpg": "postgresql",
+    "aiomysql": "mysql",
 }
-"""The packages that a driver needs."""
+"""The extras of drivers."""
 
 TLS_REFUSED = "the server offers no TLS, and customers.allow_plain_text isn't set"
 PLAIN_REFUSED = (
@@ -61,7 +62,7 @@ PLAIN_REFUSED = (
 
 
 def _url(url: str, info: ValidationInfo) -> str:
-    if problem := missing_package("sqlalchemy", "deliveryd[sql]") or _url_problem(url):
+    if problem := missing_package("sqlalchemy", "sql") or _url_problem(url):
         raise ValueError(problem)
     match = _SQLITE.fullmatch(url)
     return f"{match[1]}{resolve_path(match[2], info)}" if match is not None else url
@@ -116,7 +117,7 @@ def missing_package(package: str, extra: str) -> str | None:
     """Return an error if a package isn't installed, with the extra that installs it."""
     if importlib.util.find_spec(package) is not None:
         return None
-    return f'needs the package {package}, which isn\'t installed: pip install "{extra}"'
+    return f"needs the package {package}, which isn't installed{how_to_install(extra)}"
 
 
 def database_address(options: SqlOptions) -> URL:

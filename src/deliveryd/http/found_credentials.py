@@ -13,10 +13,11 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from threading import Thread
 from typing import Any, Generic, TypeVar, cast
+from urllib.parse import urlsplit
 
 import anyio
 
-from deliveryd.errors import NotSent
+from deliveryd.errors import NotSent, OutOfFiles
 from deliveryd.http.authentication import OutgoingRequest
 from deliveryd.http.oauth2 import UNNAMED_LIFETIME
 from deliveryd.http.request_signing import AwsKey, Signed
@@ -35,13 +36,30 @@ _OF_AWS = (
 _OF_GOOGLE = ("GOOGLE_APPLICATION_CREDENTIALS",)
 """Variables that say where credentials are, which an error names if they are set."""
 
+_TOLD = frozenset(
+    (
+        "PartialCredentialsError",
+        "InvalidConfigError",
+        "ProfileNotFound",
+        "ConfigNotFound",
+        "DefaultCredentialsError",
+    )
+)
+"""Errors of the two libraries whose texts name a file or a variable, and nothing that was found."""
+
+HANGING = 300.0
+"""Seconds after which a search is taken for one that never ends, and another begins."""
+
+LATE_KEPT = 60.0
+"""Seconds for which what came later than whoever asked for it waited is used."""
+
 T = TypeVar("T")
 
 
 class Search(Generic[T]):
     """Runs what blocks in a thread that keeps no process from ending, one at a time.
 
-    What comes later than whoever asked for it waited is there for the next who asks. `variables` and `maker`
+    Whoever asks next joins a search under way, and has what it found shortly before. `variables` and `maker`
     are named in errors.
     """
 
@@ -50,46 +68,74 @@ class Search(Generic[T]):
         self._timeout = timeout
         self._maker = maker
         self._variables = variables
-        self._under_way: asyncio.Future[T] | None = None
+        self._under_way: _UnderWay[T] | None = None
 
     async def found(self) -> T:
         """Return what is found. Raises NotSent with the reason."""
-        if self._under_way is None:
-            self._under_way = self._begun()
+        now = anyio.current_time()
+        if self._under_way is None or not self._under_way.is_of_use(now):
+            self._under_way = _UnderWay(self._find, now)
+        search = self._under_way.result
         with anyio.move_on_after(self._timeout):
-            await asyncio.wait([self._under_way])
-        if not self._under_way.done():
+            await asyncio.wait([search])
+        if not search.done():
             raise NotSent(f"{self._named()} within {self._timeout:g} s")
-        ended, self._under_way = self._under_way, None
+        self._under_way = None
         try:
-            return ended.result()
+            return search.result()
+        except OutOfFiles:
+            raise
         except NotSent as error:
             raise NotSent(f"{self._named()}: {error}") from None
-        except Exception as error:  # whatever these libraries raise
-            raise NotSent(f"{self._named()}: {type(error).__name__}") from None
 
     def _named(self) -> str:
         given = [name for name in self._variables if os.environ.get(name)]
         return f"{self._maker} ({', '.join(given)})" if given else self._maker
 
-    def _begun(self) -> asyncio.Future[T]:
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[T] = loop.create_future()
 
-        def tell(set_: Callable[[Any], None], value: object) -> None:
-            if not future.done():
-                set_(value)
+class _UnderWay(Generic[T]):
+    """A search in its thread."""
 
-        def search() -> None:
-            try:
-                told = future.set_result, self._find()
-            except Exception as error:  # as above
-                told = cast("Any", (future.set_exception, error))
-            with suppress(RuntimeError):  # the loop has ended
-                loop.call_soon_threadsafe(tell, *told)
+    def __init__(self, find: Callable[[], T], now: float) -> None:
+        self._begun = now
+        self._ended: float | None = None
+        self._loop = asyncio.get_running_loop()
+        self.result: asyncio.Future[T] = self._loop.create_future()
+        self._find = find
+        try:
+            Thread(target=self._search, name="found credentials", daemon=True).start()
+        except RuntimeError as error:  # there are too many
+            self.result.set_exception(OutOfFiles(str(error)))
 
-        Thread(target=search, name="found credentials", daemon=True).start()
-        return future
+    def is_of_use(self, now: float) -> bool:
+        """Whether it may still find something, or found it a short time ago."""
+        if self._ended is None:
+            return now < self._begun + HANGING
+        return now < self._ended + LATE_KEPT and self.result.exception() is None
+
+    def _search(self) -> None:
+        try:
+            told: Any = (self.result.set_result, self._find())
+        except BaseException as error:  # whatever these libraries raise, or what they are built on
+            told = (self.result.set_exception, NotSent(_told(error)))
+        with suppress(RuntimeError):  # the loop has ended
+            self._loop.call_soon_threadsafe(self._end, *told)
+
+    def _end(self, set_: Callable[[Any], None], value: object) -> None:
+        if not self.result.done():
+            set_(value)
+            self.result.exception()  # asyncio would write of one that nobody asks for
+            self._ended = self._loop.time()
+
+
+def _told(error: BaseException) -> str:
+    """Return why a search failed, without what may have been found."""
+    kind = type(error).__name__
+    if isinstance(error, OSError) and error.filename:
+        return f"{error.filename}: {error.strerror}"
+    if isinstance(error, NotSent | ImportError) or kind in _TOLD:
+        return " ".join(str(error).split())[:300] or kind
+    return kind
 
 
 class RoleSigning:
@@ -163,18 +209,29 @@ def _identity(
         from google.auth.transport.urllib3 import Request  # noqa: PLC0415  # as above
 
         bounds: Any = {"timeout": urllib3.Timeout(timeout), "retries": False}
-        pool = urllib3.PoolManager(**bounds)
+        direct = through = cast("Any", Request)(urllib3.PoolManager(**bounds))
         if proxy is not None:
             login = proxy.login()
             headers = {} if login is None else {login[0].decode(): login[1].decode("ascii")}
-            pool = urllib3.ProxyManager(proxy.url, proxy_headers=headers, **bounds)
-        request = cast("Any", Request)(pool)
-        identity: Any = google.auth.default(scopes=scopes, request=request)[0]
+            through = cast("Any", Request)(urllib3.ProxyManager(proxy.url, proxy_headers=headers, **bounds))
+
+        def request(url: str, *args: Any, **named: Any) -> Any:
+            return (direct if _is_of_machine(url) else through)(url, *args, **named)
+
+        identity: Any = google.auth.default(scopes=scopes, request=cast("Any", request))[0]
         identity.refresh(request)
         _check_printed(identity.token)
         return identity.token, None if identity.expiry is None else identity.expiry.replace(tzinfo=UTC)
 
     return find
+
+
+def _is_of_machine(url: str) -> bool:
+    """Whether an address is that of the machine's own metadata, for which no proxy answers."""
+    named = [
+        os.environ.get(name, "") for name in ("GCE_METADATA_HOST", "GCE_METADATA_ROOT", "GCE_METADATA_IP")
+    ]
+    return urlsplit(url).netloc in {"metadata.google.internal", "169.254.169.254", *named}
 
 
 def _check_printed(*parts: object) -> None:

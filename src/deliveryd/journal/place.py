@@ -5,10 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
-NOT_INSTALLED = (
-    "names a PostgreSQL database, which needs a driver; from a checkout:"
-    " pip install --no-deps --require-hashes -r locks/postgresql.txt"
-)
+from deliveryd.errors import how_to_install
+
+NOT_INSTALLED = "names a PostgreSQL database, which needs a driver" + how_to_install("postgresql")
 """What is wrong with journal.url where the driver is missing."""
 
 

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, StrictBool, model_validator
 
+from deliveryd.errors import how_to_install
 from deliveryd.http.apns_tokens import ProviderKey
 from deliveryd.http.oauth2 import read_service_account, read_signing_key
 from deliveryd.http.request_signing import AzureKey
@@ -34,9 +35,7 @@ def _address(url: str) -> str:
 
 def _check_installed(is_needed: bool, package: str, extra: str) -> None:
     if is_needed and not _is_installed(package):
-        raise ValueError(
-            f"from_environment needs a package that isn't installed: pip install 'deliveryd[{extra}]'"
-        )
+        raise ValueError("from_environment needs a package that isn't installed" + how_to_install(extra))
 
 
 def _is_installed(package: str) -> bool:

@@ -13,10 +13,13 @@ from threading import Event, Thread
 
 import anyio
 import pytest
+from botocore.exceptions import PartialCredentialsError
 from pydantic import ValidationError
 
-from deliveryd.errors import NotSent
+from deliveryd.errors import NotSent, OutOfFiles
+from deliveryd.http import found_credentials
 from deliveryd.http.authentication import Authentication, OutgoingRequest
+from deliveryd.http.found_credentials import Search
 from deliveryd.http.target import target_of
 from deliveryd.options.authentication import AuthOptions
 from deliveryd.options.credentials import open_authentication
@@ -63,6 +66,8 @@ class Metadata(ThreadingHTTPServer):
                 "AccessKeyId": f"AKID{number}", "SecretAccessKey": f"s3cret{number}", "Token": "t0ken",
                 "Expiration": f"{ends:%Y-%m-%dT%H:%M:%SZ}",
             }  # fmt: skip
+        if path.endswith("/default/"):
+            return {"email": "worker@example.iam", "scopes": ["scope"], "aliases": []}
         return {
             "access_token": f"ya29.{number}", "expires_in": 3599, "token_type": "Bearer",
             "issued_token_type": "urn:ietf:params:oauth:token-type:access_token",
@@ -86,6 +91,7 @@ class _Answer(BaseHTTPRequestHandler):
             body = json.dumps(self.server.document(path)).encode()
         self.send_response(self.server.status)
         self.send_header("Content-Type", "application/json")
+        self.send_header("Metadata-Flavor", "Google")
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
@@ -194,6 +200,104 @@ async def test_a_server_that_hangs_is_waited_for_once(metadata: Metadata) -> Non
         with suppress(NotSent):
             headers = await authentication.headers(REQUEST)
     assert metadata.asked.total() <= 2
+
+
+async def test_the_metadata_of_an_instance_are_asked_without_a_proxy(
+    metadata: Metadata, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once in a process: Google's library reads where they are when it is loaded."""
+    monkeypatch.delenv("GOOGLE_APPLICATION_CREDENTIALS")
+    for name in ("GCE_METADATA_HOST", "GCE_METADATA_IP"):
+        monkeypatch.setenv(name, metadata.host)
+    [(_, value)] = await opened({"google": {**GOOGLE["google"], "proxy": "http://127.0.0.1:9"}}).headers(
+        REQUEST
+    )
+    assert value.startswith(b"Bearer ya29.")
+
+
+def searching(*found: str | BaseException, timeout: float = 5.0) -> Search[str]:
+    """A search that finds these, one after the other."""
+    left = iter(found)
+
+    def find() -> str:
+        each = next(left)
+        if isinstance(each, str):
+            return each
+        raise each
+
+    return Search(find, timeout, "none", ())
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (ValueError("s3cret"), "none: ValueError"),
+        (SystemExit("s3cret"), "none: SystemExit"),
+        (FileNotFoundError(2, "No such file or directory", "/run/token"), "none: /run/token: No such file"),
+        (ModuleNotFoundError("No module named 'requests'"), "none: No module named 'requests'"),
+        (PartialCredentialsError(provider="env", cred_var="AWS_SECRET_ACCESS_KEY"), "AWS_SECRET_ACCESS_KEY"),
+    ],
+    ids=lambda each: type(each).__name__,
+)
+async def test_whatever_is_raised_is_named_and_the_next_search_finds(error: BaseException, told: str) -> None:
+    search = searching(error, "key")
+    with pytest.raises(NotSent, match=told) as caught:
+        await search.found()
+    assert "s3cret" not in str(caught.value)
+    assert await search.found() == "key"
+
+
+async def test_a_search_that_never_ends_makes_room_for_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    goes_on, begun = Event(), iter(("first", "second"))
+
+    def find() -> str:
+        name = next(begun)
+        if name == "first":
+            goes_on.wait()
+        return name
+
+    search = Search(find, 0.01, "none", ())
+    for _ in range(2):
+        with pytest.raises(NotSent, match=r"none within 0\.01 s"):
+            await search.found()
+    monkeypatch.setattr(found_credentials, "HANGING", 0.0)
+    search._timeout = 5.0
+    assert await search.found() == "second"
+    goes_on.set()
+
+
+async def test_a_failure_that_came_late_is_not_told_to_whoever_asks_next() -> None:
+    goes_on, begun = Event(), iter((ValueError(), "key"))
+
+    def find() -> str:
+        goes_on.wait()
+        each = next(begun)
+        if isinstance(each, str):
+            return each
+        raise each
+
+    search = Search(find, 0.01, "none", ())
+    with pytest.raises(NotSent, match="within"):
+        await search.found()
+    goes_on.set()
+    under_way = search._under_way
+    assert under_way is not None
+    with pytest.raises(NotSent):
+        await under_way.result
+    search._timeout = 5.0
+    assert await search.found() == "key"
+
+
+async def test_a_process_that_can_begin_no_thread_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(_: Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    search = searching("key")
+    with monkeypatch.context() as patch:
+        patch.setattr(Thread, "start", start)
+        with pytest.raises(OutOfFiles, match="can't start new thread"):
+            await search.found()
+    assert await search.found() == "key"
 
 
 async def test_keys_are_used_until_their_end_at_the_latest(metadata: Metadata) -> None:

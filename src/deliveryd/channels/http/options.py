@@ -21,6 +21,7 @@ from deliveryd.channels.http.ask_options import AskOptions, LookupOptions, Probe
 from deliveryd.channels.http.request_options import RequestOptions
 from deliveryd.channels.mapping import content_problems, names_in
 from deliveryd.channels.receipt_options import ReceiptOptions
+from deliveryd.errors import how_to_install
 from deliveryd.network.address import SECURE_ADDRESS, goes_out_plain, plain_text_problem
 from deliveryd.options.connections import ProxyOptions, TlsOptions, tls_problems
 from deliveryd.options.tables import OnUse, Table, raise_all
@@ -161,7 +162,7 @@ class HttpChannelOptions(ProxyOptions, RequestOptions):
         if self.http2 and self.proxy is not None:
             raise ValueError("http2: there is no way through a proxy; remove proxy")
         if self.http2 and find_spec("h2") is None:
-            raise ValueError("http2 needs a package that isn't installed: pip install 'deliveryd[apns]'")
+            raise ValueError("http2 needs a package that isn't installed" + how_to_install("apns"))
         return self
 
     @property

@@ -159,6 +159,21 @@ def test_missing_keys_and_secrets_are_named_with_their_meaning() -> None:
     }
 
 
+def test_a_key_that_has_no_effect_without_another_is_named() -> None:
+    file = tomllib.loads(POSTBOX)
+    file["keys"]["priority"]["only_with"] = "sender"
+    given = {"adapter": "postbox", "account": "A01", "secrets": SECRETS, "priority": 5}
+
+    def told(**more: Any) -> dict[str, str]:
+        return dict(expand(PresetFile.model_validate(file), {**given, **more}, "sms", COMMON).problems)
+
+    assert told() == {"priority": "has no effect without sender: set that, or remove this"}
+    assert told(sender="Acme") == {}
+    file["keys"]["priority"]["only_with"] = "sendr"
+    with pytest.raises(ValidationError, match=r"keys\.priority\.only_with: sendr isn't declared in keys"):
+        PresetFile.model_validate(file)
+
+
 def test_values_are_checked_by_type_and_pattern() -> None:
     assert problems(account="B1", priority="high") == {
         "account": "must match A[0-9]+, such as 'A01' (account)",

@@ -71,6 +71,7 @@ class PresetKey(Table):
         None, description="its value where the operator sets none; may hold `{key.NAME}`"
     )
     pattern: str | None = Field(None, description="regular expression that the whole text matches")
+    only_with: KeyName | None = Field(None, description="key without which this one has no effect")
 
     @field_validator("pattern")
     @classmethod
@@ -248,6 +249,9 @@ class PresetFile(Table):
                     yield f"keys.{name}.default: {{key.{used}}} isn't declared in keys"
                 elif self.is_optional(used) or used in self.keys_with_keys():
                     yield f"keys.{name}.default: {{key.{used}}} must be required, or have a value as default"
+        for name, key in self.keys.items():
+            if key.only_with is not None and key.only_with not in self.keys:
+                yield f"keys.{name}.only_with: {key.only_with} isn't declared in keys"
 
     def _need_problems(self) -> Iterator[str]:
         tables = {"table": self.table} | {f"blocks.{name}": each for name, each in self.blocks.items()}

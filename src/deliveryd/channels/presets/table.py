@@ -149,6 +149,8 @@ def _missing(preset: PresetFile, given: Mapping[str, Any]) -> Iterator[tuple[str
     for name, key in preset.keys.items():
         if key.required and name not in given and name not in of_auth:
             yield name, f"is missing: {key.description}, such as {key.example!r}"
+        if name in given and key.only_with is not None and key.only_with not in given:
+            yield name, f"has no effect without {key.only_with}: set that, or remove this"
 
 
 def keys_of_auth(preset: PresetFile) -> frozenset[str]:

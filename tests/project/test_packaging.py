@@ -34,6 +34,16 @@ def locked(name: str) -> dict[str, str]:
     return {canonicalize_name(package): pinned for package, pinned in PINNED.findall(text)}
 
 
+def hashed(name: str) -> dict[str, list[str]]:
+    """The hashes of a lock file by normalized package name."""
+    text = (ROOT / "locks" / f"{name}.txt").read_text(encoding="utf-8")
+    parts = PINNED.split(text)[1:]
+    return {
+        canonicalize_name(package): sorted(re.findall(r"--hash=(\S+)", rest))
+        for package, rest in zip(parts[::3], parts[2::3], strict=True)
+    }
+
+
 def project() -> dict[str, dict[str, Any]]:
     document: dict[str, dict[str, Any]] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     return document
@@ -149,9 +159,10 @@ def test_no_driver_of_mysql_lets_a_server_read_files() -> None:
 @pytest.mark.parametrize("tested", ["dev", "test"])
 @pytest.mark.parametrize("shipped", ["runtime", *EXTRAS])
 def test_what_is_tested_is_what_is_shipped(shipped: str, tested: str) -> None:
-    """The locks of tests and of development hold every package of the others at their versions."""
-    lock = locked(tested)
-    assert {name: lock.get(name) for name in locked(shipped)} == locked(shipped)
+    """The locks of tests and of development hold every package of the others: their versions and hashes."""
+    for read in (locked, hashed):
+        lock = read(tested)
+        assert {name: lock.get(name) for name in read(shipped)} == read(shipped)
 
 
 @pytest.mark.slow

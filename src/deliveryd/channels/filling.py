@@ -279,12 +279,14 @@ def _fill_object(members: list[tuple[str, Callable[[Dispatch], object]]], dispat
     return filled or ABSENT
 
 
-_CONSTANT = ("secret", "receipt")
+def is_constant(name: Name) -> bool:
+    """Whether a placeholder's value is the same for all messages."""
+    return name.root in ("secret", "receipt")
 
 
 def _compile_string(text: str, context: MappingContext) -> Callable[[Dispatch], object]:
     match list(split(text)):
-        case [Name() as name] if name.root not in _CONSTANT:
+        case [Name() as name] if not is_constant(name):
             return getter(name, context)
     template = TextTemplate(text, context)
     return template.fill if (constant := template.constant) is None else lambda _: constant

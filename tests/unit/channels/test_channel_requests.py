@@ -167,6 +167,30 @@ async def test_a_picture_goes_to_another_address(
         assert gateway.json() == body
 
 
+@pytest.mark.parametrize("variables", [{}, {"order": ""}], ids=["absent", "empty"])
+async def test_a_complete_variant_is_not_sent_without_a_value(variables: dict[str, str]) -> None:
+    options = {
+        "json": {"text": "{content.text}"},
+        "variants": [
+            {
+                "when": [{"at": "{content.text}", "present": True}],
+                "json": {"text": "{content.text}", "button": [{"order": "no. {variables.order}"}]},
+                "complete": True,
+            }
+        ],
+    }
+    async with (
+        open_gateway() as gateway,
+        opened("http", {"url": gateway.url, **options}, block="messenger") as channel,
+    ):
+        without = HI._replace(entry=HI.entry._replace(variables=variables))
+        assert await channel.send(without) == Refused("{variables.order} has no value", unsent=True)
+        assert gateway.seen == []
+        given = HI._replace(entry=HI.entry._replace(variables={"order": "A7"}))
+        assert await channel.send(given) == Accepted(None)
+        assert gateway.json() == {"text": "Hi", "button": [{"order": "no. A7"}]}
+
+
 @pytest.mark.parametrize(("text", "type_"), [("Hi", "text"), ("Привіт", "unicode")])
 async def test_a_coding_goes_to_another_field(text: str, type_: str) -> None:
     """A provider that must be told about UCS-2 is told by a variant."""

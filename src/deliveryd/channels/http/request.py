@@ -13,11 +13,19 @@ import orjson
 
 from deliveryd import __version__
 from deliveryd.channels.base import Dispatch
-from deliveryd.channels.filling import ABSENT, NOT_UNICODE, MappingContext, TextTemplate, compile_tree
+from deliveryd.channels.filling import (
+    ABSENT,
+    NOT_UNICODE,
+    MappingContext,
+    TextTemplate,
+    compile_tree,
+    getter,
+    is_constant,
+)
 from deliveryd.channels.http.address import compile_address, compile_pairs, fill_pairs
 from deliveryd.channels.http.request_options import BasicOptions, RequestOptions, RequestParts, WhenOptions
 from deliveryd.channels.http.signing import MoreHeaders, open_signing
-from deliveryd.channels.mapping import Unfit
+from deliveryd.channels.mapping import Unfit, names_in
 from deliveryd.http.client import raw_header
 from deliveryd.http.wire import Header, Target
 from deliveryd.runtime.json_numbers import dumps_exact
@@ -49,11 +57,14 @@ class RequestWriter:
     def __init__(self, options: RequestOptions, context: MappingContext) -> None:
         base = options.parts()
         self._base = PartsWriter(base, options.basic, context)
-        self._variants: list[tuple[VariantTest, PartsWriter]] = []
+        self._variants: list[tuple[VariantTest, Write]] = []
         for variant in options.variants:
             writer = PartsWriter(variant.over(base), options.basic, context)
-            self._variants.append((_compile_conditions(variant.when, context), writer))
-        write: Write = self._write_first if self._variants else self._base.write
+            write = (
+                _completed(writer.write, variant.over(base), context) if variant.complete else writer.write
+            )
+            self._variants.append((_compile_conditions(variant.when, context), write))
+        write = self._write_first if self._variants else self._base.write
         if options.traceparent:
             write = _followed(write, _trace)
         if options.sign is not None:
@@ -61,9 +72,9 @@ class RequestWriter:
         self.write = write
 
     def _write_first(self, dispatch: Dispatch) -> HttpRequest:
-        for fits, writer in self._variants:
+        for fits, write in self._variants:
             if fits(dispatch):
-                return writer.write(dispatch)
+                return write(dispatch)
         return self._base.write(dispatch)
 
 
@@ -75,6 +86,20 @@ def _followed(write: Write, more: MoreHeaders) -> Write:
         return request._replace(headers=[*request.headers, *more(dispatch, request.body)])
 
     return followed
+
+
+def _completed(write: Write, parts: RequestParts, context: MappingContext) -> Write:
+    """Return what writes a request only if each of its placeholders has a value; else it raises Unfit."""
+    mapped = [parts.json_body, parts.form, parts.query, parts.headers]
+    needed = {name.written: getter(name, context) for _, name in names_in(mapped) if not is_constant(name)}
+
+    def completed(dispatch: Dispatch) -> HttpRequest:
+        for written, read in needed.items():
+            if read(dispatch) in (ABSENT, ""):
+                raise Unfit(f"{written} has no value")
+        return write(dispatch)
+
+    return completed
 
 
 def _trace(dispatch: Dispatch, _body: bytes) -> list[Header]:

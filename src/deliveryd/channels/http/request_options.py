@@ -104,6 +104,7 @@ class VariantOptions(Table):
     form: MappedPairs | None = Field(None, description="body as a form")
     query: MappedPairs | None = Field(None, description="parameters added to the address")
     headers: dict[str, str] | None = Field(None, description="headers added to the adapter's own")
+    complete: bool = Field(False, description="refuse a message without a value for one of its placeholders")
 
     def over(self, base: RequestParts) -> RequestParts:
         """Return the parts of the request that this variant makes. GET drops the body of the base."""

@@ -91,14 +91,15 @@ def scraping(target: str, folder: Path) -> Iterator[Prometheus]:
 
 
 def _address(process: subprocess.Popen[str]) -> str:
-    """Read the log up to where it serves requests; return the address."""
+    """Read the log up to where it listens and serves requests, logged in either order; return the address."""
     assert process.stderr is not None
-    address, said = "", []
+    address, ready, lines = "", False, []
     for line in process.stderr:
-        said.append(line)
-        told = json.loads(line)
-        if told.get("msg") == "Listening on":
-            address = told["address"]
-        if told.get("msg") == "Server is ready to receive web requests.":
+        lines.append(line)
+        entry = json.loads(line)
+        if entry.get("msg") == "Listening on":
+            address = entry["address"]
+        ready = ready or entry.get("msg") == "Server is ready to receive web requests."
+        if ready and address:
             return address
-    raise AssertionError(f"Prometheus ended: {''.join(said)}")
+    raise AssertionError(f"Prometheus ended: {''.join(lines)}")

@@ -7,10 +7,10 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
+from deliveryd.channels.mail.html_text import html_to_text
+from deliveryd.channels.mail.mail_headers import parse_mailbox
+from deliveryd.channels.mail.mime import Letter, compose
 from deliveryd.channels.sms_text import sms_parts
-from deliveryd.channels.smtp.html_text import html_to_text
-from deliveryd.channels.smtp.mail_headers import parse_mailbox
-from deliveryd.channels.smtp.mime import Letter, compose
 from deliveryd.model import LanguageContent, Settings
 from deliveryd.rendering.content import compile_settings
 from deliveryd.service.array_text import NoArray, spans

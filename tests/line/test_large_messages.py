@@ -20,8 +20,7 @@ from anyio.abc import TaskGroup
 
 from deliveryd.channels.base import Accepted, Dispatch, Verdict
 from deliveryd.channels.http.request import HttpRequest, PartsWriter
-from deliveryd.channels.smtp import adapter as smtp
-from deliveryd.channels.smtp import mime
+from deliveryd.channels.mail import mime, writer
 from deliveryd.delivery.dispatcher import MOST_BEGUN
 from deliveryd.delivery.preparation import MOST_FILLED, Preparer
 from deliveryd.delivery.routing import Route
@@ -139,7 +138,7 @@ async def test_large_mails_do_not_hold_up_another_provider() -> None:
         order.append("sms")
         return write(writer, message)
 
-    with patch.object(smtp, "compose", composed), patch.object(PartsWriter, "write", written):
+    with patch.object(writer, "compose", composed), patch.object(PartsWriter, "write", written):
         async with (
             open_mail_server() as server,
             open_gateway() as gateway,

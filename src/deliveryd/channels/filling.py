@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from enum import Enum
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from deliveryd.channels.base import Dispatch
@@ -23,6 +24,7 @@ from deliveryd.channels.sms_text import SmsParts, sms_parts
 from deliveryd.model import SECOND, SETTINGS_REFERENCE, format_instant
 
 if TYPE_CHECKING:
+    from deliveryd.channels.mail.writer import MailWriter
     from deliveryd.channels.phone_numbers import PhoneReader
 
 
@@ -74,7 +76,7 @@ class MappingContext(NamedTuple):
     """What the placeholders of a provider's mappings depend on besides the message.
 
     `secrets` are sent; `older_secrets` sign beside them while they rotate. `phones` is needed for the filter
-    `e164`. `mask` stands in place of every secret.
+    `e164`, `mails` for `{message.mime}`. `mask` stands in place of every secret.
     """
 
     secrets: Mapping[str, str] = {}
@@ -83,6 +85,7 @@ class MappingContext(NamedTuple):
     receipt_url: str | None = None
     phones: PhoneReader | None = None
     validity: Validity = Validity()
+    mails: MailWriter | None = None
 
     def constant(self, name: Name) -> str | None:
         """Return the value of a placeholder that is the same for all messages, else None."""
@@ -174,9 +177,10 @@ _COMPUTED: Mapping[str, Callable[[SmsParts], Value]] = {
 def getter(name: Name, context: MappingContext) -> Getter:
     """Return a function that reads a placeholder's value.
 
-    It raises Unfit for a customer's field without a value, and for a phone number that can't be read.
+    It raises Unfit for a customer's field without a value, for a phone number that can't be read, and for a
+    mail that can't be composed.
     """
-    read = _reader(name, context.validity)
+    read = _reader(name, context)
     steps = _steps(name, context.phones)
     if not steps:
         return read
@@ -188,7 +192,7 @@ def getter(name: Name, context: MappingContext) -> Getter:
     return filtered
 
 
-def _reader(name: Name, validity: Validity) -> Getter:
+def _reader(name: Name, context: MappingContext) -> Getter:
     """Return a function that reads a placeholder's value as it is before its filters."""
     root, field, _ = name
     match root:
@@ -202,9 +206,23 @@ def _reader(name: Name, validity: Validity) -> Getter:
             return lambda dispatch: _customer_value(dispatch, field)
         case "variables":
             return lambda dispatch: dispatch.entry.variables.get(field, ABSENT)
-    if field == "validity":
-        return validity.seconds
-    return validity.expiry if field == "expiresAt" else _MESSAGE[field]
+    match field:
+        case "validity":
+            return context.validity.seconds
+        case "expiresAt":
+            return context.validity.expiry
+        case "mime":
+            return partial(_mime, context.mails)
+    return _MESSAGE[field]
+
+
+def _mime(mails: MailWriter | None, dispatch: Dispatch) -> str:
+    if mails is None:
+        raise Unfit("no mail can be composed here")
+    try:
+        return mails.compose(dispatch).content().decode()
+    except ValueError as error:
+        raise Unfit(str(error)) from None
 
 
 def _computed(dispatch: Dispatch, of: Callable[[SmsParts], Value]) -> Value:

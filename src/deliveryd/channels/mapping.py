@@ -137,6 +137,7 @@ FIXED_FIELDS: Mapping[str, Mapping[str, ValueKind]] = {
         "settingsId": "number",
         "customerId": "number",
         "key": "text",
+        "mime": "text",
         "providerId": "text",
         "expiresAt": "instant",
         "validity": "seconds",

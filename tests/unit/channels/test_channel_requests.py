@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hmac
+import json
 from base64 import b64decode, b64encode
+from email import message_from_bytes, policy
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, unquote
@@ -241,6 +243,65 @@ async def test_a_preview_shows_the_variant_that_would_be_sent() -> None:
         assert shown.startswith("POST http://h/photo\n")
 
 
+MAIL = {
+    "json": {"raw": "{message.mime|base64}", "tag": "{message.key}"},
+    "mail": {
+        "sender": '"Caf\u00e9" <shop@example.com>',
+        "reply_to": "help@example.com",
+        "headers": {"List-Unsubscribe": "<mailto:stop@example.com>"},
+    },
+}
+
+
+async def test_a_whole_mail_is_sent() -> None:
+    """A provider that takes MIME gets it byte for byte the same in a repeat; a preview shows it readably."""
+    html = dispatch("email", {"subject": "Gr\u00fc\u00dfe", "body": "<p>Hi</p>\n.\n", "format": "html"})
+    async with open_gateway() as gateway:
+        await sent(gateway, MAIL, html, "email")
+        await sent(gateway, MAIL, html, "email")
+        first, second = (json.loads(seen.body) for seen in gateway.seen)
+        async with opened("http", {"url": gateway.url, **MAIL}, block="email") as channel:
+            shown = channel.preview(html)
+    assert first == second
+    mail = message_from_bytes(b64decode(first["raw"]), policy=policy.SMTP)
+    assert {name: mail[name] for name in ("From", "To", "Subject", "Reply-To", "List-Unsubscribe")} == {
+        "From": "Caf\u00e9 <shop@example.com>",
+        "To": "ada@example.com",
+        "Subject": "Gr\u00fc\u00dfe",
+        "Reply-To": "help@example.com",
+        "List-Unsubscribe": "<mailto:stop@example.com>",
+    }
+    texts = {part.get_content_type(): part.get_payload(decode=True) for part in mail.walk()}
+    assert texts["text/plain"] == b"Hi\r\n\r\n.\r\n"
+    assert texts["text/html"] == b"<p>Hi</p>\r\n.\r\n"
+    assert "Subject: =?utf-8?" not in shown
+    assert "--- text/html\n<p>Hi</p>" in shown
+
+
+@pytest.mark.parametrize(
+    ("subject", "email", "reason"),
+    [
+        ("a\nb", "ada@example.com", "the subject contains a line break or control characters"),
+        ("Hi", "ada@@example.com", "the mail address isn't valid"),
+    ],
+)
+async def test_a_mail_that_cannot_be_composed_is_refused(subject: str, email: str, reason: str) -> None:
+    """Nothing is sent, and the reason quotes nothing of the message."""
+    sample = dispatch("email", {"subject": subject, "body": "x"}, customer=Customer(7, {"email": email}))
+    async with open_gateway() as gateway:
+        async with opened("http", {"url": gateway.url, **MAIL}, block="email") as channel:
+            assert await channel.send(sample) == Refused(reason, unsent=True)
+            assert channel.preview(sample) == f"nothing would be sent: {reason}"
+        assert gateway.seen == []
+
+
+async def test_only_an_email_is_a_mail() -> None:
+    """Another block has no subject and no body."""
+    with pytest.raises(ConfigError, match=r"channels\.test\.mail: the block sms isn't an e-mail"):
+        async with opened("http", {"url": "http://127.0.0.1:1", **MAIL}, block="sms"):
+            pass
+
+
 async def test_a_number_of_the_country() -> None:
     """A number without a country code is one of the provider's country."""
     options = {"country": "GB", "json": {"to": "{customer.phone|e164}", "ttl": "{message.validity}"}}
@@ -351,6 +412,9 @@ async def test_validity_is_computed_anew_for_each_try() -> None:
             {"auth": {"header": "X-Key", "value_file": "v"}, "headers": {"x-key": "{secret.t}"}},
             "headers.x-key: auth sets this header",
         ),
+        ({"json": {"raw": "{message.mime}"}}, "{message.mime} needs the mail's sender: set mail ="),
+        ({"mail": {"sender": "a@x.org"}}, "mail has no effect: no request has {message.mime}"),
+        ({**MAIL, "mail": {"sender": "a b"}}, "the mail address isn't valid"),
         ({"sign": {"secret": "tt"}}, "secret: 'tt' isn't defined in secrets; did you mean t?"),
         ({"country": "UK"}, "'UK' isn't a country"),
         ({"validity_min": "60s", "validity_max": "5s"}, "validity_max must not be shorter than validity_min"),

@@ -17,7 +17,7 @@ import trustme
 from pydantic import ValidationError
 
 from deliveryd.channels.base import Accepted, InDoubt, Misconfigured, Refused, TryAgain, Verdict
-from deliveryd.channels.smtp.html_text import html_to_text
+from deliveryd.channels.mail.html_text import html_to_text
 from deliveryd.channels.smtp.options import SmtpOptions
 from deliveryd.errors import ConfigError
 from deliveryd.model import Customer

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from deliveryd.channels.smtp.mail_headers import Mailbox
-from deliveryd.channels.smtp.mime import Letter, compose
+from deliveryd.channels.mail.mail_headers import Mailbox
+from deliveryd.channels.mail.mime import Letter, compose
 from deliveryd.model import SECOND
 
 MESSAGES = 10_000

@@ -130,11 +130,29 @@ def test_a_variant_that_needs_a_key_is_left_out_without_its_value() -> None:
     )
     variant = ("[blocks.messenger]", added)
     given = {"account": "A01", "secrets": SECRETS}
-    assert expand(changed(variant), given, "sms", COMMON).table["variants"] == []
+    assert "variants" not in expand(changed(variant), given, "sms", COMMON).table
     (made,) = expand(changed(variant), {**given, "sender": "Acme"}, "sms", COMMON).table["variants"]
     assert made == {"when": [{"at": "{content.text}", "present": True}], "json": {"by": "Acme"}}
     with pytest.raises(ValidationError, match="needs: sendr isn't declared in keys"):
         changed(("[blocks.messenger]", added.replace('["sender"]', '["sendr"]')))
+
+
+def test_a_table_that_needs_a_key_is_left_out_where_the_key_is_false() -> None:
+    tracked = changed(
+        (
+            "[blocks.messenger]",
+            '[table.probe]\nneeds = ["ask"]\nurl = "https://a.example"\n\n[blocks.messenger]',
+        ),
+        (
+            "[keys.sender]",
+            '[keys.ask]\ndescription = "ask"\nexample = true\ntype = "boolean"\n\n[keys.sender]',
+        ),
+    )
+    given = {"account": "A01", "secrets": SECRETS}
+    assert "probe" not in expand(tracked, given, "sms", COMMON).table
+    assert "probe" not in expand(tracked, {**given, "ask": False}, "sms", COMMON).table
+    asked = expand(tracked, {**given, "ask": True}, "sms", COMMON)
+    assert (asked.table["probe"], asked.problems) == ({"url": "https://a.example"}, [])
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deliveryd.channels.smtp import html_text, mime
+from deliveryd.channels.mail import html_text, mime
 from deliveryd.service import array_text
 
 _words = st.text(st.sampled_from("ab <>&\n\t\xa0\u3000\u2028\x1c"), max_size=40)

@@ -54,6 +54,7 @@ from deliveryd.runtime.secret_file import RenewedValue
 from deliveryd.runtime.threads import LARGE, Aside
 
 if TYPE_CHECKING:
+    from deliveryd.channels.mail.writer import MailWriter
     from deliveryd.channels.phone_numbers import PhoneReader
 
 NO_CONTEXT = MappingContext()
@@ -101,7 +102,12 @@ def mapping_context(options: HttpChannelOptions) -> MappingContext:
     validity = Validity(
         None if least is None else ceil(least), None if most is None else int(most), options.heeds_keys
     )
-    return MappingContext(receipt_url=options.receipt_url, phones=_phone_reader(options), validity=validity)
+    return MappingContext(
+        receipt_url=options.receipt_url,
+        phones=_phone_reader(options),
+        validity=validity,
+        mails=_mail_writer(options),
+    )
 
 
 def _phone_reader(options: HttpChannelOptions) -> PhoneReader | None:
@@ -110,6 +116,14 @@ def _phone_reader(options: HttpChannelOptions) -> PhoneReader | None:
     from deliveryd.channels.phone_numbers import PhoneReader  # noqa: PLC0415  # loaded only where it is used
 
     return PhoneReader(options.country)
+
+
+def _mail_writer(options: HttpChannelOptions) -> MailWriter | None:
+    if options.mail is None:
+        return None
+    from deliveryd.channels.mail.writer import MailWriter  # noqa: PLC0415  # loaded only where it is used
+
+    return MailWriter(options.mail)
 
 
 class HttpChannel:
@@ -137,6 +151,7 @@ class HttpChannel:
         self._address = TextTemplate(address, context) if address is not None else None
         self._needs_customer = bool(customer_fields(options.mapped()))
         self._phones = context.phones
+        self._mails = context.mails
         self._path_fields = customer_fields_in_path(options.url).union(
             *(customer_fields_in_path(variant.url) for variant in options.variants if variant.url)
         )
@@ -187,8 +202,8 @@ class HttpChannel:
         check = dispatch.check_time if dispatch.has_limit else None
         prepared = self._prepared.current()
         try:
-            is_large = dispatch.size > LARGE
-            request = await self._written(prepared, dispatch) if is_large else prepared.writer.write(dispatch)
+            is_slow = dispatch.size > LARGE or self._mails is not None
+            request = await self._written(prepared, dispatch) if is_slow else prepared.writer.write(dispatch)
             if self._largest_body is not None and len(request.body) > self._largest_body:
                 return Refused(
                     f"the request has {len(request.body)} bytes; {self._largest_body} fit", unsent=True
@@ -209,7 +224,8 @@ class HttpChannel:
         return self._reader.verdict(answer)
 
     def _written(self, prepared: PreparedRequests, dispatch: Dispatch) -> Awaitable[HttpRequest]:
-        return self._aside.sized(dispatch.size, partial(prepared.writer.write, dispatch))
+        write = partial(prepared.writer.write, dispatch)  # to compose even a small mail is slow
+        return self._aside(write) if self._mails is not None else self._aside.sized(dispatch.size, write)
 
     def masked(self, text: str, most: int = MOST_SEARCHED) -> str:
         """Return the provider's words without the secrets, should it repeat one, as `mask` does."""
@@ -248,7 +264,7 @@ class HttpChannel:
         return self._prepared.current()
 
     def preview(self, dispatch: Dispatch) -> str:
-        """The request as text, every secret shown as `***`."""
+        """The request as text, every secret shown as `***`, and the mail that it carries."""
         try:
             request = self._masked.write(dispatch)
         except Unfit as error:
@@ -256,8 +272,9 @@ class HttpChannel:
         address = str(request.target).replace("%2A%2A%2A", MASK)
         lines = [f"{request.method} {address}"]
         lines += [f"{name.decode()}: {value.decode('latin-1')}" for name, value in request.headers]
-        body = request.body.decode("utf-8").replace("%2A%2A%2A", MASK)
-        return "\n".join([*lines, "", body] if body else lines)
+        lines += ["", body] if (body := request.body.decode("utf-8").replace("%2A%2A%2A", MASK)) else []
+        lines += ["", self._mails.compose(dispatch).readable()] if self._mails is not None else []
+        return "\n".join(lines)
 
     def row(self, answer: WireResponse) -> int | None:
         """Return the position of the row of `answers` that fits; None: the status alone counts."""

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
+from deliveryd.channels.header_fields import header_problems
 from deliveryd.channels.http.address import address_problem
 from deliveryd.channels.http.answer_options import (
     LONGEST_PAUSE,
@@ -14,7 +15,12 @@ from deliveryd.channels.http.answer_options import (
     RowOptions,
     unreachable_rows,
 )
-from deliveryd.channels.http.request_options import BasicOptions, RequestParts, header_problems, json_problems
+from deliveryd.channels.http.request_options import (
+    OWN_HTTP_HEADERS,
+    BasicOptions,
+    RequestParts,
+    json_problems,
+)
 from deliveryd.channels.mapping import Name, mapping_problems, names_in
 from deliveryd.model import format_duration
 from deliveryd.options.tables import Table, raise_all
@@ -69,7 +75,7 @@ class AskOptions(Table):
         for place, name in names_in(self.mapped()):
             if problem := self.unfit(name):
                 yield f"{place}: {problem}"
-        yield from header_problems(self.headers)
+        yield from header_problems(self.headers, OWN_HTTP_HEADERS)
 
     def unfit(self, name: Name) -> str | None:
         """Return why a placeholder has no value here, or None."""

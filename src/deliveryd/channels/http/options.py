@@ -178,6 +178,8 @@ class HttpChannelOptions(ProxyOptions, RequestOptions):
     def problems(self, block: str) -> list[str]:
         """Return the problems with its block and its files, as `key: what`."""
         found = content_problems(self.mapped(), block)
+        if self.mail is not None and block != "email":
+            found.append(f"mail: the block {block} isn't an e-mail; remove mail and {{message.mime}}")
         for name, files in self.secrets.items():
             found += [f"secrets.{name}: {problem}" for file in files if (problem := file.problem())]
         if self.receipt is not None:

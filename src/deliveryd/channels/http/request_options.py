@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal, NamedTuple, Self
 
@@ -20,7 +19,9 @@ from pydantic import (
     model_validator,
 )
 
+from deliveryd.channels.header_fields import header_problems
 from deliveryd.channels.http.address import address_problem
+from deliveryd.channels.mail.options import MailOptions
 from deliveryd.channels.mapping import (
     PHONE,
     Name,
@@ -45,7 +46,6 @@ OWN_HTTP_HEADERS = frozenset(
     | {"expect", "upgrade", "te", "trailer", "keep-alive", "proxy-authorization", "proxy-connection"}
 )
 
-_TOKEN = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _CONDITIONAL = frozenset({"content", "variables", "message"})
 
 
@@ -211,6 +211,7 @@ class RequestOptions(Table):
     variants: tuple[OnUse[VariantOptions], ...] = Field(
         (), description="other requests for some messages; the first that fits is sent"
     )
+    mail: OnUse[MailOptions] | None = Field(None, description="the e-mail that {message.mime} stands for")
     country: str | None = Field(
         None, description='country of phone numbers without a country code, such as "GB"'
     )
@@ -258,6 +259,14 @@ class RequestOptions(Table):
                 raise ValueError(problem)
         return country
 
+    def _check_mail(self) -> None:
+        """Raise ValueError unless there is a mail exactly where a request has it."""
+        is_sent = uses(self.mapped(), "message", "mime")
+        if is_sent and self.mail is None:
+            raise ValueError('{message.mime} needs the mail\'s sender: set mail = { sender = "..." }')
+        if self.mail is not None and not is_sent:
+            raise ValueError("mail has no effect: no request has {message.mime}; set that, or remove mail")
+
     def _check_authentication(self) -> None:
         """Raise ValueError if two keys set the header Authorization."""
         names = {name.lower() for parts in self.all_parts() for name in parts.headers}
@@ -279,6 +288,7 @@ class RequestOptions(Table):
             if problem := variant.over(base).problem():
                 raise ValueError(f"variants.{index}: {problem}")
         self._check_authentication()
+        self._check_mail()
         if self.validity_min and self.validity_max and self.validity_max < self.validity_min:
             raise ValueError("validity_max must not be shorter than validity_min")
         return self
@@ -302,6 +312,7 @@ class RequestOptions(Table):
             "headers": self.headers,
             "basic": self.basic and self.basic.mapped(),
             "variants": [variant.mapped() for variant in self.variants],
+            "mail": self.mail and self.mail.to,
         }
 
     def reporting_to(self, url: str | None) -> Self:
@@ -340,7 +351,7 @@ def part_problems(key: str, value: Any, secrets: Mapping[str, object]) -> list[s
         case "url":
             return [problem] if (problem := address_problem(value)) else []
         case "headers":
-            return header_problems(value)
+            return list(header_problems(value, OWN_HTTP_HEADERS))
         case "json":
             return json_problems(value)
         case _:
@@ -356,20 +367,3 @@ def json_problems(value: object) -> list[str]:
     except ValueError as error:
         return [str(error)]
     return []
-
-
-def header_problems(headers: Mapping[str, str]) -> list[str]:
-    """Return header names that are invalid or reserved, and values with control characters."""
-    problems = []
-    seen = set()
-    for name, value in headers.items():
-        if not _TOKEN.fullmatch(name):
-            problems.append(f"{name!r} isn't a header name")
-        elif name.lower() in OWN_HTTP_HEADERS:
-            problems.append(f"{name} is set by the adapter")
-        elif name.lower() in seen:
-            problems.append(f"{name} is given twice")
-        elif not (value.isascii() and value.isprintable()):
-            problems.append(f"{name}: a header value must be printable ASCII")
-        seen.add(name.lower())
-    return problems

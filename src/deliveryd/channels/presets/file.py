@@ -41,6 +41,9 @@ KeyName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
 KEY_USE = re.compile(r"\{key\.([^{}]*)\}")
 """A placeholder for a key of the operator; the others are placeholders of the mapping."""
 
+NEEDS = "needs"
+"""Key of a table within `table` left out if a key of this list has no value or is false."""
+
 SECRET_USE = re.compile(r"\{secret\.([^{}|]*)(?:\|[^{}]*)?\}")
 
 _ECHOED = re.compile(r"\{message\.(?:key|id)[|}]")
@@ -204,6 +207,19 @@ class PresetSandbox(Table):
     signature: SandboxSignature | None = Field(None, description="left out: reports aren't signed")
 
 
+def _members(value: object, name: str, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the members of this name of all tables within a value, with their paths."""
+    if isinstance(value, Mapping):
+        for key, member in value.items():
+            place = f"{path}.{key}" if path else str(key)
+            if key == name:
+                yield place, member
+            yield from _members(member, name, place)
+    elif isinstance(value, list):
+        for index, member in enumerate(value):
+            yield from _members(member, name, f"{path}.{index}")
+
+
 class PresetFile(Table):
     """A preset, as its file defines it. `{key.NAME}` in `table` and `blocks` are the operator's keys."""
 
@@ -254,21 +270,18 @@ class PresetFile(Table):
                 yield f"keys.{name}.only_with: {key.only_with} isn't declared in keys"
 
     def _need_problems(self) -> Iterator[str]:
-        tables = {"table": self.table} | {f"blocks.{name}": each for name, each in self.blocks.items()}
-        for place, table in tables.items():
-            variants = table.get("variants")
-            for number, variant in enumerate(variants if isinstance(variants, list) else ()):
-                needs = variant.get("needs", []) if isinstance(variant, Mapping) else []
-                if not isinstance(needs, list) or not all(isinstance(each, str) for each in needs):
-                    yield f"{place}.variants.{number}.needs: must be a list of keys"
-                    continue
-                for name in needs:
-                    if name not in self.keys:
-                        yield f"{place}.variants.{number}.needs: {name} isn't declared in keys"
+        for place, needs in _members({"table": self.table, "blocks": self.blocks}, NEEDS):
+            if not isinstance(needs, list) or not all(isinstance(each, str) for each in needs):
+                yield f"{place}: must be a list of keys"
+                continue
+            yield from (f"{place}: {name} isn't declared in keys" for name in needs if name not in self.keys)
 
     def _placeholder_problems(self) -> Iterator[str]:
+        tables = {"table": self.table, "blocks": self.blocks}
         used = {each for key in self.keys.values() for each in KEY_USE.findall(str(key.default))}
-        for place, text in texts_in({"table": self.table, "blocks": self.blocks}):
+        for _, needs in _members(tables, NEEDS):
+            used.update(map(str, needs) if isinstance(needs, list) else ())
+        for place, text in texts_in(tables):
             for name in KEY_USE.findall(text):
                 used.add(name)
                 if name not in self.keys:

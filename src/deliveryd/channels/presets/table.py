@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from enum import Enum
 from typing import Any, Final, NamedTuple
 
 from deliveryd.channels.mapping import texts_in
-from deliveryd.channels.presets.file import KEY_USE, SECRET_USE, KeyValue, PresetFile
+from deliveryd.channels.presets.file import KEY_USE, NEEDS, SECRET_USE, KeyValue, PresetFile
 from deliveryd.options.connections import ProxyOptions
 from deliveryd.options.suggestion import suggestion
 
-OVERRIDES = frozenset({*ProxyOptions.model_fields, "auth", "http2", "tls", "traceparent"})
+OVERRIDES = frozenset({*ProxyOptions.model_fields, "auth", "http2", "mail", "tls", "traceparent"})
 """Keys of the http adapter that an operator sets beside those of the preset."""
 
 
@@ -48,8 +48,6 @@ def expand(preset: PresetFile, given: Mapping[str, Any], block: str, provider: C
     problems = list(_problems(preset, given, block, (*provider, *OVERRIDES)))
     values = _Values(preset, key_values(preset, own), _given_secrets(given))
     raw = {**preset.table, **preset.blocks.get(block, {})}
-    if isinstance(raw.get("variants"), list):
-        raw["variants"] = list(_needed(raw["variants"], values.keys))
     filled = _fill(raw, values)
     table = {} if filled is _LEFT_OUT else filled
     if "secrets" in given:
@@ -104,15 +102,6 @@ def _given_secrets(given: Mapping[str, Any]) -> Collection[str]:
     return secrets.keys() if isinstance(secrets, dict) else ()
 
 
-def _needed(variants: Sequence[Any], keys: Collection[str]) -> Iterator[Any]:
-    """Yield the variants without those that need a key without a value."""
-    for variant in variants:
-        if not isinstance(variant, Mapping):
-            yield variant
-        elif all(name in keys for name in variant.get("needs", ())):
-            yield {name: value for name, value in variant.items() if name != "needs"}
-
-
 def _fill(value: Any, values: _Values) -> Any:
     if isinstance(value, str):
         return _fill_text(value, values)
@@ -120,7 +109,10 @@ def _fill(value: Any, values: _Values) -> Any:
         signed = value.get("secret")
         if isinstance(signed, str) and values.lacks_secret(signed):
             return _LEFT_OUT
-        filled = {name: got for name, each in value.items() if (got := _fill(each, values)) is not _LEFT_OUT}
+        if any(values.keys.get(name, False) is False for name in value.get(NEEDS, ())):
+            return _LEFT_OUT
+        members = ((name, _fill(each, values)) for name, each in value.items() if name != NEEDS)
+        filled = {name: got for name, got in members if got is not _LEFT_OUT}
         return filled if filled or not value else _LEFT_OUT
     if isinstance(value, list):
         items = [got for each in value if (got := _fill(each, values)) is not _LEFT_OUT]

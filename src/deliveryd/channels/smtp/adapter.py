@@ -27,8 +27,9 @@ from deliveryd.channels.base import (
     Unsent,
     Verdict,
 )
-from deliveryd.channels.smtp.mail_headers import parse_mailbox
-from deliveryd.channels.smtp.mime import Letter, Mail, compose
+from deliveryd.channels.mail.mail_headers import parse_mailbox
+from deliveryd.channels.mail.mime import Mail
+from deliveryd.channels.mail.writer import MailWriter
 from deliveryd.channels.smtp.options import SmtpOptions
 from deliveryd.channels.smtp.session import (
     MailAccount,
@@ -37,6 +38,7 @@ from deliveryd.channels.smtp.session import (
     Stage,
     verdict_on_failure,
     verdict_on_timeout,
+    with_dots_doubled,
 )
 from deliveryd.errors import ConfigError, OutOfFiles, TooLate
 from deliveryd.model import Customer
@@ -134,9 +136,7 @@ class SmtpChannel:
         self._timeout = timeout
         self._address_field = options.address_field
         self.customer_fields = frozenset({options.address_field})
-        self._sender = parse_mailbox(options.sender)
-        self._reply_to = parse_mailbox(options.reply_to) if options.reply_to else None
-        self._headers = options.headers
+        self._writer = MailWriter(options)
         self._idle = IdleSessions(options.connections, options.idle_timeout)
         self._aside = Aside()
 
@@ -187,33 +187,16 @@ class SmtpChannel:
         return connect_reason(self._options.host, self._options.actual_port, error, self._ca_key)
 
     def _written(self, dispatch: Dispatch) -> tuple[Mail, bytes]:
-        mail = self._compose(dispatch)
-        return mail, mail.content()
-
-    def _compose(self, dispatch: Dispatch) -> Mail:
-        customer = dispatch.customer
-        address = customer.fields.get(self._address_field) if customer is not None else None
-        if not address:
-            raise ValueError("the customer has no mail address")
-        letter = Letter(
-            key=dispatch.key,
-            at=dispatch.entry.begun_at,
-            message_id=dispatch.entry.id,
-            sender=self._sender,
-            recipient=parse_mailbox(address),
-            reply_to=self._reply_to,
-            headers=self._headers,
-            fields=dispatch.rendered.fields,
-        )
-        return compose(letter)
+        mail = self._writer.compose(dispatch)
+        return mail, with_dots_doubled(mail.content())
 
     def preview(self, dispatch: Dispatch) -> str:
         """Return the mail as text, with decoded bodies."""
         try:
-            mail = self._compose(dispatch)
+            mail = self._writer.compose(dispatch)
         except ValueError as error:
             return f"nothing would be sent: {error}"
-        envelope = f"MAIL FROM:<{self._sender.address}>\nRCPT TO:<{mail.recipient.address}>"
+        envelope = f"MAIL FROM:<{self._writer.sender.address}>\nRCPT TO:<{mail.recipient.address}>"
         return f"{envelope}\n\n{mail.readable()}"
 
     async def probe(self) -> str | None:

@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
-import re
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, StrictBool, field_validator, model_validator
+from pydantic import Field, StrictBool, model_validator
 
-from deliveryd.channels.http.request_options import header_problems
+from deliveryd.channels.mail.options import MailOptions
 from deliveryd.http.tls import TlsFiles
 from deliveryd.network.address import is_loopback, plain_text_problem
 from deliveryd.options.connections import tls_problems
-from deliveryd.options.tables import Table, raise_all
 from deliveryd.options.units import Duration, FilePath, SecretPath
 
 SMTP_PORTS = {"tls": 465, "starttls": 587, "none": 25}
 _USUAL_TLS = {25: "starttls", 465: "tls", 587: "starttls"}
 _SECURE = frozenset({"starttls", "tls"})
 _SECURED = 'set tls = "starttls"'
-OWN_MAIL_HEADERS = frozenset(
-    {"from", "to", "cc", "bcc", "sender", "subject", "date", "message-id", "mime-version", "reply-to"}
-    | {"auto-submitted", "x-deliveryd-message"}
-)
 
 
-class SmtpOptions(Table):
+class SmtpOptions(MailOptions):
     """The keys of a mail server."""
 
     host: Annotated[str, Field(pattern=r"^[^\s/@]+$")] = Field(description="mail server")
@@ -37,49 +31,12 @@ class SmtpOptions(Table):
     key_file: FilePath | None = Field(None, description="its key, PEM, if it isn't in cert_file")
     username: Annotated[str, Field(min_length=1)] | None = Field(None, description="left out: no login")
     password_file: SecretPath | None = Field(None, description="password, together with username")
-    sender: str = Field(description="From")
-    reply_to: str | None = Field(None, description="Reply-To")
-    to: Annotated[str, Field(pattern=r"^\{customer\.[^{}]+\}$")] = Field(
-        "{customer.email}", description="customer field with the address"
-    )
-    headers: dict[str, str] = Field({}, description="further headers, the same for all messages")
     helo: Annotated[str, Field(pattern=r"^[A-Za-z0-9.:\[\]-]+$")] | None = Field(
         None, description="name to greet with; left out: this computer's"
     )
     connections: Annotated[int, Field(ge=0)] = Field(4, description="connections kept between messages")
     idle_timeout: Duration = Field(30.0, description="how long an idle connection is kept")
     allow_plain_text: StrictBool = Field(False, description='allow a password with tls = "none"')
-
-    @field_validator("sender", "reply_to")
-    @classmethod
-    def _mailbox(cls, text: str | None) -> str | None:
-        from deliveryd.channels.smtp.mail_headers import parse_mailbox  # noqa: PLC0415  # loads a library
-
-        if text is not None and not parse_mailbox(text).local.isascii():
-            raise ValueError("the part before the @ must be ASCII")
-        return text
-
-    @field_validator("headers")
-    @classmethod
-    def _sendable(cls, headers: dict[str, str]) -> dict[str, str]:
-        from deliveryd.channels.smtp.mail_headers import LONGEST_WORD, longest_word  # noqa: PLC0415  # a library
-
-        problems = header_problems(headers)
-        problems += [
-            f"{name} is set by the adapter"
-            for name in headers
-            if name.lower() in OWN_MAIL_HEADERS or name.lower().startswith("content-")
-        ]
-        problems += [
-            f"{name}: placeholders aren't supported here" for name, value in headers.items() if "{" in value
-        ]
-        problems += [
-            f"{name}: a part without white space is longer than {LONGEST_WORD} characters"
-            for name, value in headers.items()
-            if longest_word(value) > LONGEST_WORD
-        ]
-        raise_all(problems)
-        return headers
 
     @model_validator(mode="after")
     def _complete(self) -> Self:
@@ -101,12 +58,6 @@ class SmtpOptions(Table):
         if usual is None or self.tls not in _SECURE or self.tls == usual:
             return ""
         return f'; port {self.actual_port} is usually for tls = "{usual}", not "{self.tls}"'
-
-    @property
-    def address_field(self) -> str:
-        """Return the customer field that `to` names."""
-        match = re.fullmatch(r"\{customer\.(.+)\}", self.to)
-        return match[1] if match else ""
 
     def tls_files(self) -> TlsFiles:
         """Return the TLS files in the form that connections take."""

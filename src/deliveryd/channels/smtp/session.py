@@ -24,7 +24,7 @@ from aiosmtplib import (
 )
 
 from deliveryd.channels.base import InDoubt, Misconfigured, Refused, TryAgain
-from deliveryd.channels.smtp.mime import Mail
+from deliveryd.channels.mail.mime import Mail
 from deliveryd.channels.smtp.options import SmtpOptions
 from deliveryd.network.connection import caused_by, connect, connect_reason
 from deliveryd.network.resolver import Resolver
@@ -228,7 +228,8 @@ class Session:
     async def transmit(self, mail: Mail, content: bytes, check: Callable[[], None]) -> None:
         """Send the recipient and the mail; return when the server has accepted it.
 
-        `check` may raise before the final dot: until then the server has no mail.
+        `content` has its leading dots doubled. `check` may raise before the final dot: until then the server
+        has no mail.
         """
         self.stage = Stage.RCPT
         encoding = "utf-8" if mail.needs_utf8 else "ascii"
@@ -288,6 +289,11 @@ class Session:
             pass
         finally:
             self.abort()
+
+
+def with_dots_doubled(content: bytes) -> bytes:
+    """Return a mail as it is sent after DATA, without the final dot (RFC 5321 4.5.2)."""
+    return content.replace(b"\n.", b"\n..")
 
 
 def _own_name() -> str:

@@ -15,9 +15,9 @@ from pydantic import BaseModel
 from deliveryd.channels.http.ask_options import AskOptions
 from deliveryd.channels.http.options import SECRET_HEADERS, HttpChannelOptions
 from deliveryd.channels.http.request_options import VariantOptions
+from deliveryd.channels.mail.mail_headers import parse_mailbox
 from deliveryd.channels.mapping import customer_fields, names_in, uses
 from deliveryd.channels.phone_numbers import PhoneReader
-from deliveryd.channels.smtp.mail_headers import parse_mailbox
 from deliveryd.channels.smtp.options import SmtpOptions
 from deliveryd.commands.check.findings import Finding, Level
 from deliveryd.commands.common.shared_journal import known_providers

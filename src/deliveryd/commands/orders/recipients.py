@@ -10,8 +10,8 @@ from functools import partial
 from typing import NamedTuple
 
 from deliveryd.channels.http.options import HttpChannelOptions
+from deliveryd.channels.mail.mail_headers import parse_mailbox
 from deliveryd.channels.phone_numbers import PhoneReader
-from deliveryd.channels.smtp.mail_headers import parse_mailbox
 from deliveryd.channels.smtp.options import SmtpOptions
 from deliveryd.cleaning import cleaned
 from deliveryd.config import Config

@@ -17,8 +17,8 @@ from email.utils import format_datetime
 from typing import NamedTuple
 from urllib.parse import quote
 
-from deliveryd.channels.smtp.html_text import html_to_text, looks_like_html
-from deliveryd.channels.smtp.mail_headers import Mailbox, mailbox_header, structured_header, text_header
+from deliveryd.channels.mail.html_text import html_to_text, looks_like_html
+from deliveryd.channels.mail.mail_headers import Mailbox, mailbox_header, structured_header, text_header
 from deliveryd.model import SECOND
 
 _SLICE = 16 << 10
@@ -129,7 +129,7 @@ class Mail(NamedTuple):
         return not self.recipient.local.isascii()
 
     def content(self) -> bytes:
-        """Return the mail as sent after DATA: CRLF line ends, leading dots doubled, without the final dot."""
+        """Return the mail as it is sent, with CRLF line ends; ASCII unless `needs_utf8`."""
         if len(self.parts) == 1:
             lines = [_head({**self._all_headers, _ENCODING: self.parts[0].encoding}), self.parts[0].lines]
         else:
@@ -139,7 +139,7 @@ class Mail(NamedTuple):
                 head = _head({_TYPE: part.content_type, _ENCODING: part.encoding})
                 lines += (mark, b"\r\n", head, part.lines, b"\r\n")
             lines += (mark, b"--\r\n")
-        return b"".join(lines).replace(b"\n.", b"\n..")
+        return b"".join(lines)
 
     def readable(self) -> str:
         """Return the mail as readable text: headers and decoded bodies."""

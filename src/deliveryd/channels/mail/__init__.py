@@ -1,0 +1,1 @@
+"""Composes e-mails from rendered messages, whichever adapter sends them."""

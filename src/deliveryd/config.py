@@ -242,6 +242,9 @@ class ContentOptions(Section):
         False, description="use the general greeting if there is no personal one"
     )
     email_format: EmailFormat = Field("auto", description='of bodies; "auto": HTML if they hold tags')
+    default_lifetime: Positive | None = Field(
+        None, description="from the take to the expiry where settings name none; left out: no end"
+    )
 
 
 class JournalOptions(Section):

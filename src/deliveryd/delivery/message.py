@@ -46,7 +46,7 @@ class Delivery:
         self.entry = entry
         self.settings = settings
         if isinstance(settings, CompiledSettings):
-            self.expires_at = settings.expires_at
+            self.expires_at = settings.expiry_of(entry.taken_at)
         else:
             self.expires_at = None if entry.content is None else entry.content.expires_at
         self.customer: Customer | None = None

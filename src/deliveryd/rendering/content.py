@@ -190,13 +190,21 @@ class CompiledLanguage:
 class CompiledSettings:
     """Settings ready for rendering. `expires_at` is an instant; languages by standard tag in lower case.
 
-    `unreadable` is, of all languages, why blocks can't be read, each reason once.
+    `lifetime` (microseconds from the take) holds where there is no `expires_at`; None: no end. `unreadable`
+    is, of all languages, why blocks can't be read, each reason once.
     """
 
     id: int
     expires_at: int | None
     languages: Mapping[str, CompiledLanguage]
     unreadable: tuple[str, ...]
+    lifetime: int | None = None
+
+    def expiry_of(self, taken_at: int) -> int | None:
+        """Return the instant after which a message taken at `taken_at` isn't sent; None: there is none."""
+        if self.expires_at is None and self.lifetime is not None:
+            return taken_at + self.lifetime
+        return self.expires_at
 
     @property
     def pieces(self) -> int:
@@ -206,7 +214,10 @@ class CompiledSettings:
 
 
 def compile_settings(
-    settings: Settings, email_format: EmailFormat = "auto", greetings: GreetingPolicy = strict
+    settings: Settings,
+    email_format: EmailFormat = "auto",
+    greetings: GreetingPolicy = strict,
+    lifetime: int | None = None,
 ) -> CompiledSettings:
     """Compile all templates of these settings. Never raises."""
     languages: dict[str, CompiledLanguage] = {}
@@ -217,7 +228,7 @@ def compile_settings(
             languages[language] = _compile_language(
                 language, settings.content[tag], email_format, greetings, marks
             )
-    return CompiledSettings(settings.id, settings.expires_at, languages, settings.unreadable)
+    return CompiledSettings(settings.id, settings.expires_at, languages, settings.unreadable, lifetime)
 
 
 def _compile_language(

@@ -44,7 +44,7 @@ from deliveryd.journal.opening import JournalTerms, open_journal
 from deliveryd.journal.place import JournalFile
 from deliveryd.journal.sqlite.lock import exclusive_worker
 from deliveryd.metrics import Metrics
-from deliveryd.model import Settings, SteadyClock, channel_of
+from deliveryd.model import SECOND, Settings, SteadyClock, channel_of
 from deliveryd.options.credentials import open_authentication
 from deliveryd.rendering.content import CompiledSettings, compile_settings, general_stands_in, strict
 from deliveryd.runtime.breaker import BreakerPolicy
@@ -338,9 +338,11 @@ class _Compiler:
     def __init__(self, config: Config) -> None:
         self._email_format = config.content.email_format
         self._greetings = general_stands_in if config.content.greeting_fallback else strict
+        lifetime = config.content.default_lifetime
+        self._lifetime = None if lifetime is None else int(lifetime * SECOND)
 
     def __call__(self, settings: Settings) -> CompiledSettings:
-        return compile_settings(settings, self._email_format, self._greetings)
+        return compile_settings(settings, self._email_format, self._greetings, self._lifetime)
 
 
 def build_choices(

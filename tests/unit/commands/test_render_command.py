@@ -191,6 +191,19 @@ def test_expired_settings_are_not_sent_on_any_channel(world: World) -> None:
     assert answered.out.splitlines()[-1] == "can't be sent: expired at 2020-01-01T00:00:00.000000Z"
 
 
+def test_settings_without_an_expiry_expire_by_the_default_lifetime(world: World) -> None:
+    path = world.folder / "endless.json"
+    path.write_text(json.dumps({"content": SETTINGS["content"]}))
+    shown = render(world, "--variables", VARIABLES, "--customer", 1, settings=path)
+    assert shown.out.splitlines()[0].endswith("which never expire")
+    text = world.config.read_text("utf-8")
+    world.config.write_text(text.replace("[content]", '[content]\ndefault_lifetime = "72h"'), "utf-8")
+    shown = render(world, "--variables", VARIABLES, "--customer", 1, settings=path)
+    assert (shown.status, shown.err) == (0, "")
+    assert "which name no expiry: a message taken now would expire at 20" in shown.out.splitlines()[0]
+    assert shown.out.splitlines()[0].endswith(" (content.default_lifetime)")
+
+
 def test_settings_by_id_come_from_the_service_and_are_not_kept(world: World) -> None:
     """The cache is the worker's: it isn't filled by whoever looks."""
     answered = render(world, "--variables", VARIABLES, "--customer", 1, settings=7)

@@ -55,6 +55,7 @@ _IDS = range(-(2**63), 2**63)
 class PreviewMessage(NamedTuple):
     """A message that isn't in the queue. `source` is where the settings are from.
 
+    It `expires_at` an instant as if it were taken now; None: never.
     `customer` is None if none was given, or the directory doesn't have them.
     """
 
@@ -63,6 +64,7 @@ class PreviewMessage(NamedTuple):
     entry: Entry
     customer: Customer | None
     has_customer: bool
+    expires_at: int | None
 
 
 async def gather(
@@ -78,8 +80,10 @@ async def gather(
     else:
         source, found = settings, _settings_in(Path(settings))
     customer = None if customer_id is None else await _customer(config, customer_id)
-    entry = Entry(message_id, found.id, customer_id or 0, values)
-    return PreviewMessage(source, found, entry, customer, customer_id is not None)
+    now = WallClock().now()
+    entry = Entry(message_id, found.id, customer_id or 0, values, taken_at=now)
+    expires_at = compiler(config)(found).expiry_of(now)
+    return PreviewMessage(source, found, entry, customer, customer_id is not None, expires_at)
 
 
 def _id_in(number: str) -> int:
@@ -364,7 +368,7 @@ def _filled(
         flaw = rules.flaw(rendered)
     entry = message.entry._replace(begun_at=now)
     key = message_key("preview", entry.id, preview.provider, entry.generation)
-    dispatch = Dispatch(key, entry, message.customer, rendered, message.settings.expires_at, WallClock())
+    dispatch = Dispatch(key, entry, message.customer, rendered, message.expires_at, WallClock())
     text = rendered.fields["text"] if block.block == "sms" else None
     return preview._replace(
         problem=flaw,
@@ -390,7 +394,7 @@ def _why_not(
     scope: Scope,
     now: int,
 ) -> str | None:
-    expires_at = message.settings.expires_at
+    expires_at = message.expires_at
     if expires_at is not None and is_expired(expires_at, now):
         return expiry_details(expires_at)
     if message.has_customer and scope == WHOLE_SCOPE:

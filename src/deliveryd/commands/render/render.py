@@ -96,9 +96,7 @@ def render(
 def _lines(result: PreviewResult) -> Iterator[str]:
     """Return the result as lines, the problem last."""
     message = result.message
-    expires_at = message.settings.expires_at
-    until = f"expire at {format_instant(expires_at)}" if expires_at is not None else "never expire"
-    yield f"settings from {message.source}, which {until}"
+    yield f"settings from {message.source}, which {_until(message)}"
     yield f"customer {_customer(message)}"
     if result.further_languages:
         yield f"other languages (see --language): {', '.join(result.further_languages)}"
@@ -155,6 +153,15 @@ def _indented(label: str, text: str) -> Iterator[str]:
     yield from (f"{'':{len(label)}}{line}" for line in rest)
 
 
+def _until(message: PreviewMessage) -> str:
+    if message.expires_at is None:
+        return "never expire"
+    expiry = f"expire at {format_instant(message.expires_at)}"
+    if message.settings.expires_at is None:
+        return f"name no expiry: a message taken now would {expiry} (content.default_lifetime)"
+    return expiry
+
+
 def _broken(text: str) -> list[str]:
     """Split a text at line feeds only; other line separators stay in it, to be escaped visibly."""
     return text.replace("\r\n", "\n").removesuffix("\n").split("\n")
@@ -163,7 +170,7 @@ def _broken(text: str) -> list[str]:
 def _data(result: PreviewResult) -> Mapping[str, object]:
     """Return the result as JSON."""
     message = result.message
-    expires_at = message.settings.expires_at
+    expires_at = message.expires_at
     return {
         "settings_from": message.source,
         "expires_at": None if expires_at is None else format_instant(expires_at),

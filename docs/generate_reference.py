@@ -67,6 +67,7 @@ from deliveryd.commands.providers.preset_cases import (
     Skipped,
 )
 from deliveryd.config import Config
+from deliveryd.delivery.rule_options import RuleOptions, WindowOptions
 from deliveryd.directory.http_options import HttpDirectoryOptions
 from deliveryd.directory.registry import CustomersOptions, FileOptions
 from deliveryd.directory.sql_options import SqlOptions
@@ -247,10 +248,12 @@ SHARED: Mapping[str, type[BaseModel]] = {
 def configuration() -> Iterator[str]:
     """All tables but those of customers and channels."""
     for name, field in Config.model_fields.items():
-        if name in ("customers", "channels"):
+        if name in ("customers", "channels", "rules"):
             continue
         model = field.annotation
         yield from section(f"[{name}]", model, without=ProxyOptions)  # type: ignore[arg-type]
+    yield from section("[[rules]]", RuleOptions)
+    yield from section("window, in [[rules]]", WindowOptions)
     for heading, model in SHARED.items():
         without = ProxyOptions if model is not ProxyOptions else None
         yield from section(heading, model, without=without)
@@ -303,7 +306,7 @@ PAGE_OF: Mapping[str, str] = {
     **dict.fromkeys(("in-doubt", "dead", "failed"), "command-groups-messages.md"),
     **dict.fromkeys(("pause", "resume", "paused"), "command-groups-pauses.md"),
     **dict.fromkeys(("channels", "presets", "receipts", "stopped"), "command-groups-providers.md"),
-    **dict.fromkeys(("customers", "cache", "config", "workers"), "command-groups.md"),
+    **dict.fromkeys(("customers", "rules", "cache", "config", "workers"), "command-groups.md"),
 }
 """The page of each command or group that commands.md doesn't describe."""
 

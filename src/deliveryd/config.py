@@ -27,6 +27,8 @@ from pydantic import (
 )
 
 from deliveryd.channels.options import ChannelsOptions, ProviderConfig, read_channels
+from deliveryd.delivery.rule_options import RuleOptions
+from deliveryd.delivery.windows import Windows, known_zone, zone_named
 from deliveryd.directory.registry import CustomersOptions, read_customers
 from deliveryd.errors import ConfigError, JournalUnusable, LanguageUnreadable, how_to_install
 from deliveryd.http.addresses import collide, parse_listen
@@ -39,6 +41,7 @@ from deliveryd.network.address import SECURE_ADDRESS, goes_out_plain, plain_text
 from deliveryd.options.authentication import AuthOptions
 from deliveryd.options.connections import ProxyOptions, TlsOptions, tls_problems
 from deliveryd.options.file import PREFIX, ConfigFile, Opened
+from deliveryd.options.suggestion import suggestion
 from deliveryd.options.tables import OnUse, leaves
 from deliveryd.options.units import Duration, FilePath, Positive, SecretPath, Size, resolve_path
 from deliveryd.rendering.escaping import EmailFormat
@@ -242,6 +245,9 @@ class ContentOptions(Section):
         False, description="use the general greeting if there is no personal one"
     )
     email_format: EmailFormat = Field("auto", description='of bodies; "auto": HTML if they hold tags')
+    zone: Annotated[str, AfterValidator(known_zone)] | None = Field(
+        None, description="time zone of customers whose field zone names none, for windows"
+    )
     default_lifetime: Positive | None = Field(
         None, description="from the take to the expiry where settings name none; left out: no end"
     )
@@ -373,6 +379,13 @@ class Config(Section):
     log: LogOptions = LogOptions.model_construct()
     otlp: OnUse[OtlpOptions] = OtlpOptions.model_construct()
     run: OnUse[RunOptions] = RunOptions.model_construct()
+    rules: tuple[OnUse[RuleOptions], ...] = ()
+
+    @property
+    def windows(self) -> Windows:
+        """When messages may be sent."""
+        zone = None if self.content.zone is None else zone_named(self.content.zone)
+        return Windows([rule.window_rule() for rule in self.rules], zone)
 
 
 def receipt_url(config: Config, provider: ProviderConfig) -> str | None:
@@ -534,6 +547,7 @@ def _check(file: ConfigFile, config: Config) -> None:
         *_shared_address(config),
         *_receipt_keys(config),
         *_traces(config),
+        *_rule_problems(config),
         *_journal_problems(config),
     ):
         if not (public_url_is_invalid and key == "receipts.public_url"):  # it isn't missing
@@ -659,6 +673,21 @@ def _receipt_keys(config: Config) -> Iterator[tuple[str, str]]:
 def _is_installed(package: str, part: str) -> bool:
     """Whether a part of a package is there that several distributions share."""
     return find_spec(package) is not None and find_spec(f"{package}.{part}") is not None
+
+
+def _rule_problems(config: Config) -> Iterator[tuple[str, str]]:
+    """Yield rules that name an unknown channel, or need a zone, by key."""
+    known = list(config.channels.configured)
+    for number, rule in enumerate(config.rules):
+        for place, name in enumerate(rule.channels):
+            if name not in known:
+                there_are = suggestion(name, known) or f"; there are {', '.join(known)}"
+                yield f"rules.{number}.channels.{place}", f"no channel {name!r} is configured{there_are}"
+        if rule.window_rule().needs_customer and config.content.zone is None:
+            yield (
+                f"rules.{number}.window.zone",
+                "customers whose field zone names none need a time zone: set content.zone",
+            )
 
 
 def _traces(config: Config) -> Iterator[tuple[str, str]]:

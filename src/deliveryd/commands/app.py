@@ -75,6 +75,7 @@ COMMANDS: Mapping[str, CommandEntry] = {
     "channels": CommandEntry("providers.channels", "Show what a channel can be."),
     "presets": CommandEntry("providers.presets", "Describe a provider that deliveryd has no preset for."),
     "receipts": CommandEntry("providers.receipts", "Try what providers report."),
+    "rules": CommandEntry("render.rules", "Show what the rules of the configuration mean for a message."),
     "cache": CommandEntry("storage.cache", "Show or clear the disk caches of the service's answers."),
     "config": CommandEntry(
         "config.config_file", "Show or write the configuration, or print an example.", "config_file"

@@ -68,6 +68,7 @@ class Attempts:
         self._journal = common.journal
         self._intermediate = terms.intermediate
         self._pauses = common.memory.pauses
+        self._windows = terms.windows
         self._stopped = common.memory.stopped
         self._clock = common.clock
         self._metrics = common.metrics
@@ -77,10 +78,11 @@ class Attempts:
     def begin(self, message: Delivery, now: int) -> Transition:
         """The step with which an attempt begins: its intent; or what may have come up since it was queued.
 
-        Its time may have run out, it may be paused, its recipient may have stopped the channel, or what is to
-        be repeated may differ.
+        Its time may have run out, it may be paused, its window may be closed, its recipient may have stopped
+        the channel, or what is to be repeated may differ.
         """
-        if (step := message.held_back(self._pauses, now)) is not None:
+        step = message.held_back(self._pauses, now) or message.shut_out(self._windows, now)
+        if step is not None:
             return step
         entry = message.entry
         if not entry.doubt and self._has_stopped(message.customer):

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from deliveryd import transitions
 from deliveryd.delivery.pauses import Pauses
+from deliveryd.delivery.windows import Windows
 from deliveryd.errors import CustomerUnreadable, DeliverydError
 from deliveryd.journal.pauses import Pause
-from deliveryd.model import SECOND, Customer, Entry, Rendered, Transition, size_of
+from deliveryd.model import SECOND, Customer, Entry, Rendered, Transition, channel_of, size_of
 from deliveryd.rendering.content import CompiledSettings
+from deliveryd.runtime import waits
 from deliveryd.states import State
+
+ZONE_FIELD = "zone"
+"""The customer's field that names a time zone, such as "Europe/Berlin"."""
 
 UNRENDERED = Rendered("", "", {})
 """The content of a message in doubt that can't be rendered any more: its provider may be asked for it."""
@@ -26,8 +31,8 @@ class Delivery:
     kept content then expires as it did with the settings that it was made from. `customer` is None when they
     aren't in the directory, and when they don't matter; `looked_up`: they were asked for. The router adds the
     `provider`, what it is `rendered` to, and its `size`: the number of characters that work on it may grow
-    with. `flaw` is why one in doubt can't be rendered any more. With its intent, `entry` becomes what the
-    journal has then.
+    with. `zone` is the customer's time zone, if they were looked up and have one. `flaw` is why one in doubt
+    can't be rendered any more. With its intent, `entry` becomes what the journal has then.
     """
 
     __slots__ = (
@@ -40,6 +45,7 @@ class Delivery:
         "rendered",
         "settings",
         "size",
+        "zone",
     )
 
     def __init__(self, entry: Entry, settings: CompiledSettings | DeliverydError) -> None:
@@ -55,13 +61,16 @@ class Delivery:
         self.rendered = UNRENDERED
         self.flaw: str | None = None
         self.size = 0
+        self.zone: str | None = None
 
     def of(self, customer: Customer | None) -> None:
         """The customer was looked up; None: the directory doesn't have them."""
         self.customer = customer
         self.looked_up = True
-        if customer is not None and customer.flaw is not None:
-            self.settings = CustomerUnreadable(customer.flaw)
+        if customer is not None:
+            self.zone = customer.fields.get(ZONE_FIELD)
+            if customer.flaw is not None:
+                self.settings = CustomerUnreadable(customer.flaw)
 
     def to(self, provider: str, rendered: Rendered, customer: Customer | None) -> Delivery:
         """The message, which can be sent: by which provider, what, and with which values of the customer."""
@@ -91,6 +100,18 @@ class Delivery:
         if pauses.any and (pause := pauses.holding(self.entry, self.provider)) is not None:
             return self.parked(pause, now)
         return None
+
+    def shut_out(self, windows: Windows, now: int) -> Transition | None:
+        """The step of a message that waits for its window to open; None: it may be sent now."""
+        if not windows.rules:
+            return None
+        settings_id, channel = self.entry.settings_id, channel_of(self.provider)
+        opening = windows.opening(settings_id, channel, self.zone, now)
+        if opening == now:
+            return None
+        if is_expired(self.expires_at, opening) and windows.sends_outside(settings_id, channel):
+            return None
+        return self.within_its_time(transitions.deferred(self.entry, now, opening, waits.WINDOW))
 
     def parked(self, pause: Pause, now: int) -> Transition:
         """Wait for the end of a pause, or until the message expires."""

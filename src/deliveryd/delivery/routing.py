@@ -13,6 +13,7 @@ from deliveryd.delivery.choice import Choice
 from deliveryd.delivery.message import UNRENDERED, Delivery
 from deliveryd.delivery.pauses import Pauses
 from deliveryd.delivery.stopped import StoppedRecipients
+from deliveryd.delivery.windows import ALWAYS, Windows
 from deliveryd.errors import LanguageUnreadable
 from deliveryd.model import Customer, Entry, Rendered, Transition, channel_of, first_of
 from deliveryd.rendering.content import Broken, CompiledBlock, CompiledSettings, Missing
@@ -86,8 +87,11 @@ class Router:
         languages: Sequence[str],
         stopped: StoppedRecipients,
         pauses: Pauses,
+        *,
+        windows: Windows = ALWAYS,
     ) -> None:
         self._channels = channels
+        self._windows = windows
         self._pauses = pauses
         self._stopped = stopped
         self._providers = frozenset(each for channel in channels.values() for each in channel.choice.senders)
@@ -104,6 +108,21 @@ class Router:
 
         None: it depends on the customer, who is to be looked up.
         """
+        if self._needs_zone(message):
+            return message.held_back(self._pauses, now)
+        return self._open(self._walk(message, now), now)
+
+    def _needs_zone(self, message: Delivery) -> bool:
+        """Whether the window of a message opens by the zone of its customer, who isn't known yet."""
+        if message.looked_up or not self._windows.need_customer(message.entry.settings_id):
+            return False
+        return message.entry.content is not None or isinstance(message.settings, CompiledSettings)
+
+    def _open(self, route: Route | None, now: int) -> Route | None:
+        """The message, if the window is open in which it may be sent; else the step by which it waits."""
+        return route.shut_out(self._windows, now) or route if isinstance(route, Delivery) else route
+
+    def _walk(self, message: Delivery, now: int) -> Route | None:
         entry, settings = message.entry, message.settings
         if entry.provider is not None or entry.via is not None:
             entry = message.becomes(self.without_removed(entry))
@@ -126,7 +145,7 @@ class Router:
     def route_on(self, message: Delivery, now: int) -> Route | None:
         """Go on where `route` returned None, with the customer, in the same turn of the event loop."""
         if message.entry.content is None and isinstance(message.settings, CompiledSettings):
-            return self._first_usable(message, message.settings, now)
+            return self._open(self._first_usable(message, message.settings, now), now)
         return self.route(message, now)
 
     def without_removed(self, entry: Entry) -> Entry:

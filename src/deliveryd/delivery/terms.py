@@ -9,6 +9,7 @@ from deliveryd.delivery.choice import Choice
 from deliveryd.delivery.listening import Awaited
 from deliveryd.delivery.policy import DispatchPolicy, DoubtPolicy
 from deliveryd.delivery.provider import Provider
+from deliveryd.delivery.windows import ALWAYS, Windows
 
 
 class DispatchTerms(NamedTuple):
@@ -25,6 +26,7 @@ class DispatchTerms(NamedTuple):
     share: int
     intermediate: frozenset[str]
     awaited: Awaited | None = None
+    windows: Windows = ALWAYS
 
     @property
     def is_enabled(self) -> bool:

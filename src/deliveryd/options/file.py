@@ -320,6 +320,8 @@ def _without(table: Mapping[str, Any], path: list[str]) -> dict[str, Any]:
 def _fields_at(model: type[BaseModel], path: Iterable[str]) -> dict[str, FieldInfo]:
     """Return the fields of the table at this path, by their keys."""
     for part in path:
+        if part.isdigit():  # of a list of tables
+            continue
         fields = {field.alias or name: field for name, field in model.model_fields.items()}
         found = next(_models_in(fields[part].annotation), None) if part in fields else None
         if found is None:

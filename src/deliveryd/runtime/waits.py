@@ -20,6 +20,9 @@ LONGEST_ANSWER_WAIT = 3600.0
 DIRECTORY = "directory"
 """A turn to query the customer directory, which is down or has too many queries queued."""
 
+WINDOW = "window"
+"""The opening of the window in which the message may be sent; `due_at` is that, or its expiry."""
+
 PAUSED_FROM, PAUSED_BELOW = "paused ", "paused!"
 """All values of messages that are paused, and no others, are between these two."""
 
@@ -85,6 +88,8 @@ def awaited(waits_for: str) -> str:
             return "the customer directory"
         case "provider" | "alone":
             return f"{_named(name)} to take messages again"
+        case "window":
+            return "the window in which it may be sent"
         case "paused":
             return f"the end of the pause of {name}"
         case _:
@@ -99,6 +104,8 @@ def cause(waits_for: str | None, provider: str) -> str:
             return f"settings {name}"
         case "customer" | "directory":
             return "the customer directory"
+        case "window":
+            return "windows"
         case "provider" | "alone" | "room" | "repeat":
             return _named(name)
         case _:

@@ -205,6 +205,7 @@ class Handover:
             await waiting.wake([waits.recovery(name)], most=KEPT)
             if not states[name].is_down:
                 backlog.answered(waits.recovery(name))
+        backlog.answered(waits.WINDOW)
         backlog.note_short_of_room(states)
         backlog.changed.set()
 
@@ -251,7 +252,7 @@ def _routing(config: Config) -> object:
         )
         for name, channel in config.channels.configured.items()
     }
-    return config.content, config.channels.order, channels
+    return config.content, config.channels.order, channels, config.windows
 
 
 def _to_repeat(before: Config, config: Config) -> Collection[str]:

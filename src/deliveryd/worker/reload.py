@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 IN_PLACE = frozenset(
     {
-        "channels", "content", "customers", "entities", "log", "run", "service",
+        "channels", "content", "customers", "entities", "log", "rules", "run", "service",
         "events.batch_size", "events.flush_interval", "events.intermediate",
         "journal.allow_shared_folder", "journal.reserve", "journal.retention",
         "queue.batch_size", "queue.max_in_flight", "queue.max_paused", "queue.max_poll_interval",
@@ -64,8 +64,9 @@ def changes(before: Config, after: Config, old: Sources, new: Sources) -> list[C
     """Return what differs, in the order of the file's tables."""
     found: list[Change] = []
     for table in Config.model_fields:
-        if table not in ("channels", "customers"):
+        if table not in ("channels", "customers", "rules"):
             found += _fields(table, getattr(before, table), getattr(after, table))
+    found += [Change("rules")] if before.rules != after.rules else []
     found += _fields("customers", before.customers, after.customers)
     found += _fields("customers", before.customers.options, after.customers.options)
     found += _fields("channels", before.channels, after.channels)

@@ -200,11 +200,11 @@ def derive(
         doubts.setdefault(name, DoubtPolicy(name, policy)).follow(policy)
     awaited = _awaited(config, common.listening)
     share = max(config.queue.max_in_flight // len(policies), 1)
-    intermediate = frozenset(config.events.intermediate)
+    intermediate, windows = frozenset(config.events.intermediate), config.windows
     terms = {
         name: DispatchTerms(
             states[name], choices[channel_of(name)], providers[name], policy, doubts[name], share,
-            intermediate, awaited.get(name),
+            intermediate, awaited.get(name), windows,
         )
         for name, policy in policies.items()
     }  # fmt: skip
@@ -381,7 +381,9 @@ def build_router(
         name: ChannelRoute(channel.block, choices[name], sms_rules(channel))
         for name, channel in config.channels.configured.items()
     }
-    return Router(routes, config.channels.order, config.content.languages, stopped, pauses)
+    return Router(
+        routes, config.channels.order, config.content.languages, stopped, pauses, windows=config.windows
+    )
 
 
 def policy_of(provider: ProviderConfig) -> DispatchPolicy:

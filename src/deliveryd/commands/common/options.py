@@ -13,7 +13,7 @@ import typer
 
 from deliveryd.control.protocol import check_reason
 from deliveryd.errors import LanguageUnreadable
-from deliveryd.model import INT64, SECOND, number_of, parse_instant
+from deliveryd.model import INT64, SECOND, WallClock, number_of, parse_instant
 from deliveryd.options.suggestion import suggestion
 from deliveryd.options.units import parse_duration
 from deliveryd.rendering.language import standard_tag
@@ -127,3 +127,21 @@ def parse_instant_option(text: str) -> int:
     raise typer.BadParameter(
         f"{text[:40]!a} is neither an instant such as 2026-01-31T09:00:00Z nor a duration such as 2h"
     )
+
+
+def _instant(text: str) -> int:
+    try:
+        return parse_instant(text)
+    except ValueError as error:
+        raise typer.BadParameter(f"{error}; give one such as 2026-01-31T09:00:00Z") from None
+
+
+AtOption = Annotated[
+    int | None,
+    typer.Option("--at", parser=_instant, metavar="TIME", help="Judge as of this instant, not now."),
+]
+
+
+def instant_of(at: int | None) -> int:
+    """Return the instant that was given, or now."""
+    return WallClock().now() if at is None else at

@@ -84,8 +84,13 @@ def read_effective(path: Path, environ: Mapping[str, str]) -> tuple[list[Effecti
 
 
 def _keys(config: Config, file: ConfigFile) -> Iterator[EffectiveKey]:
+    yield EffectiveKey(
+        (), "rules", [rule.model_dump(mode="json", by_alias=True, exclude_none=True) for rule in config.rules]
+    )
     for section in type(config).model_fields:
         match section:
+            case "rules":
+                continue
             case "channels":
                 yield from _channels(config, file)
             case "customers":
@@ -217,6 +222,8 @@ def _by_table(keys: Sequence[EffectiveKey]) -> Mapping[tuple[str, ...], list[Eff
 
 
 def _header(table: tuple[str, ...]) -> Iterator[str]:
+    if not table:  # what is in none comes first
+        return
     if table != ("service",):
         yield ""
     yield f"[{'.'.join(map(toml_key, table))}]"

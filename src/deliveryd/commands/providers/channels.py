@@ -21,18 +21,16 @@ from deliveryd.channels.registry import ADAPTER_ENTRY_POINTS, ADAPTERS, find_ada
 from deliveryd.commands.common.command_group import CommandGroup
 from deliveryd.commands.common.conventions import USUAL_CONFIG
 from deliveryd.commands.common.offline import ProviderChoice, offline_provider
-from deliveryd.commands.common.options import AsData, ConfigOption
+from deliveryd.commands.common.options import AsData, AtOption, ConfigOption, instant_of
 from deliveryd.commands.common.output import print_json, print_lines
 from deliveryd.commands.common.tables import aligned, table, widths_of
 from deliveryd.commands.providers.trying import (
-    AtOption,
     KeysOption,
     PresetOption,
     PresetsDirOption,
     ProviderOption,
     SecretsOption,
     TriedChannel,
-    instant_of,
     read_message,
     verdict_data,
     verdict_lines,

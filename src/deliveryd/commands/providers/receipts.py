@@ -15,17 +15,15 @@ from deliveryd.channels.signature_schemes import SnsSignature
 from deliveryd.commands.common.command_group import CommandGroup
 from deliveryd.commands.common.conventions import USUAL_CONFIG
 from deliveryd.commands.common.offline import OfflineProvider, ProviderChoice, offline_provider
-from deliveryd.commands.common.options import AsData, ConfigOption
+from deliveryd.commands.common.options import AsData, AtOption, ConfigOption, instant_of
 from deliveryd.commands.common.output import print_json, print_lines
 from deliveryd.commands.providers.trying import (
-    AtOption,
     KeysOption,
     PresetOption,
     PresetsDirOption,
     ProviderOption,
     SecretsOption,
     TriedChannel,
-    instant_of,
     read_message,
 )
 from deliveryd.config import ReceiptsOptions

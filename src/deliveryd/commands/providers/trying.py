@@ -28,7 +28,7 @@ from deliveryd.commands.common.offline import OfflineProvider
 from deliveryd.errors import DeliverydError
 from deliveryd.http.finder import ConditionOptions
 from deliveryd.http.raw_message import parse_answer
-from deliveryd.model import SECOND, WallClock, parse_instant
+from deliveryd.model import SECOND
 
 TriedChannel = Annotated[
     str | None,
@@ -55,24 +55,6 @@ PresetsDirOption = Annotated[
     Path | None,
     typer.Option("--presets-dir", metavar="FOLDER", help="Folder with presets of your own."),
 ]
-
-
-def _instant(text: str) -> int:
-    try:
-        return parse_instant(text)
-    except ValueError as error:
-        raise typer.BadParameter(f"{error}; give one such as 2026-01-31T09:00:00Z") from None
-
-
-AtOption = Annotated[
-    int | None,
-    typer.Option("--at", parser=_instant, metavar="TIME", help="Judge as of this instant, not now."),
-]
-
-
-def instant_of(at: int | None) -> int:
-    """Return the instant that was given, or now."""
-    return WallClock().now() if at is None else at
 
 
 def read_message(file: str) -> bytes:

@@ -79,7 +79,7 @@ async def gather(
         source, found = await _settings_by_id(config, _id_in(settings))
     else:
         source, found = settings, _settings_in(Path(settings))
-    customer = None if customer_id is None else await _customer(config, customer_id)
+    customer = None if customer_id is None else await customer_of(config, customer_id)
     now = WallClock().now()
     entry = Entry(message_id, found.id, customer_id or 0, values, taken_at=now)
     expires_at = compiler(config)(found).expiry_of(now)
@@ -170,7 +170,8 @@ async def _cached_settings(config: Config, settings_id: int) -> Settings | None:
         await cache.aclose()
 
 
-async def _customer(config: Config, customer_id: int) -> Customer | None:
+async def customer_of(config: Config, customer_id: int) -> Customer | None:
+    """Return a customer of the configured directory. Raises DeliverydError."""
     directory = await open_directory(config)
     try:
         return await find_customer(directory, customer_id)

@@ -1,0 +1,97 @@
+"""The tables `[[rules]]`: what holds for the messages of some settings ids, or on some channels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import date
+from typing import Annotated, Literal, Self
+
+from pydantic import AfterValidator, Field, PrivateAttr, StrictInt, model_validator
+
+from deliveryd.delivery.windows import Window, WindowRule, known_zone, parse_days, parse_time, zone_named
+from deliveryd.options.tables import Table
+from deliveryd.options.units import FilePath
+
+_LARGEST = 1 << 20
+"""Bytes of a file of holidays at most."""
+
+
+def _zone(name: str) -> str:
+    return name if name == "customer" else known_zone(name)
+
+
+def _read_by(parse: Callable[[str], object]) -> AfterValidator:
+    def check(text: str) -> str:
+        parse(text)
+        return text
+
+    return AfterValidator(check)
+
+
+class WindowOptions(Table):
+    """Times of the week at which messages may be sent."""
+
+    days: Annotated[str, _read_by(parse_days)] = Field("Mon-Sun", description='such as "Mon-Sat", "Mon, Wed"')
+    from_: Annotated[str, _read_by(parse_time)] = Field(alias="from", description='such as "08:00"')
+    to: Annotated[str, _read_by(parse_time)] = Field(
+        description='such as "20:00"; the next day where it is not after from'
+    )
+    zone: Annotated[str, AfterValidator(_zone)] = Field(
+        "customer", description='an IANA name, or "customer": the customer\'s field zone, else content.zone'
+    )
+    holidays_file: FilePath | None = Field(
+        None, description="file of days on which it does not open, a date such as 2026-12-25 on each line"
+    )
+    outside: Literal["expire", "send"] = Field(
+        "expire", description="what becomes of a message that expires before the window opens"
+    )
+
+    _holidays: frozenset[date] = PrivateAttr(frozenset())
+
+    @model_validator(mode="after")
+    def _opens(self) -> Self:
+        if self.from_ == self.to:
+            raise ValueError('from and to are the same; a whole day is from = "00:00", to = "24:00"')
+        if self.holidays_file is not None:
+            try:
+                self._holidays = frozenset(_days_in(self.holidays_file.read_bytes()[: _LARGEST + 1]))
+            except OSError as error:
+                raise ValueError(f"holidays_file: {error.strerror or error}") from None
+            except ValueError as error:
+                raise ValueError(f"holidays_file: {error}") from None
+        return self
+
+    def window(self) -> Window:
+        """Return the window."""
+        return Window(parse_days(self.days), parse_time(self.from_), parse_time(self.to), self._holidays)
+
+
+def _days_in(content: bytes) -> Iterator[date]:
+    """Yield the dates of a file, with comments behind a #. Raises ValueError."""
+    if len(content) > _LARGEST:
+        raise ValueError("is larger than 1 MiB")
+    for number, line in enumerate(content.decode("utf-8", "replace").splitlines(), 1):
+        if not (text := line.partition("#")[0].strip()):
+            continue
+        try:
+            yield date.fromisoformat(text)
+        except ValueError:
+            raise ValueError(f"line {number} is no date such as 2026-12-25") from None
+
+
+class RuleOptions(Table):
+    """What holds for messages of `settings` on `channels`; for all, where these are left out."""
+
+    settings: tuple[StrictInt, ...] = Field((), description="settings ids; left out: all")
+    channels: tuple[str, ...] = Field((), description="channels; left out: all")
+    window: WindowOptions = Field(description="when they may be sent")
+
+    def window_rule(self) -> WindowRule:
+        """Return which messages have which window."""
+        return WindowRule(
+            frozenset(self.settings),
+            frozenset(self.channels),
+            self.window.window(),
+            None if self.window.zone == "customer" else zone_named(self.window.zone),
+            self.window.outside == "send",
+        )

@@ -1,0 +1,185 @@
+"""Windows: outside of them a message waits in the journal, and goes when its window opens."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+import pytest
+import trio
+
+from deliveryd.channels.base import Accepted, Dispatch, InDoubt, Verdict
+from deliveryd.directory.base import Terms
+from deliveryd.directory.remote import RemoteDirectory
+from deliveryd.model import SECOND, Customer, format_instant
+from support.messages import message
+from support.terminal import command
+from support.virtual import START, SteppingClock, VirtualWorld, live
+
+pytestmark = pytest.mark.slow
+
+HOUR = 3600
+TEXT = {"content": {"en": {"sms": {"text": "hello"}}}}
+RULE = """
+[[rules]]
+window = { from = "10:00", to = "20:00", zone = "UTC" }
+"""
+"""It opens two hours after the start, a Friday at 08:00 UTC."""
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> VirtualWorld:
+    """A world with one message of settings 1."""
+    world = VirtualWorld(tmp_path)
+    world.service.settings[1] = json.dumps(TEXT)
+    world.service.enqueue(message(1))
+    return world
+
+
+class Zones:
+    """A directory of the zones of customers."""
+
+    batch_size = 100
+
+    def __init__(self, zones: Mapping[int, str]) -> None:
+        self._zones = zones
+
+    async def look_up(self, ids: Collection[int]) -> Mapping[int, Customer]:
+        return {id_: Customer(id_, {"zone": self._zones[id_]}) for id_ in ids if id_ in self._zones}
+
+    async def probe(self) -> str | None:
+        return None
+
+    async def aclose(self) -> None: ...
+
+
+def sent_at(world: VirtualWorld) -> Mapping[int, float]:
+    """When each message was sent, in seconds since the start; the first attempt counts."""
+    times: dict[int, float] = {}
+    for at, dispatch in world.channels["sms"].attempts:
+        times.setdefault(dispatch.entry.id, at)
+    return times
+
+
+async def cut_off(world: VirtualWorld, seconds: float) -> None:
+    """Run a worker, and kill it."""
+    with trio.move_on_after(seconds):
+        await world.supervisor().run()
+
+
+def test_it_goes_when_the_window_opens_through_a_kill(world: VirtualWorld) -> None:
+    """It waits without a place, and is sent once; the worker that takes over knows the window."""
+    world.add(RULE)
+    live(lambda: cut_off(world, 600))
+    ((waits_for, due_at),) = world.journal_rows("SELECT waits_for, due_at FROM message")
+    assert (waits_for, due_at) == ("window", START + 2 * HOUR * SECOND)
+    explained = command("explain", "--config", world.path, 1).out
+    assert "waits for the window in which it may be sent, until due at the latest" in explained
+    assert "2027-01-15 10:00:00" in explained
+    world.clock = SteppingClock(HOUR * SECOND)
+    live(world.run_until_idle)
+    assert 0 <= sent_at(world)[1] - HOUR < 5
+    assert world.service.statuses(1) == ["dequeued", "sent"]
+
+
+def test_others_pass_those_that_wait(world: VirtualWorld) -> None:
+    """The first rule that names a message counts: codes may pass at any time."""
+    always = '\n[[rules]]\nsettings = [2]\nwindow = { from = "00:00", to = "24:00" }\n'
+    world.add(f"\n[queue]\nmax_in_flight = 10\n{always}{RULE}")
+    world.service.settings[2] = json.dumps(TEXT)
+    world.service.enqueue(*(message(id_) for id_ in range(2, 100)), message(100, 2))
+    live(world.run_until_idle)
+    times = sent_at(world)
+    assert times[100] < 60
+    assert all(0 <= times[id_] - 2 * HOUR < 60 for id_ in range(1, 100))
+
+
+def test_what_is_queued_when_the_window_closes_waits_for_the_next_day(world: VirtualWorld) -> None:
+    """The wall clock is asked before each attempt."""
+    world.add('rate = "1/s"\n' + RULE.replace("10:00", "07:00").replace("20:00", "08:01"))
+    world.service.enqueue(*(message(id_) for id_ in range(2, 101)))
+    live(world.run_until_idle, hours=30)
+    times = sorted(sent_at(world).values())
+    before = [at for at in times if at < 60]
+    assert 50 < len(before) < 65
+    assert all(at >= 23 * HOUR for at in times[len(before) :])
+    assert len(times) == 100
+
+
+@pytest.mark.parametrize("outside", ["expire", "send"])
+def test_a_message_that_would_expire_before_it_opens(world: VirtualWorld, outside: str) -> None:
+    """It waits and expires, or is sent at once."""
+    expires_at = format_instant(START + HOUR * SECOND)
+    world.service.settings[1] = json.dumps({**TEXT, "delivery": {"expiresAt": expires_at}})
+    world.add(RULE.replace("}", f', outside = "{outside}" }}'))
+    live(world.run_until_idle)
+    ended = world.service.statuses(1)[-1], len(world.channels["sms"].attempts)
+    assert ended == (("error", 0) if outside == "expire" else ("sent", 1))
+
+
+def test_it_opens_by_the_zone_of_the_customer(world: VirtualWorld) -> None:
+    """In Kiritimati it is 22:00, on Lord Howe 19:00, in Berlin 09:00; nobody is woken at four."""
+    world.add('\n[content]\nzone = "America/New_York"\n' + RULE.replace('"UTC"', '"customer"'))
+    zones = {2: "Pacific/Kiritimati", 3: "Australia/Lord_Howe", 4: "Europe/Berlin", 5: "Mars/Olympus"}
+    world.directory = RemoteDirectory(Zones(zones), Terms(cache_ttl=300.0, timeout=5.0, concurrency=10))
+    world.service.enqueue(*({**message(id_), "customerId": id_} for id_ in range(2, 7)))
+    live(world.run_until_idle, hours=30)
+    times = sent_at(world)
+    hours = {id_: round(at / HOUR, 1) for id_, at in times.items()}
+    assert hours == {1: 7.0, 2: 12.0, 3: 0.0, 4: 1.0, 5: 7.0, 6: 7.0}  # 5 and 6: as in New York
+
+
+def test_a_repeat_waits_too(world: VirtualWorld) -> None:
+    """What may have arrived is repeated in the window, with the zone of its customer."""
+    world.add('\n[content]\nzone = "UTC"\n' + RULE.replace('"UTC"', '"customer"').replace("10:00", "07:00"))
+    world.add("")
+    text = world.path.read_text("utf-8").replace('to = "20:00"', 'to = "08:30"')
+    world.write(text.replace("json = { text", 'retry = { base = "40m", max = "40m" }\njson = { text'))
+    zones = {1: "UTC"}
+    world.directory = RemoteDirectory(Zones(zones), Terms(cache_ttl=300.0, timeout=5.0, concurrency=10))
+
+    def once_in_doubt(dispatch: Dispatch) -> Verdict:
+        return InDoubt("cut off") if len(world.channels["sms"].attempts) < 2 else Accepted(dispatch.key)
+
+    world.channels["sms"].verdict = once_in_doubt
+    live(world.run_until_idle, hours=30)
+    (first, second) = [at for at, _ in world.channels["sms"].attempts]
+    assert first < 60
+    assert 23 * HOUR <= second < 24 * HOUR
+
+
+def test_a_reload_counts_at_once(world: VirtualWorld) -> None:
+    """Messages that wait for a window go when there is none any more."""
+    without = world.path.read_text("utf-8")
+    world.add(RULE)
+
+    async def play() -> None:
+        async with world.at_work() as worker:
+            await trio.sleep(60)
+            assert not world.channels["sms"].attempts
+            world.write(without)
+            worker.reload()
+            await trio.sleep(60)
+
+    live(play)
+    assert 60 <= sent_at(world)[1] < 65
+
+
+def test_a_clock_that_is_put_back_within_the_window(world: VirtualWorld) -> None:
+    """What was sent stays sent; what comes then waits for the opening by the corrected clock."""
+    world.add(RULE)
+    world.clock = clock = SteppingClock(3 * HOUR * SECOND)
+
+    async def play() -> None:
+        async with world.at_work():
+            await trio.sleep(10)
+            clock.ahead = 0
+            world.service.enqueue(message(2))
+            await trio.sleep(3 * HOUR)
+
+    live(play, hours=10)
+    times = sent_at(world)
+    assert times[1] < 10
+    assert 0 <= times[2] - 2 * HOUR < 60
+    assert world.service.statuses(1) == world.service.statuses(2) == ["dequeued", "sent"]

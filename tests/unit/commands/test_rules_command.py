@@ -1,0 +1,78 @@
+"""`deliveryd rules test`, and what is said of rules that can't work."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from support.terminal import command
+from support.world import World, open_world
+
+RULES = """
+[[rules]]
+settings = [501, 502]
+window = { from = "00:00", to = "24:00" }
+[[rules]]
+channels = ["sms"]
+window = { days = "Mon-Sat", from = "08:00", to = "20:00", holidays_file = "holidays" }
+"""
+AT = ("--at", "2026-12-24T21:30:00Z")
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    for world in open_world(tmp_path):
+        (tmp_path / "holidays").write_text("2026-12-25  # Christmas\n\n2026-12-26\n", "utf-8")
+        text = world.config.read_text("utf-8")
+        world.config.write_text(
+            text.replace("[content]", '[content]\nzone = "Europe/Berlin"') + RULES, "utf-8"
+        )
+        world.customers([{"id": 17, "phone": "+447700900101", "zone": "Europe/Lisbon"}])
+        yield world
+
+
+def tried(world: World, *options: object) -> list[str]:
+    """The lines that the command prints."""
+    answered = command("rules", "test", "--config", world.config, *options)
+    assert (answered.status, answered.err) == (0, "")
+    return answered.out.splitlines()
+
+
+def test_what_holds_for_a_message_is_shown_with_its_rule(world: World) -> None:
+    assert tried(world, "--settings", 500, "--customer", 17, *AT) == [
+        "settings 500, customer 17, zone Europe/Lisbon, at 2026-12-24T21:30:00.000000Z",
+        "sms  waits until Mon 2026-12-28 08:00 Europe/Lisbon: rules.1",
+    ]
+    assert tried(world, "--settings", 501, *AT)[1:] == ["sms  may be sent: rules.0"]
+    assert tried(world, "--settings", 500, "--customer", 99, *AT) == [
+        "settings 500, customer 99, not in the directory, zone not known, at 2026-12-24T21:30:00.000000Z",
+        "sms  waits until Mon 2026-12-28 08:00 Europe/Berlin: rules.1",
+    ]
+    (shown,) = json.loads("\n".join(tried(world, "--settings", 500, "--json", *AT)))
+    assert shown["opens_at"] == "2026-12-28T07:00:00.000000Z"
+    assert (shown["channel"], shown["rule"], shown["may_be_sent"]) == ("sms", 1, False)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "problem"),
+    [
+        ('"08:00"', '"8:00"', 'rules.1.window.from: expected a time such as "08:00"'),
+        ('"Mon-Sat"', '"Mo-Sa"', 'rules.1.window.days: expected days such as "Mon-Sat"'),
+        ('"20:00"', '"08:00"', "rules.1.window: from and to are the same"),
+        ('"holidays"', '"none"', "rules.1.window: holidays_file: No such file or directory"),
+        ('["sms"]', '["smss"]', "rules.1.channels.0: no channel 'smss' is configured; did you mean sms?"),
+        ('zone = "Europe/Berlin"', "", "rules.1.window.zone: customers whose field zone names none need"),
+        ('"Europe/Berlin"', '"Berlin"', "content.zone: 'Berlin' is no time zone"),
+        ("2026-12-26", "26.12.2026", "rules.1.window: holidays_file: line 3 is no date such as 2026-12-25"),
+        ("[501, 502]", '["501"]', "rules.0.settings"),
+    ],
+)
+def test_a_rule_that_cannot_work_is_named(world: World, old: str, new: str, problem: str) -> None:
+    for file in (world.config, world.folder / "holidays"):
+        file.write_text(file.read_text("utf-8").replace(old, new), "utf-8")
+    answered = command("check", "--offline", "--config", world.config)
+    assert answered.status == 78
+    assert problem in answered.err

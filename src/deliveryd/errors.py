@@ -88,6 +88,11 @@ class ProxyRefused(NotSent):
         super().__init__(message)
         self.status = status
 
+    @property
+    def may_pass(self) -> bool:
+        """Whether it may connect later, without a change of the configuration."""
+        return self.status >= 500 or self.status in (408, 425, 429)
+
 
 class OutcomeUnknown(WireError):
     """The request was sent, and no complete response came back: the peer may have acted on it."""

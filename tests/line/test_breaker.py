@@ -220,6 +220,18 @@ def test_an_outage_costs_few_attempts_and_no_tries(world: VirtualWorld, failure:
     assert sum(at > 60 for at in during) < 125
 
 
+@pytest.mark.parametrize("failures", [0, 10])
+def test_an_outage_of_the_token_server_costs_no_try(world: VirtualWorld, failures: int) -> None:
+    """Also where no breaker opens: messages with one try wait until there are tokens again."""
+    world.add(f"retry = {{ attempts = 1 }}\nbreaker = {{ failures = {failures} }}\n")
+    enqueue(world, 20)
+    failing_until(world, 600, TryAgain("the token server answered 503", counts=False))
+    seconds = live(world.run_until_idle)
+    assert all_sent(world, 20)
+    assert 600 < seconds < 720
+    assert len([at for at, _ in world.channels["sms"].attempts if at < 600]) < 20 * 20
+
+
 @pytest.mark.slow
 def test_what_waits_for_a_provider_has_no_intent_and_no_attempt(world: VirtualWorld) -> None:
     """After half an hour the journal knows of the attempts that were made, and of none that is under way."""

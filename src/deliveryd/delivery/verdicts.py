@@ -148,9 +148,7 @@ class VerdictHandler:
             self._failed(entry, verdict)
             # One in doubt uses up its try in any case: it may have arrived, and isn't repeated for ever. So
             # does what is said of its recipient, which may be true.
-            if isinstance(verdict, TryAgain) and (
-                (not verdict.counts and self._provider.breaker.opens) or (was_down and not verdict.only_this)
-            ):
+            if isinstance(verdict, TryAgain) and (not verdict.counts or (was_down and not verdict.only_this)):
                 return self._postponed(entry, customer, verdict, now)
         entry = entry.tried()
         if isinstance(verdict, TryAgain):

@@ -120,9 +120,9 @@ class AuthenticatedWire:
         try:
             with anyio.move_on_after(ends - anyio.current_time()):
                 return await self._authentication.headers(request)
-        except (OutOfFiles, ProxyRefused):
-            raise
         except NotSent as error:
+            if isinstance(error, OutOfFiles) or (isinstance(error, ProxyRefused) and not error.may_pass):
+                raise
             raise NoCredentials(str(error)) from None
         raise NoCredentials("no credentials came within the time of the request")
 

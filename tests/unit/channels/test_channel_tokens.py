@@ -13,11 +13,11 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey, generate_private_key
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from deliveryd.channels.base import Accepted, TryAgain
+from deliveryd.channels.base import Accepted, Misconfigured, TryAgain, Verdict
 from deliveryd.channels.http.signing import LIFETIME, Bearer
 from deliveryd.errors import ConfigError
 from deliveryd.model import SECOND
-from deliveryd.testing.gateway import closed_port, open_gateway
+from deliveryd.testing.gateway import Reply, closed_port, open_gateway
 from deliveryd.testing.samples import dispatch, opened
 
 pytestmark = pytest.mark.anyio
@@ -122,3 +122,25 @@ async def test_a_message_loses_no_try_without_a_token(tmp_path: Path) -> None:
     assert isinstance(verdict, TryAgain)
     assert verdict.reason.startswith(f"the token server {server}: no connection to {server}")
     assert not verdict.counts
+
+
+@pytest.mark.parametrize(("status", "kind"), [(503, TryAgain), (429, TryAgain), (407, Misconfigured)])
+async def test_a_proxy_before_the_token_server_costs_no_try(
+    tmp_path: Path, status: int, kind: type[Verdict]
+) -> None:
+    """It may connect later, or must be set up otherwise."""
+    secret = tmp_path / "client"
+    secret.touch(mode=0o600)
+    secret.write_text("secret", encoding="utf-8")
+    async with open_gateway() as proxy:
+        proxy.script.append(Reply(status))
+        oauth2 = {
+            "token_url": "https://tokens.invalid/token", "client_id": "c", "client_secret_file": str(secret),
+            "proxy": proxy.url,
+        }  # fmt: skip
+        options = {"url": proxy.url, "json": {"text": "{content.text}"}, "auth": {"oauth2": oauth2}}
+        async with opened("http", options, block="sms") as channel:
+            verdict = await channel.send(dispatch("sms", {"text": "Hi"}))
+    assert isinstance(verdict, kind)
+    assert f"the token server tokens.invalid: the proxy answered {status}" in str(verdict)
+    assert not (isinstance(verdict, TryAgain) and verdict.counts)

@@ -62,7 +62,6 @@ NO_CONTEXT = MappingContext()
 
 _NOTHING = Rendered("", "", {})
 
-_LATER = frozenset({408, 425, 429})
 _NOT_ALLOWED = frozenset({401, 403})
 """Statuses that mean rejected credentials."""
 
@@ -313,7 +312,7 @@ def _not_sent(error: NotSent) -> Verdict:
 
     Without credentials no message can be sent, so none loses a try.
     """
-    if isinstance(error, ProxyRefused) and error.status < 500 and error.status not in _LATER:
+    if isinstance(error, ProxyRefused) and not error.may_pass:
         return Misconfigured(str(error))
     return TryAgain(str(error), counts=not isinstance(error, NoCredentials))
 

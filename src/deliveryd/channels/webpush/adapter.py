@@ -163,7 +163,7 @@ class WebPushChannel:
                 return Unsent(str(error))
             except ProxyRefused as error:
                 reason = f"the proxy answered {error.status}"
-                return Misconfigured(reason) if error.status < 500 else TryAgain(reason)
+                return TryAgain(reason) if error.may_pass else Misconfigured(reason)
             except NotSent:
                 continue
             except OutcomeUnknown as error:

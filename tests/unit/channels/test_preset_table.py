@@ -123,6 +123,23 @@ def test_a_key_of_auth_is_required_beside_another_auth_if_the_address_needs_it()
     assert expand(alone, own, "sms", COMMON).problems == []
 
 
+def test_a_key_that_another_auth_makes_useless_is_refused() -> None:
+    """And one that makes the address must be what the other one has."""
+    signed = (
+        'url = "{key.base_url}/{key.account}/messages"',
+        'url = "{key.base_url}/messages"\nauth = { header = "{key.account}", value_file = "{key.sender}" }',
+    )
+    preset = changed(signed, ('from = "{key.sender}"\n', ""), REGIONAL[0])
+    own = {"auth": {"header": "A02", "value_file": "x"}, "secrets": SECRETS, "account": "A01", "sender": "y"}
+    assert dict(expand(preset, own, "sms", COMMON).problems) == {
+        "sender": "has no effect beside auth: remove sender, or remove auth",
+        "account": "differs from auth.header: set both alike",
+    }
+    alike = {**own, "auth": {"header": "A01", "value_file": "x"}}
+    del alike["sender"]
+    assert expand(preset, alike, "sms", COMMON).problems == []
+
+
 def test_a_variant_that_needs_a_key_is_left_out_without_its_value() -> None:
     added = (
         '[[table.variants]]\nneeds = ["sender"]\nwhen = [{ at = "{content.text}", present = true }]\n'

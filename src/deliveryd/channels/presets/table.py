@@ -152,6 +152,21 @@ def keys_of_auth(preset: PresetFile) -> frozenset[str]:
     return _used_in(preset.table.get("auth", {})) - _used_in([others, preset.blocks, defaults])
 
 
+def _beside_auth(preset: PresetFile, given: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield the keys that an `auth` of the operator makes useless, or contradicts."""
+    if "auth" not in given:
+        return
+    for name in sorted(keys_of_auth(preset) & given.keys()):
+        yield name, f"has no effect beside auth: remove {name}, or remove auth"
+    own = dict(texts_in(given["auth"]))
+    for place, text in texts_in(preset.table.get("auth", {})):
+        if (use := KEY_USE.fullmatch(text)) is None or use[1] in keys_of_auth(preset):
+            continue
+        name = use[1]
+        if name in given and place in own and own[place] != given[name]:
+            yield name, f"differs from auth.{place}: set both alike"
+
+
 def _used_in(value: object) -> frozenset[str]:
     return frozenset(name for _, text in texts_in(value) for name in KEY_USE.findall(text))
 
@@ -169,6 +184,7 @@ def _problems(
     if block not in preset.channels:
         yield "adapter", f"can't send the block {block}; it sends {', '.join(preset.channels)}"
     yield from _missing(preset, given)
+    yield from _beside_auth(preset, given)
     for name, key in preset.keys.items():
         if name in given and (problem := key.problem(given[name])) is not None:
             yield name, f"{problem}, such as {key.example!r} ({key.description})"

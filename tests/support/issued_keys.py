@@ -1,4 +1,4 @@
-"""Keys that providers issue: service accounts of Google, keys of Apple, and one for Web Push."""
+"""Keys that providers issue: service accounts of Google, keys of AWS, Azure and Apple, one for Web Push."""
 
 from __future__ import annotations
 
@@ -43,4 +43,8 @@ def issued(name: str) -> str | None:
             return public_key("a webhook")
         case "azure-key":
             return "c2VjcmV0IGtleQ=="
+        case "aws-access-key":
+            return "AKIAIOSFODNN7EXAMPLE"
+        case "aws-secret-key":
+            return "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY"
     return None

@@ -67,6 +67,37 @@ class Signing:
         """Nothing is open."""
 
 
+_ACCESS_KEY_ID = re.compile(r"[A-Za-z0-9_]{16,128}")
+_SECRET_KEY = re.compile(r"[A-Za-z0-9/+=]{40}")
+_TOKEN = re.compile(r"[!-~]+")
+_USUAL_ID = re.compile(r"A[A-Z]{3}[A-Z0-9]{16}")
+
+
+def access_key_id(text: str) -> str:
+    """Return an access key ID of AWS. Raises ValueError, without the text, for what can't be one."""
+    if _ACCESS_KEY_ID.fullmatch(text):
+        return text
+    if _SECRET_KEY.fullmatch(text):
+        raise ValueError("has the form of a secret access key, not of an access key ID: swap the two files")
+    raise ValueError("must be an access key ID: 16 to 128 letters and digits, such as AKIA...")
+
+
+def secret_access_key(text: str) -> str:
+    """Return a secret access key of AWS. Raises ValueError, without the text, for what can't be one."""
+    if _SECRET_KEY.fullmatch(text):
+        return text
+    if _USUAL_ID.fullmatch(text):
+        raise ValueError("has the form of an access key ID, not of a secret access key: swap the two files")
+    raise ValueError("must be a secret access key: 40 letters, digits, + and /")
+
+
+def session_token(text: str) -> str:
+    """Return a session token of AWS. Raises ValueError, without the text, for what can't be one."""
+    if _TOKEN.fullmatch(text):
+        return text
+    raise ValueError("must be a session token: ASCII without blanks")
+
+
 _CHANGED_ON_THE_WAY = frozenset({"user-agent", "x-amzn-trace-id"})
 """Headers that proxies may change, and that no client of AWS signs."""
 

@@ -12,10 +12,10 @@ from pydantic import AfterValidator, Field, StrictBool, model_validator
 from deliveryd.errors import how_to_install
 from deliveryd.http.apns_tokens import ProviderKey
 from deliveryd.http.oauth2 import read_service_account, read_signing_key
-from deliveryd.http.request_signing import AzureKey
+from deliveryd.http.request_signing import AzureKey, access_key_id, secret_access_key, session_token
 from deliveryd.http.target import target_of
 from deliveryd.network.address import SECURE_ADDRESS, goes_out_plain, plain_text_problem
-from deliveryd.options.authentication import check_ascii, unusable_secret
+from deliveryd.options.authentication import unusable_secret
 from deliveryd.options.connections import ProxyOptions, TlsOptions, tls_problems
 from deliveryd.options.tables import Table
 from deliveryd.options.units import SecretDocumentPath, SecretPath
@@ -134,8 +134,9 @@ class SigV4Options(Table):
 
     def problems(self) -> Iterator[str]:
         """Yield what keeps readable files from being used, as `key: what`."""
-        yield from unusable_secret("access_key_file", self.access_key_file, check_ascii)
-        yield from unusable_secret("session_token_file", self.session_token_file, check_ascii)
+        yield from unusable_secret("access_key_file", self.access_key_file, access_key_id)
+        yield from unusable_secret("secret_key_file", self.secret_key_file, secret_access_key)
+        yield from unusable_secret("session_token_file", self.session_token_file, session_token)
 
 
 class AzureOptions(Table):

@@ -8,10 +8,17 @@ from deliveryd.http import oauth2
 from deliveryd.http.apns_tokens import ProviderKey, ProviderTokens
 from deliveryd.http.authentication import Authentication
 from deliveryd.http.client import build_client
-from deliveryd.http.request_signing import AwsKey, AzureKey, Signing
+from deliveryd.http.request_signing import (
+    AwsKey,
+    AzureKey,
+    Signing,
+    access_key_id,
+    secret_access_key,
+    session_token,
+)
 from deliveryd.http.target import target_of
 from deliveryd.model import WallClock
-from deliveryd.options.authentication import AuthTable, secret_paths, visible
+from deliveryd.options.authentication import AuthTable, secret_paths
 from deliveryd.options.authentication_tables import (
     ApnsOptions,
     AzureOptions,
@@ -101,11 +108,11 @@ def _signing(options: SigV4Options | AzureOptions) -> Authentication:
             raise ValueError("there is no access_key_file, or no secret_key_file")
         token = options.session_token_file
         return AwsKey(
-            visible(options.access_key_file),
-            options.secret_key_file.read(),
+            access_key_id(options.access_key_file.read()),
+            secret_access_key(options.secret_key_file.read()),
             options.region,
             options.service,
-            visible(token) if token is not None else None,
+            session_token(token.read()) if token is not None else None,
         )
 
     return Signing(secret_paths(options), key)

@@ -321,7 +321,7 @@ def test_a_default_that_holds_a_key_is_shown_as_it_is_in_force(tmp_path: Path) -
     path = tmp_path / "config.toml"
     for name in ("key-1", "key-2"):
         (tmp_path / name).touch(mode=0o600)
-        (tmp_path / name).write_text("secret", encoding="utf-8")
+        (tmp_path / name).write_text("s" * 40, encoding="utf-8")
     channel = (
         'adapter = "sns"\nsender_id = "Acme"\nregion = "eu-west-1"\n'
         'access_key_file = "key-1"\nsecret_key_file = "key-2"\n'

@@ -21,7 +21,7 @@ from deliveryd.config import Config, load
 from deliveryd.directory.registry import SOURCES, FileOptions
 from deliveryd.options.authentication import AuthOptions
 from deliveryd.options.tables import LoadedOnUse
-from support.issued_keys import p256_key, service_account
+from support.issued_keys import issued, p256_key, service_account
 from support.places import ROOT
 
 EXAMPLE = ROOT.joinpath("config.example.toml").read_text(encoding="utf-8")
@@ -102,7 +102,7 @@ def usable(text: str, folder: Path) -> str:
     for name in re.findall(r'"/run/credentials/deliveryd\.service/(.+?)"', text):
         secret = folder / name
         secret.touch(mode=0o600)
-        secret.write_text(SECRETS.get(name, "s3cret-of-sixteen"))
+        secret.write_text(SECRETS.get(name) or issued(name) or "s3cret-of-sixteen")
     return re.sub(r"/run/credentials/deliveryd\.service|/etc/deliveryd/tls", str(folder), text)
 
 

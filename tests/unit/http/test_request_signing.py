@@ -118,7 +118,7 @@ def test_an_access_key_that_is_no_base64_is_refused(tmp_path: Path) -> None:
 async def test_a_rotated_key_signs_after_a_rejection(tmp_path: Path) -> None:
     """Both files are replaced one after the other; a 401 has them read at once."""
     paths = {"access_key_file": tmp_path / "access", "secret_key_file": tmp_path / "secret"}
-    for path, text in zip(paths.values(), ("AK1", "s1"), strict=True):
+    for path, text in zip(paths.values(), ("AKIA" + "1" * 16, "1" * 40), strict=True):
         path.write_text(text)
         path.chmod(0o600)
     table = {name: str(path) for name, path in paths.items()} | {"region": "eu-west-1", "service": "sns"}
@@ -127,10 +127,65 @@ async def test_a_rotated_key_signs_after_a_rejection(tmp_path: Path) -> None:
     )
     assert authentication is not None
     before = await authentication.headers(FORM)
-    for path, text in zip(paths.values(), ("AK2", "s2"), strict=True):
+    for path, text in zip(paths.values(), ("ASIA" + "2" * 16, "2" * 40), strict=True):
         path.write_text(text)
     assert await authentication.renew(before)
     shown = dict(await authentication.headers(FORM))[b"authorization"]
-    assert b"Credential=AK2/" in shown
+    assert b"Credential=ASIA2222222222222222/" in shown
     assert await authentication.renew(before)  # of another request that showed the old key
     assert not await authentication.renew(await authentication.headers(FORM))
+
+
+ID = "AKIAIOSFODNN7EXAMPLE"  # from AWS's documents, as SECRET is
+
+
+@pytest.mark.parametrize(
+    ("files", "problems"),
+    [
+        ({"access_key_file": "AKIA IOSFODNN7 EXAMPLE"}, ["must be an access key ID"]),
+        ({"access_key_file": f"aws_access_key_id={ID}"}, ["must be an access key ID"]),
+        ({"access_key_file": "AKIA"}, ["must be an access key ID"]),
+        ({"access_key_file": f"{ID}\n{SECRET}"}, ["contains more than one line"]),
+        ({"access_key_file": ""}, ["is empty"]),
+        ({"secret_key_file": SECRET[:-1]}, ["must be a secret access key: 40 letters"]),
+        ({"secret_key_file": f"{SECRET[:20]} {SECRET[21:]}"}, ["must be a secret access key: 40 letters"]),
+        ({"session_token_file": "IQoJ b3Jp"}, ["must be a session token: ASCII without blanks"]),
+        (
+            {"access_key_file": SECRET, "secret_key_file": ID},
+            ["has the form of a secret access key", "has the form of an access key ID"],
+        ),
+    ],
+    ids=["blanks", "a name before it", "short", "both", "empty", "cut", "a blank", "token", "swapped"],
+)
+def test_keys_of_another_form_are_named_and_not_shown(
+    tmp_path: Path, files: dict[str, str], problems: list[str]
+) -> None:
+    """Each once, by its key and its file."""
+    given = {"access_key_file": ID, "secret_key_file": SECRET, "session_token_file": "IQoJb3Jp+/="} | files
+    table = {"region": "eu-west-1", "service": "sns"} | {name: str(tmp_path / name) for name in given}
+    for name, text in given.items():
+        (tmp_path / name).touch(mode=0o600)
+        (tmp_path / name).write_text(text)
+    found = list(AuthOptions.model_validate({"sigv4": table}).problems())
+    for problem, told, name in zip(found, problems, files, strict=True):
+        assert problem.startswith(f"sigv4.{name}: {tmp_path / name} {told}")
+    assert not any(text in problem for text in (ID, SECRET, SECRET[:20], "b3Jp") for problem in found)
+
+
+@pytest.mark.anyio
+async def test_half_a_key_leaves_the_old_one_in_use(tmp_path: Path) -> None:
+    """Its file is being written; what is there then is no key."""
+    table = {"region": "eu-west-1", "service": "sns"}
+    for name, text in (("access_key_file", ID), ("secret_key_file", SECRET)):
+        table[name] = str(tmp_path / name)
+        (tmp_path / name).touch(mode=0o600)
+        (tmp_path / name).write_text(text)
+    authentication = open_authentication(
+        AuthOptions.model_validate({"sigv4": table}), "channels.sms.auth", 10.0
+    )
+    assert authentication is not None
+    before = await authentication.headers(FORM)
+    (tmp_path / "secret_key_file").write_text(SECRET[:10])
+    assert not await authentication.renew(before)
+    (tmp_path / "secret_key_file").write_text("2" * 40)
+    assert await authentication.renew(before)

@@ -113,11 +113,14 @@ class ConfigFile:
 
     def complain(self, key: str, text: str) -> None:
         """Record a problem with the value at `key`."""
-        if (moved := next((each for each in _and_above(key) if each in self._elsewhere), None)) is not None:
-            key, label = self._elsewhere[moved]
+        if (moved := self._moved(key)) is not None:
+            key, label = moved
             text = f"{label}: {text}" if label else text
         culprits = [variable] if (variable := self._variable_at(key)) else self._variables_named(key, text)
         self.problems.append(f"{', '.join(culprits) or self._place(key)}: {text}")
+
+    def _moved(self, key: str) -> Elsewhere | None:
+        return next((self._elsewhere[each] for each in _and_above(key) if each in self._elsewhere), None)
 
     def complained_of(self, key: str) -> bool:
         """Whether a problem with the value at `key` was recorded."""
@@ -132,6 +135,8 @@ class ConfigFile:
 
     def place_of(self, key: str) -> str:
         """Return where the value at `key` was set: the variable, or the file with the key."""
+        if (moved := self._moved(key)) is not None:
+            key = moved.key
         return self._variable_at(key) or self._place(key)
 
     def origin_of(self, key: str) -> str:

@@ -69,6 +69,23 @@ def test_a_certificate_of_a_stand_in_is_checked_and_warned_of(world: World) -> N
     assert f"only events that the certificate in {file} signs are taken in" in warned
 
 
+def test_a_bad_key_file_of_a_preset_is_named_once(world: World) -> None:
+    """At the key that the configuration has, not at the one that the preset makes of it."""
+    files = {"access": "AKIA", "secret": "s" * 40}
+    for name, text in files.items():
+        (world.folder / name).touch(mode=0o600)
+        (world.folder / name).write_text(text, encoding="utf-8")
+    text = world.config.read_text(encoding="utf-8")
+    text = text[: text.index("[channels.sms]")] + (
+        '[channels.sms]\nadapter = "sns"\nsender_id = "Acme"\nregion = "eu-west-1"\n'
+        'access_key_file = "access"\nsecret_key_file = "secret"\n'
+    )
+    world.config.write_text(text, encoding="utf-8")
+    answered = check(world, "--offline")
+    (told,) = [each for each in answered.err.splitlines() if str(world.folder / "access") in each]
+    assert told.startswith(f"{world.config}:channels.sms.access_key_file: ")
+
+
 def test_weights_that_are_all_0_are_equal(world: World) -> None:
     two_providers(world, own="weight = 0\n")
     assert "equal weights" in line(check(world, "--offline"), "channels.sms.providers")

@@ -119,21 +119,39 @@ class ServiceAccount(NamedTuple):
     token_uri: str
 
 
+_OF_ACCOUNT = ("client_email", "private_key", "token_uri")
+
+
 def read_service_account(text: str) -> ServiceAccount:
-    """Read the key of a service account, JSON. Raises ValueError."""
-    named = _parsed(text.encode())
-    found = [named.get(name) for name in ("client_email", "private_key", "private_key_id", "token_uri")]
-    email, key, key_id, token_uri = (each if isinstance(each, str) else "" for each in found)
-    if named.get("type") != "service_account" or not email or not token_uri.startswith("https://"):
-        raise ValueError("must be the key of a service account, JSON as Google issues it")
+    """Read the key of a service account, JSON. Raises ValueError, without what the text holds."""
     try:
-        target_of(token_uri)
-    except ValueError as error:
-        raise ValueError(f"must be the key of a service account; its token_uri: {error}") from None
+        named = json.loads(text)
+    except (ValueError, RecursionError):
+        raise ValueError(f"{_NO_ACCOUNT}: it isn't JSON") from None
+    if not isinstance(named, dict) or named.get("type") != "service_account":
+        raise ValueError(f'{_NO_ACCOUNT}: its type isn\'t "service_account"')
+    for name in _OF_ACCOUNT:
+        if not isinstance(named.get(name), str) or not named[name]:
+            raise ValueError(f"{_NO_ACCOUNT}: {name} is missing")
+    email, key, token_uri = (named[name] for name in _OF_ACCOUNT)
+    key_id = named.get("private_key_id")
+    if not _is_https(token_uri):
+        raise ValueError(f"{_NO_ACCOUNT}: its token_uri must begin with https://, and name a host")
     try:
-        return ServiceAccount(email, read_signing_key("".join(key.split())), key_id, token_uri)
+        signing = read_signing_key("".join(key.split()))
     except ValueError as error:
-        raise ValueError(f"must be the key of a service account; its private_key {error}") from None
+        raise ValueError(f"{_NO_ACCOUNT}: its private_key {error}") from None
+    return ServiceAccount(email, signing, key_id if isinstance(key_id, str) else "", token_uri)
+
+
+_NO_ACCOUNT = "must be the key of a service account, JSON as Google issues it"
+
+
+def _is_https(address: str) -> bool:
+    try:
+        return target_of(address).scheme == "https"
+    except ValueError:
+        return False
 
 
 def by_service_account(account: ServiceAccount, scope: str) -> TokenRequest:

@@ -218,26 +218,47 @@ async def test_what_is_no_fault_of_the_server_stays_what_it_is(error: NotSent) -
     assert getattr(caught.value, "status", None) == getattr(error, "status", None)
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"type": "authorized_user"},
-        {"token_uri": "https://:99999/x"},
-        {"token_uri": "https://me:pw@oauth.example/x"},
-        {"token_uri": "http://oauth.example/x"},
-        {"private_key": "nonsense"},
-        {"client_email": None},
-    ],
-    ids=str,
-)
-def test_a_file_that_is_no_key_of_a_service_account_is_refused(change: dict[str, object]) -> None:
+def account(**change: object) -> str:
     key = {
         "type": "service_account", "client_email": "a@example", "private_key_id": "1",
         "private_key": pem(RSA_KEY), "token_uri": URL,
     }  # fmt: skip
-    assert read_service_account(json.dumps(key)).token_uri == URL
-    with pytest.raises(ValueError, match=r"^must be the key of a service account"):
-        read_service_account(json.dumps(key | change))
+    return json.dumps(key | change)
+
+
+ADDRESS = "its token_uri must begin with https://, and name a host"
+
+
+@pytest.mark.parametrize(
+    ("text", "mistake"),
+    [
+        ("AIzaS3cret", "it isn't JSON"),
+        ("[" * 5000, "it isn't JSON"),
+        ("[]", 'its type isn\'t "service_account"'),
+        (account(type="authorized_user"), 'its type isn\'t "service_account"'),
+        (account(client_email=None), "client_email is missing"),
+        (account(private_key=""), "private_key is missing"),
+        (account(token_uri=5), "token_uri is missing"),
+        (account(token_uri="https://:99999/x"), ADDRESS),
+        (account(token_uri="https://me:pw@oauth.example/x"), ADDRESS),
+        (account(token_uri="http://oauth.example/x"), ADDRESS),
+        (
+            account(private_key="AIzaS3cret"),
+            "its private_key must be a private key in PEM, without a passphrase",
+        ),
+        (
+            account(private_key=pem(ec.generate_private_key(ec.SECP384R1()))),
+            "its private_key must be an RSA key of at least 2048 bits, or an EC key on P-256",
+        ),
+    ],
+    ids=lambda each: str(each)[-30:],
+)
+def test_what_is_wrong_with_the_key_of_a_service_account_is_named(text: str, mistake: str) -> None:
+    """And nothing of what the file holds."""
+    assert read_service_account(account()).token_uri == URL
+    with pytest.raises(ValueError, match=r"^must be the key of a service account") as caught:
+        read_service_account(text)
+    assert str(caught.value) == f"must be the key of a service account, JSON as Google issues it: {mistake}"
 
 
 @pytest.mark.parametrize(

@@ -261,6 +261,7 @@ def test_a_secret_in_an_address_is_warned_of(world: World, address: str, key: st
         ('headers = { Authorization = "Bearer s3cr3t" }', "headers.Authorization", "warning"),
         ('headers = { X-Api-Key = "abc" }', "headers.X-Api-Key", "warning"),
         ('headers = { X-Account = "4f9a0c1e77b2d3a65e88" }', "headers.X-Account", "hint"),
+        ('headers = { X-Account = "4f9aGQx2Zk1Q.Yb7TnRwLp3" }', "headers.X-Account", "hint"),
         (
             'json = { to = "{customer.phone}", auth = { password = "hunter2" } }',
             "json.auth.password",
@@ -333,16 +334,22 @@ def test_a_secret_in_what_a_provider_is_asked_is_warned_of(world: World) -> None
 
 
 def test_what_is_no_secret_in_a_request_is_not_warned_of(world: World) -> None:
-    """What is filled in, and identifiers of templates in a body."""
+    """What is filled in, identifiers of templates in a body, and names of operations in a header."""
     own = re.sub(r"(?m)^json = .*$", "", world.config.read_text(encoding="utf-8"))
     world.write_config(
         own
         + """\
 json = { to = "{customer.phone}", key = "{message.key}", kind = "token", template = "HX4f9a0c1e77b2d3a65e88" }
-headers = { Accept = "application/json", tokenType = "x", hotKeys = "x", Idempotency-Token = "{message.key}" }
+headers.Accept = "application/json"
+headers.tokenType = "x"
+headers.hotKeys = "x"
+headers.Idempotency-Token = "{message.key}"
+headers.X-Amz-Target = "PinpointSMSVoiceV2.SendTextMessage"
+headers.X-Target = "AWSSimbaAPIService_v20180301.CreateTask"
 """
     )
     assert "looks like a secret" not in check(world, "--offline").out
+    assert "PinpointSMSVoiceV2.SendTextMessage" in command("config", "show", "--config", world.config).out
 
 
 def test_other_queries_are_no_secrets(world: World) -> None:

@@ -47,6 +47,9 @@ _BORDER = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 
 _CREDENTIAL = re.compile(r"(?:bearer|basic|token|digest|(?:api-?)?key) +\S+", re.IGNORECASE)
 _RANDOM = re.compile(r"(?=[^/]*[0-9])(?=[^/]*[A-Za-z])[A-Za-z0-9+/=_.~-]{20,}")
+_OPERATION = re.compile(r"[A-Za-z]+(?:_?[Vv]?[0-9]+)?\.[A-Za-z]+")
+"""The name of an interface, which may end in a version, and of an operation: `PinpointSMSVoiceV2.Send`."""
+
 _PLACEHOLDER = re.compile(r"\{secret\.[^{}]*\}")
 _WORD = re.compile(r"[a-z][a-z0-9_]{0,31}")
 
@@ -73,8 +76,11 @@ def is_credential(value: str) -> bool:
 
 
 def is_random(value: str) -> bool:
-    """Whether a value may be a credential by its looks: one long word of letters and digits."""
-    return "{" not in value and _RANDOM.fullmatch(value) is not None
+    """Whether a value may be a credential by its looks: one long word of letters and digits.
+
+    The name of an operation isn't, as in `X-Amz-Target`.
+    """
+    return "{" not in value and _RANDOM.fullmatch(value) is not None and not _OPERATION.fullmatch(value)
 
 
 _LOGGED = "servers and proxies write addresses to their logs"

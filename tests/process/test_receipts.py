@@ -190,7 +190,7 @@ def test_requests_that_are_no_reports_are_logged_seldom_and_counted(world: World
     url = f"{receipts}/receipts/sms"
     with httpx.Client(verify=NO_TLS, trust_env=False) as client:
         assert {client.post(f"{receipts}/receipts/smms{n}").status_code for n in range(5)} == {404}
-        assert {client.put(url).status_code for _ in range(4)} == {405}
+        assert {client.put(f"{url}?token=s3cret").status_code for _ in range(4)} == {405}
         assert (
             client.post(url, content=b"\x0b\x01\x80", headers={"Content-Encoding": "br"}).status_code == 415
         )
@@ -201,13 +201,14 @@ def test_requests_that_are_no_reports_are_logged_seldom_and_counted(world: World
     counted = re.findall(r'deliveryd_receipts_total{.*result="turned_away".*} ([0-9.]+)', numbers)
     assert sum(map(float, counted)) == 11
     told = [line for line in map(json.loads, world.log().splitlines()) if "turned_away" in line["event"]]
-    assert [(line["status"], line.get("channel"), line["count"]) for line in told] == [
-        (404, None, 1),
-        (405, "sms", 1),
-        (415, "sms", 1),
-        (413, "sms", 1),
+    assert [(line["status"], line.get("channel"), line.get("path"), line["count"]) for line in told] == [
+        (404, None, None, 1),
+        (405, "sms", "/receipts/sms", 1),
+        (415, "sms", "/receipts/sms", 1),
+        (413, "sms", "/receipts/sms", 1),
     ]
     assert "smms" not in world.log()
+    assert "s3cret" not in world.log()
 
 
 def signed(secret: str) -> str:

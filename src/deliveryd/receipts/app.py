@@ -27,7 +27,7 @@ from deliveryd.model import (
     channel_of,
 )
 from deliveryd.receipts.batcher import ReceiptBatcher
-from deliveryd.receipts.endpoint import NOTHING_HERE, STARTING, ReceiptEndpoint
+from deliveryd.receipts.endpoint import NOTHING_HERE, STARTING, ReceiptEndpoint, ReceiptRoute
 from deliveryd.receipts.inlet import Inlet, Inlets, ReceiptReply
 from deliveryd.receipts.pages import FetchPage, Pages
 from deliveryd.receipts.reading import READ_AT_ONCE, ReadReports, Report, Slices
@@ -265,9 +265,13 @@ class Receipts:
             return RecipientReport(provider, id_, "", now, report.reference)
         return None
 
-    def _turned_away(self, status: int, provider: str | None) -> None:
-        """A request was no report to a provider, or one that is too large: perhaps a mistyped address."""
-        self._log_seldom("turned_away", Event.RECEIPT_TURNED_AWAY, provider, status)
+    def _turned_away(self, status: int, route: ReceiptRoute | None) -> None:
+        """A request was no report to a provider, or one that is too large: perhaps a mistyped address.
+
+        Of what others made up as a path nothing is logged.
+        """
+        path, provider = (None, None) if route is None else route
+        self._log_seldom("turned_away", Event.RECEIPT_TURNED_AWAY, provider, status, path)
 
     def _log_result(self, result: str, provider: str) -> None:
         match result:
@@ -294,6 +298,7 @@ class Receipts:
         event: Event,
         provider: str | None,
         status: int | None = None,
+        path: str | None = None,
         *,
         times: int = 1,
     ) -> None:
@@ -311,6 +316,8 @@ class Receipts:
                 fields["channel"], fields["provider"] = channel_of(provider), provider
             if status is not None:
                 fields["status"] = status
+            if path is not None:
+                fields["path"] = path
             log(event, **fields)
 
 

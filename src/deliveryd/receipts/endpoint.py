@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from functools import lru_cache, partial
+from typing import NamedTuple
 from urllib.parse import unquote
 
 import anyio.lowlevel
@@ -19,8 +20,16 @@ from deliveryd.receipts.request import ReceiptRequest
 TakeIn = Callable[[str, ReceiptRequest], Awaitable[ReceiptReply]]
 """Handles a request of a provider."""
 
-TurnedAway = Callable[[int, str | None], None]
-"""Called for a rejected request, with the response's status and the provider, if the path names one."""
+
+class ReceiptRoute(NamedTuple):
+    """A path to which a provider reports, without the token at its end."""
+
+    path: str
+    provider: str
+
+
+TurnedAway = Callable[[int, ReceiptRoute | None], None]
+"""Called for a rejected request, with the response's status and the route, if the path is one."""
 
 _METHODS = ("POST", "GET")
 _DECODED = frozenset({"gzip", "x-gzip", "deflate"})
@@ -127,23 +136,22 @@ class ReceiptEndpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
-        path = scope["path"].rstrip("/")
-        provider = self._inlets.paths.get(path) or self._before_token(scope["raw_path"])
-        if provider is None:
+        route = self._route(scope)
+        if route is None:
             reply: ReceiptReply | None = self._turn_away(self._not_here(), None)
         elif scope["method"] not in _METHODS:
-            reply = self._turn_away(_OTHER_METHOD, provider)
+            reply = self._turn_away(_OTHER_METHOD, route)
         else:
-            reply = await self._answer(provider, scope, receive)
+            reply = await self._answer(route, scope, receive)
             if reply is not None and reply.status == _FORGED and self._wrong.add(self._peer(scope)):
-                reply = self._turn_away(_TOO_OFTEN, provider)
+                reply = self._turn_away(_TOO_OFTEN, route)
         if reply is not None:
             await _send(send, reply)
 
-    async def _answer(self, provider: str, scope: Scope, receive: Receive) -> ReceiptReply | None:
+    async def _answer(self, route: ReceiptRoute, scope: Scope, receive: Receive) -> ReceiptReply | None:
         """Read and take in a request of a provider; None: the client is gone."""
         largest = self._inlets.by_provider[
-            provider
+            route.provider
         ].largest  # a reload may remove the provider while the body arrives
         coding = _coding(scope["headers"])
         small = min(SMALL_BODY, largest)
@@ -152,13 +160,13 @@ class ReceiptEndpoint:
             while arrival.size <= small and await arrival.more():
                 pass
             if arrival.size <= small:
-                return await self._answer_whole(provider, scope, arrival, largest)
-            return await self._answer_large(provider, scope, arrival, largest)
+                return await self._answer_whole(route, scope, arrival, largest)
+            return await self._answer_large(route, scope, arrival, largest)
         except Undecodable:
-            return self._turn_away(_UNDECODABLE if coding in _DECODED else _OTHER_CODING, provider)
+            return self._turn_away(_UNDECODABLE if coding in _DECODED else _OTHER_CODING, route)
 
     async def _answer_large(
-        self, provider: str, scope: Scope, arrival: _Arrival, largest: int
+        self, route: ReceiptRoute, scope: Scope, arrival: _Arrival, largest: int
     ) -> ReceiptReply | None:
         room, held = self._room, HeldRoom(self._peer(scope))
         try:
@@ -167,22 +175,22 @@ class ReceiptEndpoint:
                     pass
                 room.grow(held, arrival.size)
             if held.is_evicted:
-                return self._turn_away(_CROWDED, provider)
+                return self._turn_away(_CROWDED, route)
             room.finish(held)
-            return await self._answer_whole(provider, scope, arrival, largest)
+            return await self._answer_whole(route, scope, arrival, largest)
         finally:
             room.leave(held)
 
     async def _answer_whole(
-        self, provider: str, scope: Scope, arrival: _Arrival, largest: int
+        self, route: ReceiptRoute, scope: Scope, arrival: _Arrival, largest: int
     ) -> ReceiptReply | None:
         if arrival.is_cut:
             return None
         if len(arrival.body) > largest:
-            return self._turn_away(ReceiptReply(413, f"a report must have at most {largest} bytes"), provider)
+            return self._turn_away(ReceiptReply(413, f"a report must have at most {largest} bytes"), route)
         if len(arrival.body) > SMALL_BODY and arrival.body.count(b",") > MOST_VALUES:
             return self._turn_away(
-                ReceiptReply(413, f"a report must have at most {MOST_VALUES} values"), provider
+                ReceiptReply(413, f"a report must have at most {MOST_VALUES} values"), route
             )
         request = ReceiptRequest(
             scope["method"],
@@ -194,7 +202,7 @@ class ReceiptEndpoint:
             sent=bytes(arrival.sent) or None,
             peer=partial(self._peer, scope),
         )
-        return await self._take_in(provider, request)
+        return await self._take_in(route.provider, request)
 
     def _peer(self, scope: Scope) -> str | None:
         """Return who sent a request; None: a trusted proxy that names no peer."""
@@ -204,17 +212,22 @@ class ReceiptEndpoint:
         forwarded = [value for name, value in scope["headers"] if name == b"x-forwarded-for"]
         return self._peers.connected(client[0]) or self._peers.forwarded(forwarded)
 
-    def _before_token(self, raw: bytes) -> str | None:
-        """Return the provider whose path ends with a token, which may have a slash in it (%2F)."""
+    def _route(self, scope: Scope) -> ReceiptRoute | None:
+        """Return whom a path belongs to. One that ends with a token may have a slash in that (%2F)."""
+        path = scope["path"].rstrip("/")
+        if (provider := self._inlets.paths.get(path)) is not None:
+            return ReceiptRoute(path, provider)
         if not self._with_token:
             return None
-        return self._with_token.get(unquote(raw.decode("latin-1").rstrip("/").rpartition("/")[0]))
+        path = unquote(scope["raw_path"].decode("latin-1").rstrip("/").rpartition("/")[0])
+        provider = self._with_token.get(path)
+        return None if provider is None else ReceiptRoute(path, provider)
 
     def _not_here(self) -> ReceiptReply:
         return NOTHING_HERE if self._is_started() else STARTING
 
-    def _turn_away(self, reply: ReceiptReply, provider: str | None) -> ReceiptReply:
-        self._turned_away(reply.status, provider)
+    def _turn_away(self, reply: ReceiptReply, route: ReceiptRoute | None) -> ReceiptReply:
+        self._turned_away(reply.status, route)
         return reply
 
 

@@ -292,6 +292,7 @@ class Fields(TypedDict, total=False):
     message_id: int
     oldest: float
     outbox: int
+    path: str
     pid: int
     pruned: int
     reason: str

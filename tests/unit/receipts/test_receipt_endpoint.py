@@ -18,7 +18,7 @@ from deliveryd.channels.receipt_options import ReceiptOptions
 from deliveryd.http.peers import MOST_WRONG
 from deliveryd.model import channel_of
 from deliveryd.receipts import large_bodies
-from deliveryd.receipts.endpoint import MOST_VALUES, ReceiptEndpoint, TakeIn, TurnedAway
+from deliveryd.receipts.endpoint import MOST_VALUES, ReceiptEndpoint, ReceiptRoute, TakeIn, TurnedAway
 from deliveryd.receipts.inlet import Inlet, Inlets, ReceiptReply
 from deliveryd.receipts.request import ReceiptRequest
 from deliveryd.receipts.signatures.base import Forged
@@ -44,7 +44,7 @@ def with_token_in_path(folder: Path, token: str, own: Sequence[str]) -> ReceiptE
     paths = {f"/receipts/{name if '/' in name else f'{name}/{name}'}": name for name in own}
     paths |= {f"/receipts/{channel_of(name)}": name for name in own if len(own) == 1}
     inlets = Inlets(dict.fromkeys(own, inlet), paths)
-    return ReceiptEndpoint(inlets, take_in, lambda _status, _provider: None)
+    return ReceiptEndpoint(inlets, take_in, lambda _status, _route: None)
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ async def test_before_the_start_is_over_all_is_to_be_reported_again(path: str) -
         raise AssertionError
 
     app = ReceiptEndpoint(
-        Inlets({}, {}), take_in, lambda _status, _provider: None, is_started=lambda: bool(started)
+        Inlets({}, {}), take_in, lambda _status, _route: None, is_started=lambda: bool(started)
     )
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://x") as client:
         assert (await client.post(f"/receipts/{path}")).status_code == 503
@@ -181,20 +181,20 @@ def reporting(limits: dict[str, int], take_in: TakeIn, turned_away: TurnedAway) 
 
 
 async def test_each_provider_has_its_own_largest_request() -> None:
-    turned_away: list[tuple[int, str | None]] = []
+    turned_away: list[tuple[int, ReceiptRoute | None]] = []
 
     async def take_in(_provider: str, _request: ReceiptRequest) -> ReceiptReply:
         return ReceiptReply(200, "")
 
     post = reporting(
-        {"small": 100, "large": 1000}, take_in, lambda *told: turned_away.append((told[0], told[1]))
+        {"small": 100, "large": 1000}, take_in, lambda status, route: turned_away.append((status, route))
     )
     answers = [
         await post(f"/receipts/{name}", size)
         for name, size in (("small", 100), ("small", 101), ("large", 1000), ("large", 1001))
     ]
     assert answers == [200, 413, 200, 413]
-    assert turned_away == [(413, "small"), (413, "large")]
+    assert turned_away == [(413, ReceiptRoute(f"/receipts/{name}", name)) for name in ("small", "large")]
 
 
 async def test_large_requests_have_room_for_some_of_them_and_small_ones_always(
@@ -302,7 +302,7 @@ def taking_in(bodies: list[bytes], largest: int = 1000, **signature: object) -> 
         return inlet.reply
 
     inlets = Inlets({"sms": inlet}, {"/receipts/sms": "sms"})
-    return ReceiptEndpoint(inlets, take_in, lambda _status, _provider: None)
+    return ReceiptEndpoint(inlets, take_in, lambda _status, _route: None)
 
 
 BODY = b'{"id": "p1"}'
@@ -440,7 +440,7 @@ async def test_a_provider_may_be_removed_while_its_request_arrives() -> None:
         return ReceiptReply(404, "")
 
     inlets = Inlets({"sms": inlet}, {"/receipts/sms": "sms"})
-    app = ReceiptEndpoint(inlets, take_in, lambda _status, _provider: None)
+    app = ReceiptEndpoint(inlets, take_in, lambda _status, _route: None)
 
     async def body() -> AsyncIterator[bytes]:
         yield b"a"

@@ -288,6 +288,21 @@ class LookupForm:
 
 
 @dataclass(frozen=True, slots=True)
+class AccountForm:
+    """How a provider is asked about the account: by a path, and by a query with these names alone."""
+
+    method: str
+    path: re.Pattern[str]
+    query: frozenset[str]
+    answer: Shape
+
+    def is_asked_by(self, call: Call) -> bool:
+        """Whether a request is that question, and sends nothing."""
+        is_there = self.path.fullmatch(call.params.get("path", "")) is not None
+        return is_there and call.method == self.method and call.query.keys() == self.query
+
+
+@dataclass(frozen=True, slots=True)
 class Impersonation:
     """One provider. `to`, `reference` and `callback` are JSON Pointers into a request, a form or a query.
 
@@ -312,6 +327,7 @@ class Impersonation:
     heeds_keys: bool = False
     key_header: str = "idempotency-key"
     lookup: LookupForm | None = None
+    account: AccountForm | None = None
 
     def order(self, call: Call) -> SendOrder:
         """Parse a request to send a message. Raises UnreadableError."""
@@ -370,6 +386,11 @@ class Impersonation:
         if self.signature is None or self.signature.scheme != "token":
             return self.path
         return f"{self.path}/{quote(self.secret, safe='')}"
+
+
+def account_answer(account: AccountForm) -> Response:
+    """Return the answer of a provider whose account is good."""
+    return _response(account.answer, values_of("", "", None, datetime.now(UTC)))
 
 
 def lookup_answer(lookup: LookupForm, message: ReceivedMessage | None) -> Response:

@@ -24,6 +24,7 @@ from deliveryd.sandbox.impersonation import (
     SendOrder,
     Shape,
     SigningForm,
+    account_answer,
     lookup_answer,
     text_at,
 )
@@ -91,6 +92,8 @@ class Providers:
 
         async def handle(call: Call) -> Response:
             try:
+                if provider.account is not None and provider.account.is_asked_by(call):
+                    return account_answer(provider.account)
                 provider.check_address(call)
                 if provider.lookup is not None and call.method == "GET":
                     reference = text_at(dict(call.query), provider.lookup.reference)

@@ -161,6 +161,31 @@ def test_a_report_with_another_secret_is_refused(sandbox: Sandbox) -> None:
     assert {each.answered for each in sandbox.state.receipts} == {401}
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [each.name for each in presets() if "probe" in each.file.table])
+def test_a_question_about_the_account_is_answered_and_sends_nothing(name: str, tmp_path: Path) -> None:
+    """What `check` asks each provider that can be asked; its sandbox has a good account."""
+    for sandbox in sandbox_as(name, tmp_path):
+        checked = command("check", "--config", tmp_path / "config.toml")
+        (told,) = [each for each in checked.out.splitlines() if f".providers.{name} " in each]
+        assert told.startswith("ok")
+        assert told.endswith("can be reached, and accepts the account")
+        assert sandbox.state.attempts == []
+
+
+def test_the_account_is_asked_for_by_its_own_request_alone(tmp_path: Path) -> None:
+    """SNS has one address for everything."""
+    for sandbox in sandbox_as("sns", tmp_path):
+        address = f"{sandbox.base_url}/sns/"
+        asked = {"Action": "GetSMSAttributes", "Version": "2010-03-31"}
+        sent = {"Action": "Publish", "PhoneNumber": "+447700900123"}
+        with httpx.Client(trust_env=False, verify=NO_TLS) as client:
+            assert client.get(address, params=asked).status_code == 200
+            assert client.get(address, params={"Action": "Publish"}).status_code == 400
+            assert "<MessageId>" in client.post(address, data=sent).text
+        assert [each.to for each in sandbox.state.attempts] == ["+447700900123"]
+
+
 def test_another_address_of_a_provider_is_refused(tmp_path: Path) -> None:
     for sandbox in sandbox_as("twilio", tmp_path):
         found = httpx.post(f"{sandbox.base_url}/twilio/2010-04-01/Other.json", trust_env=False, verify=NO_TLS)

@@ -202,6 +202,9 @@ class PresetSandbox(Table):
     stopped: SandboxShape | None = Field(None, description="the recipient opted out; left out: refused")
     repeated: SandboxShape | None = Field(None, description="the reference came before; left out: accepted")
     lookup: SandboxLookup | None = Field(None, description="left out: it can't be asked")
+    account: SandboxShape = Field(
+        SandboxShape.model_construct(json_body={}), description="answer to the probe; left out: 200 with {}"
+    )
     delivered: SandboxShape | None = Field(None, description="left out: no reports")
     failed: SandboxShape | None = Field(None, description="left out: no reports of failures")
     signature: SandboxSignature | None = Field(None, description="left out: reports aren't signed")

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from string import Template
 from typing import Any, cast, get_args
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 from deliveryd.channels.mapping import texts_in
 from deliveryd.channels.presets.catalogue import PACKAGED, Catalogue, Preset
@@ -19,6 +19,7 @@ from deliveryd.options.suggestion import suggestion
 from deliveryd.options.toml_text import toml_value
 from deliveryd.sandbox.faults import StandInChannel
 from deliveryd.sandbox.impersonation import (
+    AccountForm,
     Impersonation,
     LookupForm,
     Mood,
@@ -33,6 +34,7 @@ from deliveryd.sandbox.server import Sandbox
 SECRET = "whsec_sandboxSecretOf32CharactersLong0"  # noqa: S105 - a stand-in's secret guards nothing
 """The secret of every provider of the sandbox; Standard Webhooks ask for this form."""
 
+_BASE_USE = "{key.base_url}"
 _PLACEHOLDER = re.compile(r"\{([^{}]+)\}")
 
 
@@ -80,6 +82,19 @@ def impersonation(preset: Preset) -> Impersonation:
         lookup=None
         if lookup is None
         else LookupForm(lookup.reference, **_shapes(lookup, "found", "missing")),
+        account=_account(preset, table),
+    )
+
+
+def _account(preset: Preset, table: PresetSandbox) -> AccountForm | None:
+    """Return how the provider is asked about the account; None: it isn't, or at another host."""
+    asked = preset.file.table.get("probe", {})
+    path, _, query = str(asked.get("url", "")).partition("?")
+    if not path.startswith(_BASE_USE):
+        return None
+    names = frozenset([*dict(parse_qsl(query)), *asked.get("query", {})])
+    return AccountForm(
+        asked.get("method", "GET"), _pattern(preset, path), names, Shape(**dict(table.account))
     )
 
 
@@ -91,12 +106,16 @@ def _shapes(table: PresetSandbox | SandboxLookup, *names: str) -> dict[Any, Shap
 
 def _paths(preset: Preset) -> Iterator[re.Pattern[str]]:
     """Yield the paths of the preset's addresses, below the sandbox's address of the provider."""
-    base = preset.file.keys["base_url"]
-    start = urlsplit(str(base.default or base.example)).path
     for place, text in texts_in({"table": preset.file.table, "blocks": preset.file.blocks}):
-        if place.rpartition(".")[2] == "url" and text.startswith("{key.base_url}"):
-            path = start + text.removeprefix("{key.base_url}").partition("?")[0]
-            yield re.compile("".join(_path_pieces(preset, path)))
+        if place.endswith(".url") and place != "table.probe.url" and text.startswith(_BASE_USE):
+            yield _pattern(preset, text.partition("?")[0])
+
+
+def _pattern(preset: Preset, url: str) -> re.Pattern[str]:
+    """Return what the path of an address at `base_url` looks like."""
+    base = preset.file.keys["base_url"]
+    path = urlsplit(str(base.default or base.example)).path + url.removeprefix(_BASE_USE)
+    return re.compile("".join(_path_pieces(preset, path)))
 
 
 def _path_pieces(preset: Preset, path: str) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from base64 import b64decode
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -13,7 +14,21 @@ from deliveryd.errors import BrokenOff, NoCredentials, NotSent, OutOfFiles, Prox
 from deliveryd.http.wire import BeforeSend, Headers, Target, Wire, WireResponse
 from deliveryd.runtime.secret_file import RenewedValue
 
-REJECTED = 401
+_KEYS_REJECTED = "ExpiredToken|InvalidClientTokenId|InvalidSignature|SignatureDoesNotMatch|UnrecognizedClient"
+_IN_HEADER = re.compile(f"(?:{_KEYS_REJECTED})")
+_IN_BODY = re.compile(rf'(?:<Code>|"__type"\s*:\s*"(?:[^"#]*#)?)(?:{_KEYS_REJECTED})'.encode())
+_SEARCHED_BODY = 4096
+
+
+def rejects_credentials(answer: WireResponse | BrokenOff) -> bool:
+    """Whether an answer rejects what authenticated the request: a 401, or AWS's 400 or 403.
+
+    AWS names the error in a header, in JSON or in XML.
+    """
+    if answer.status not in (400, 403):
+        return answer.status == 401
+    named = _IN_HEADER.match(answer.headers.get("x-amzn-errortype", ""))
+    return named is not None or _IN_BODY.search(answer.body[:_SEARCHED_BODY]) is not None
 
 
 class OutgoingRequest(NamedTuple):
@@ -78,7 +93,7 @@ def secrets_in(headers: Headers) -> Iterator[str]:
 
 
 class AuthenticatedWire:
-    """Sends authenticated requests over a wire, once more with other credentials after a 401."""
+    """Sends authenticated requests over a wire, once more with other credentials if those are rejected."""
 
     def __init__(self, wire: Wire, authentication: Authentication) -> None:
         self._wire = wire
@@ -108,10 +123,10 @@ class AuthenticatedWire:
 
         try:
             response = await attempt()
-            if response.status != REJECTED or not await self._authentication.renew(shown):
+            if not rejects_credentials(response) or not await self._authentication.renew(shown):
                 return response
         except BrokenOff as error:
-            if error.status != REJECTED or not await self._authentication.renew(shown):
+            if not rejects_credentials(error) or not await self._authentication.renew(shown):
                 raise
         shown = await self._credentials(request, ends)
         return await attempt()

@@ -12,6 +12,7 @@ from pathlib import Path
 from threading import Event, Thread
 
 import anyio
+import httpx
 import pytest
 from botocore.exceptions import PartialCredentialsError
 from pydantic import ValidationError
@@ -19,10 +20,12 @@ from pydantic import ValidationError
 from deliveryd.errors import NotSent, OutOfFiles
 from deliveryd.http import found_credentials
 from deliveryd.http.authentication import Authentication, OutgoingRequest
+from deliveryd.http.client import HttpClient
 from deliveryd.http.found_credentials import Search
 from deliveryd.http.target import target_of
 from deliveryd.options.authentication import AuthOptions
 from deliveryd.options.credentials import open_authentication
+from support.memory_wire import MemoryWire
 
 pytestmark = pytest.mark.anyio
 
@@ -323,6 +326,65 @@ async def test_rejected_keys_are_looked_up_again(metadata: Metadata) -> None:
     assert await signing.renew(shown)
     headers = dict(await signing.headers(REQUEST))
     assert b"Credential=AKID2/" in headers[b"authorization"]
+    assert metadata.asked["/role"] == 2
+
+
+EXPIRED = {
+    "ses": httpx.Response(
+        403, headers={"x-amzn-ErrorType": "ExpiredTokenException"}, json={"message": "expired"}
+    ),
+    "ses in another version": httpx.Response(
+        400, headers={"x-amzn-ErrorType": "UnrecognizedClientException:http:"}
+    ),
+    "sns": httpx.Response(
+        403, content=b"<ErrorResponse><Error><Type>Sender</Type><Code>InvalidClientTokenId</Code></Error>"
+    ),
+    "end-user-messaging": httpx.Response(
+        400, json={"__type": "com.amazon.coral.service#ExpiredTokenException", "message": "expired"}
+    ),
+    "a wrong secret": httpx.Response(403, json={"__type": "InvalidSignatureException"}),
+}
+DENIED = {
+    "a right": httpx.Response(403, headers={"x-amzn-ErrorType": "AccessDeniedException"}),
+    "a message": httpx.Response(400, json={"__type": "ValidationException", "message": "ExpiredToken"}),
+    "another server": httpx.Response(403, content=b"ExpiredToken"),
+    "a repeat": httpx.Response(500, headers={"x-amzn-ErrorType": "ExpiredTokenException"}),
+}
+
+
+@pytest.mark.parametrize("answer", [*EXPIRED, *DENIED])
+async def test_keys_that_aws_rejects_are_replaced_and_the_request_is_sent_again(
+    metadata: Metadata, answer: str
+) -> None:
+    """Once: AWS answers 400 or 403, and names the error; other errors aren't about the keys."""
+    shown = []
+
+    def handle(request: httpx.Request) -> httpx.Response:
+        shown.append(request.headers["authorization"].partition("/")[0].partition("=")[2])
+        if shown[-1] == "AKID1":
+            return {**EXPIRED, **DENIED}[answer]
+        return httpx.Response(200)
+
+    client = HttpClient(MemoryWire(handle), timeout=5.0, authentication=opened(AWS))
+    sent = await client.send("POST", str(REQUEST.target), body=REQUEST.body)
+    is_rejection = answer in EXPIRED
+    assert shown == (["AKID1", "AKID2"] if is_rejection else ["AKID1"])
+    assert (sent.status == 200) is is_rejection
+
+
+async def test_keys_that_aws_goes_on_rejecting_are_not_looked_up_for_each_request(metadata: Metadata) -> None:
+    """The account may be closed: the machine's own server is spared, and each request is sent once."""
+    count = 0
+
+    def handle(_request: httpx.Request) -> httpx.Response:
+        nonlocal count
+        count += 1
+        return EXPIRED["sns"]
+
+    client = HttpClient(MemoryWire(handle), timeout=5.0, authentication=opened(AWS))
+    for _ in range(10):
+        assert (await client.send("POST", str(REQUEST.target))).status == 403
+    assert count == 11
     assert metadata.asked["/role"] == 2
 
 

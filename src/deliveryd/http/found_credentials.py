@@ -6,6 +6,7 @@ Their libraries block, for long if a server hangs, and raise whatever they meet.
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import re
 from collections.abc import Callable, Iterable, Sequence
@@ -24,6 +25,7 @@ from deliveryd.http.request_signing import AwsKey, Signed
 from deliveryd.http.responses import Now, utc_now
 from deliveryd.http.tokens import Lent, Token, Tokens
 from deliveryd.http.wire import Headers, Proxy
+from deliveryd.runtime.process import is_out_of_files, lacks_files
 
 ROLE_KEYS_KEPT = 300.0
 """Seconds after which a role is looked up again at the latest."""
@@ -83,8 +85,8 @@ class Search(Generic[T]):
         self._under_way = None
         try:
             return search.result()
-        except OutOfFiles:
-            raise
+        except OutOfFiles as error:
+            raise OutOfFiles(f"{self._named()}: {error}") from None
         except NotSent as error:
             raise NotSent(f"{self._named()}: {error}") from None
 
@@ -117,7 +119,7 @@ class _UnderWay(Generic[T]):
         try:
             told: Any = (self.result.set_result, self._find())
         except BaseException as error:  # whatever these libraries raise, or what they are built on
-            told = (self.result.set_exception, NotSent(_told(error)))
+            told = (self.result.set_exception, _failure(error))
         with suppress(RuntimeError):  # the loop has ended
             self._loop.call_soon_threadsafe(self._end, *told)
 
@@ -126,6 +128,13 @@ class _UnderWay(Generic[T]):
             set_(value)
             self.result.exception()  # asyncio would write of one that nobody asks for
             self._ended = self._loop.time()
+
+
+def _failure(error: BaseException) -> NotSent:
+    """Return the error for a failed search. What can't open a file may find nothing, and not say why."""
+    if is_out_of_files(error) or lacks_files():
+        return OutOfFiles(os.strerror(errno.EMFILE))
+    return NotSent(_told(error))
 
 
 def _told(error: BaseException) -> str:

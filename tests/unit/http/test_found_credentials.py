@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
+import resource
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -301,6 +304,45 @@ async def test_a_process_that_can_begin_no_thread_says_so(monkeypatch: pytest.Mo
         with pytest.raises(OutOfFiles, match="can't start new thread"):
             await search.found()
     assert await search.found() == "key"
+
+
+@contextmanager
+def no_files_left() -> Iterator[None]:
+    """This process can open no more."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    held: list[int] = []
+    lowered = os.dup(0)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (lowered + 1, before[1]))
+        with suppress(OSError):
+            while True:
+                held.append(os.dup(0))
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+        for each in (lowered, *held):
+            os.close(each)
+
+
+def _is_told(error: BaseException) -> BaseException:
+    wrapped = RuntimeError("s3cret")
+    wrapped.__context__ = error
+    return wrapped
+
+
+@pytest.mark.parametrize("code", [errno.EMFILE, errno.ENFILE])
+async def test_a_lack_of_files_is_no_lack_of_credentials(code: int) -> None:
+    """The messages go on when there are files again; nothing is wrong with the configuration."""
+    search = searching(_is_told(OSError(code, "too many", "/run/token")), "key")
+    with pytest.raises(OutOfFiles, match=r"^none: Too many open files$"):
+        await search.found()
+    assert await search.found() == "key"
+
+
+async def test_a_lack_of_files_that_a_library_hides_is_named() -> None:
+    """AWS's reads no shared file that it can't open, and finds no role at an instance that it can't ask."""
+    with no_files_left(), pytest.raises(OutOfFiles, match="Too many open files"):
+        await searching(NotSent("this machine has no role")).found()
 
 
 async def test_keys_are_used_until_their_end_at_the_latest(metadata: Metadata) -> None:

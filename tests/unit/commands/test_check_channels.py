@@ -86,6 +86,35 @@ def test_a_bad_key_file_of_a_preset_is_named_once(world: World) -> None:
     assert told.startswith(f"{world.config}:channels.sms.access_key_file: ")
 
 
+@pytest.mark.parametrize(
+    ("adapter", "own"),
+    [
+        ("infobip", 'base_url = "https://x.example"\nfrom = "Acme"\n'),
+        ("azure-sms", 'base_url = "https://x.example"\nfrom = "Acme"\nkey_file = "key"\n'),
+    ],
+    ids=["infobip", "azure-sms"],
+)
+def test_a_short_token_of_a_preset_for_reports_is_refused_and_named_once(
+    world: World, adapter: str, own: str
+) -> None:
+    """It can be guessed, and then reports can be forged."""
+    for name, text in (("token", "c2hvcnQ"), ("key", "c2VjcmV0")):
+        (world.folder / name).touch(mode=0o600)
+        (world.folder / name).write_text(text, encoding="utf-8")
+    text = world.config.read_text(encoding="utf-8")
+    receipts = '[receipts]\nlisten = "127.0.0.1:0"\npublic_url = "https://cb.example.com"\n'
+    text = text[: text.index("[channels.sms]")].replace('[receipts]\nlisten = ""\n', receipts)
+    secrets = (
+        '{ receipt_token = "token" }' if "key_file" in own else '{ key = "key", receipt_token = "token" }'
+    )
+    text += f'[channels.sms]\nadapter = "{adapter}"\n{own}secrets = {secrets}\n'
+    world.config.write_text(text, encoding="utf-8")
+    answered = check(world, "--offline")
+    assert answered.status == 78
+    (told,) = [each for each in answered.err.splitlines() if "must have at least 16 characters" in each]
+    assert str(world.folder / "token") in told
+
+
 def test_weights_that_are_all_0_are_equal(world: World) -> None:
     two_providers(world, own="weight = 0\n")
     assert "equal weights" in line(check(world, "--offline"), "channels.sms.providers")

@@ -71,12 +71,16 @@ async def check_examined(examined: Examined, probes: Sequence[Probe]) -> list[Fi
     found.sort(key=lambda finding: finding.level)
     if not problems:
         return found
-    known = {f"{finding.key} {finding.text}" for finding in of_tables}
     journal = {place_of("journal.url"), place_of("journal.password_file")}
     if any(finding.key in journal for finding in of_tables):  # the database has the same in other words
         found = [each for each in found if each.key != "journal.url"]
     further = [each._replace(key=place_of(each.key)) for each in found if each.level]
-    return of_tables + [each for each in further if f"{each.key} {each.text}" not in known]
+    return of_tables + [each for each in further if not _is_known(each, of_tables)]
+
+
+def _is_known(finding: Finding, of_tables: Iterable[Finding]) -> bool:
+    """Whether a problem was found with the tables; there, what a preset made is named before it."""
+    return any(each.key == finding.key and each.text.endswith(finding.text) for each in of_tables)
 
 
 async def _together(probes: Iterable[Awaitable[list[Finding]]]) -> list[Finding]:

@@ -67,7 +67,6 @@ from deliveryd.commands.providers.preset_cases import (
     Skipped,
 )
 from deliveryd.config import Config
-from deliveryd.delivery.rule_options import RuleOptions, WindowOptions
 from deliveryd.directory.http_options import HttpDirectoryOptions
 from deliveryd.directory.registry import CustomersOptions, FileOptions
 from deliveryd.directory.sql_options import SqlOptions
@@ -80,6 +79,7 @@ from deliveryd.options.authentication_tables import AzureOptions, GoogleOptions,
 from deliveryd.options.connections import ProxyOptions, TlsOptions
 from deliveryd.options.tables import LoadedOnUse
 from deliveryd.options.toml_text import toml_value
+from deliveryd.rules.options import RuleOptions, WindowOptions
 from deliveryd.telemetry.log_events import Event
 
 REFERENCE = Path(__file__).parent / "reference"

@@ -27,8 +27,6 @@ from pydantic import (
 )
 
 from deliveryd.channels.options import ChannelsOptions, ProviderConfig, read_channels
-from deliveryd.delivery.rule_options import RuleOptions
-from deliveryd.delivery.windows import Windows, known_zone, zone_named
 from deliveryd.directory.registry import CustomersOptions, read_customers
 from deliveryd.errors import ConfigError, JournalUnusable, LanguageUnreadable, how_to_install
 from deliveryd.http.addresses import collide, parse_listen
@@ -46,6 +44,8 @@ from deliveryd.options.tables import OnUse, leaves
 from deliveryd.options.units import Duration, FilePath, Positive, SecretPath, Size, resolve_path
 from deliveryd.rendering.escaping import EmailFormat
 from deliveryd.rendering.language import standard_tag
+from deliveryd.rules.options import RuleOptions
+from deliveryd.rules.windows import Windows, known_zone, zone_named
 from deliveryd.runtime.privileges import owner_of
 from deliveryd.runtime.rights import tampering
 from deliveryd.runtime.secret_file import SecretFile

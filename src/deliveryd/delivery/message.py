@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from deliveryd import transitions
 from deliveryd.delivery.pauses import Pauses
-from deliveryd.delivery.windows import Windows
 from deliveryd.errors import CustomerUnreadable, DeliverydError
 from deliveryd.journal.pauses import Pause
 from deliveryd.model import SECOND, Customer, Entry, Rendered, Transition, channel_of, size_of
 from deliveryd.rendering.content import CompiledSettings
+from deliveryd.rules.windows import Windows
 from deliveryd.runtime import waits
 from deliveryd.states import State
 

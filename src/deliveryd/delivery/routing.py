@@ -13,11 +13,11 @@ from deliveryd.delivery.choice import Choice
 from deliveryd.delivery.message import UNRENDERED, Delivery
 from deliveryd.delivery.pauses import Pauses
 from deliveryd.delivery.stopped import StoppedRecipients
-from deliveryd.delivery.windows import ALWAYS, Windows
 from deliveryd.errors import LanguageUnreadable
 from deliveryd.model import Customer, Entry, Rendered, Transition, channel_of, first_of
 from deliveryd.rendering.content import Broken, CompiledBlock, CompiledSettings, Missing
 from deliveryd.rendering.language import candidates, matching
+from deliveryd.rules.windows import ALWAYS, Windows
 from deliveryd.states import State
 
 

@@ -9,7 +9,7 @@ from deliveryd.delivery.choice import Choice
 from deliveryd.delivery.listening import Awaited
 from deliveryd.delivery.policy import DispatchPolicy, DoubtPolicy
 from deliveryd.delivery.provider import Provider
-from deliveryd.delivery.windows import ALWAYS, Windows
+from deliveryd.rules.windows import ALWAYS, Windows
 
 
 class DispatchTerms(NamedTuple):

@@ -13,7 +13,7 @@ from deliveryd.model import NEVER, SECOND
 
 DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 
-MOST_KEPT = 10_000
+_MOST_KEPT = 10_000
 """Settings ids and channels whose rule is kept."""
 
 LOOKED_AHEAD = 400
@@ -121,7 +121,7 @@ class Windows:
         """Return the rule of such messages; None: they may be sent at any time."""
         key = settings_id, channel
         if key not in self._found:
-            if len(self._found) >= MOST_KEPT:
+            if len(self._found) >= _MOST_KEPT:
                 self._found.clear()
             fitting = (
                 rule

@@ -8,9 +8,9 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, PrivateAttr, StrictInt, model_validator
 
-from deliveryd.delivery.windows import Window, WindowRule, known_zone, parse_days, parse_time, zone_named
 from deliveryd.options.tables import Table
 from deliveryd.options.units import FilePath
+from deliveryd.rules.windows import Window, WindowRule, known_zone, parse_days, parse_time, zone_named
 
 _LARGEST = 1 << 20
 """Bytes of a file of holidays at most."""

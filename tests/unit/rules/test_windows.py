@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deliveryd.delivery.windows import Window, parse_days, parse_time, zone_named
 from deliveryd.model import format_instant
+from deliveryd.rules.windows import Window, parse_days, parse_time, zone_named
 
 BERLIN = ZoneInfo("Europe/Berlin")
 DAILY = Window(frozenset(range(7)), time(8), time(20))

@@ -1,0 +1,1 @@
+"""What an operator rules about messages: when they may be sent."""

@@ -179,8 +179,9 @@ def released(entry: Entry, before: State, at: int) -> Transition:
 
 
 def intent(entry: Entry, at: int, intermediate: Collection[str]) -> Transition:
-    """The try that `entry` describes is about to be made."""
-    events = (StatusEvent(entry.id, "sending", at),) if "sending" in intermediate else ()
+    """The try that `entry` describes is about to be made; one for the rest of the devices has no event."""
+    is_told = "sending" in intermediate and not entry.is_sent_in_part
+    events = (StatusEvent(entry.id, "sending", at),) if is_told else ()
     return Transition(entry, INTENT.before, INTENT.after, at, None, None, events)
 
 

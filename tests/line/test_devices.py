@@ -66,6 +66,16 @@ def test_five_devices_two_dead_one_throttled_two_fine(world: DevicesWorld) -> No
     assert world.asked == {"dead": 1, "gone": 1, "slow": 4, "fine": 2, "well": 2}
 
 
+def test_a_repeat_for_the_rest_has_no_intermediate_status(world: DevicesWorld) -> None:
+    """What the service receives last stays `sent`."""
+    world.write('[events]\nintermediate = ["sending", "accepted"]\n' + world.path.read_text(encoding="utf-8"))
+    world.have(slow=[429, 200], fine=[200])
+    world.run()
+    assert world.asked == {"slow": 2, "fine": 1}
+    assert world.service.statuses(1) == ["dequeued", "sending", "accepted", "sent"]
+    world.check()
+
+
 def test_what_became_of_each_device_is_explained_by_its_digest(world: DevicesWorld) -> None:
     """And no reason quotes a token."""
     world.have(deadtoken=[404], slowtoken=[503, 200], finetoken=[200])

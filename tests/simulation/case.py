@@ -8,7 +8,7 @@ from itertools import combinations
 from typing import NamedTuple
 
 from deliveryd.journal.orders import Action
-from simulation.expectation import addresses
+from simulation.expectation import addresses, persons_of
 from simulation.ledger import (
     KEPT_FOR_LATER,
     UNHEARD,
@@ -58,6 +58,9 @@ BUSY = frozenset({Trouble.BUSY, Trouble.BUSY_AFTER})
 UNDER_WAY, AT_ONCE = 3.0, 0.5
 """Seconds that a request may take from its intent to its first byte, where connections are slow or not."""
 
+AT_DEVICES = 6.0
+"""Seconds until the answers of all devices are recorded together: some requests begin when others end."""
+
 MAY_BE_FENCED = 6.0
 """Seconds of standing still after which others may have taken over: a lease, less the renewal's age."""
 
@@ -97,6 +100,11 @@ class Case(NamedTuple):
     acknowledged: frozenset[str]
     """Statuses of which the worker knows that the service accepted them."""
     state: int | None
+    device: str | None = None
+    """The one device whose requests these are, besides those of channels without devices; None: all are."""
+    others: tuple[Asked, ...] = ()
+    """Then the requests for the customer's other devices, and which of these took the message."""
+    at_others: tuple[Accepted, ...] = ()
 
     @property
     def statuses(self) -> list[str]:
@@ -187,11 +195,42 @@ class Case(NamedTuple):
         sent = [heard for heard in self.heard if heard.event.status == "sent" and heard.order > asked.order]
         return len(sent) > len(since)
 
+    def by_device(self) -> Iterator[Case]:
+        """What is known of the message at each device that was asked; the whole where there are none."""
+        to = [asked.content["to"] for asked in self.asked if self.is_to_device(asked)]
+        for device in dict.fromkeys(to):
+            others = tuple(
+                one for one in self.asked if self.is_to_device(one) and one.content["to"] != device
+            )
+            keys = {one.key for one in others}
+            yield self._replace(
+                asked=tuple(one for one in self.asked if one not in others),
+                accepted=tuple(one for one in self.accepted if one.key not in keys),
+                device=device,
+                others=others,
+                at_others=tuple(one for one in self.accepted if one.key in keys),
+            )
+        if not to:
+            yield self
+
+    def is_to_device(self, asked: Asked) -> bool:
+        """Whether a request is one of those that a message has for each device."""
+        return self.history.plan.sends_to_devices(asked.channel)
+
+    @property
+    def is_at_devices(self) -> bool:
+        """Whether a device of the customer has the message, and so it may be repeated for the others."""
+        plan = self.history.plan
+        return any(plan.sends_to_devices(one.channel) for one in (*self.accepted, *self.at_others))
+
     def stops(self, channel: str, before: int | None = None) -> list[Change]:
         """What may have been recorded of this message's recipient, before a place in the order of all."""
-        if not self.history.plan.opt_outs:
+        plan = self.history.plan
+        if not plan.opt_outs and not plan.has_devices:
             return []
-        known = addresses(self.history.plan, self.message, channel)
+        known = addresses(plan, self.message, channel)
+        if self.device is not None and plan.sends_to_devices(channel):
+            known = {self.device}
         return [
             change
             for change in _changes(self.history)
@@ -202,9 +241,15 @@ class Case(NamedTuple):
 
     def may_be_stopped(self, channel: str, before: int | None = None) -> bool:
         """Whether the recipient may count as one who stopped a channel, or the provider answered so."""
+        found = self.stops(channel, before)
+        if self.history.plan.sends_to_devices(channel):
+            stopped = {each.address for each in found if each.stopped}
+            if self.device is not None:
+                return self.device in stopped
+            people = persons_of(self.history.plan, self.message)
+            return any(bool(each.devices) and stopped.issuperset(each.devices) for each in people)
         if any(one.trouble is Trouble.OPTED_OUT and one.channel == channel for one in self.asked):
             return True
-        found = self.stops(channel, before)
         late = ELSEWHERE if self.history.is_shared else 0.0
         lifted: dict[str, int] = {}
         for each in found if self._are_dated_in_order else ():
@@ -222,6 +267,7 @@ class Case(NamedTuple):
         latest = max(stops, key=lambda each: each.begun, default=None)
         is_slow = by.trouble in SLOW_ON_ITS_WAY or bool(self.history.plan.hangs)
         within = (UNDER_WAY if is_slow else AT_ONCE) + (ELSEWHERE if self.history.is_shared else 0.0)
+        within += AT_DEVICES * self.is_to_device(by)
         if latest is None or latest.known_at + within > by.at:
             return False
         resumed = [each for each in found if not each.stopped]

@@ -12,6 +12,7 @@ from simulation.choosing import Choices, Drawn, Seeded
 from simulation.clocks_of_days import with_days
 from simulation.confirming import with_receipt_deadlines
 from simulation.contents import CONTENTS, MALFORMED, VARIABLES
+from simulation.having_devices import with_devices_of_customers
 from simulation.looking_up import with_lookups
 from simulation.naming import with_both_words
 from simulation.new_beginnings import with_new_beginnings
@@ -41,6 +42,7 @@ from simulation.plan import (
 from simulation.scenes import ABOUT_DOUBTS, in_a_scene
 from simulation.several import with_several_providers
 from simulation.strangers import with_strangers
+from simulation.token_plans import with_tokens
 
 ANY = (
     Trouble.NO_CONNECTION,
@@ -103,6 +105,8 @@ LAYERS: Mapping[str, Callable[[Choices, Plan], Plan]] = {
     "days": with_days,
     "strangers": with_strangers,
     "pages": with_pages,
+    "devices": with_devices_of_customers,
+    "tokens": with_tokens,
 }
 """What is added to some of the plans, one after the other. Each layer has choices of its own, so that a new
 one leaves the plans alone to which it adds nothing.

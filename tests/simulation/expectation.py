@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import NamedTuple
 
 from simulation.ledger import channel_served_by
-from simulation.plan import CHANNELS, Life, Message, Person, Plan
+from simulation.plan import CHANNELS, DEVICES, Life, Message, Person, Plan
 
 _BRACED = re.compile(r"\{([^{}]*)\}")
 _WORD = re.compile(r"[\w.-]+")
@@ -58,9 +58,11 @@ def persons_of(plan: Plan, message: Message) -> list[Person]:
     return [people.get(message.customer_id, _NOBODY) for people in known]
 
 
-def reaches(channel: str, person: Person) -> bool:
-    """Whether there is an address."""
-    return {"sms": person.phone, "email": person.email, "messenger": "none needed"}[channel] is not None
+def reaches(plan: Plan, channel: str, person: Person) -> bool:
+    """Whether there is an address, or none is needed."""
+    if channel == DEVICES:
+        return bool(person.devices) or not plan.has_devices
+    return address_of(person, channel) is not None
 
 
 def is_readable(channel: str, fields: Mapping[str, str]) -> bool:
@@ -86,7 +88,7 @@ def _choices(plan: Plan, message: Message, configured: Collection[str], person: 
             fields = blocks.get(channel)
             if not fields or not is_readable(channel, fields):
                 continue
-            if channel in configured and reaches(channel, person):
+            if channel in configured and reaches(plan, channel, person):
                 found.setdefault(channel, Choice(channel, language, person))
     return list(found.values())
 
@@ -143,6 +145,8 @@ def on_the_wire(fields: Mapping[str, str]) -> dict[str, str]:
 
 def addresses(plan: Plan, message: Message, channel: str) -> set[str | None]:
     """Where a channel may send it to."""
+    if plan.sends_to_devices(channel):
+        return {device for person in persons_of(plan, message) for device in person.devices}
     return {address_of(person, channel) for person in persons_of(plan, message)}
 
 

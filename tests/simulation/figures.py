@@ -40,6 +40,13 @@ class Figures:
     """Questions whether a provider has a message in doubt."""
     stops: int = 0
     """What was told of recipients who stop a channel or resume it."""
+    devices_asked: int = 0
+    """Attempts at one of several devices of a customer."""
+    devices_stopped: int = 0
+    """Answers that a device can't be reached any more."""
+    tokens_renewed: int = 0
+    token_outages: int = 0
+    """Requests to token servers that brought no token."""
     orders: int = 0
     """What operators ordered."""
     commits: int = 0
@@ -96,6 +103,12 @@ class Figures:
         )
         self.lookups += len(ledger.looked_up)
         self.stops += len(ledger.changes) + sum(one.trouble is Trouble.OPTED_OUT for one in ledger.asked)
+        to_devices = [one for one in ledger.asked if history.plan.sends_to_devices(one.channel)]
+        self.devices_asked += len(to_devices)
+        self.devices_stopped += sum(one.trouble is Trouble.OPTED_OUT for one in to_devices)
+        brought = [one for one in ledger.tokens_asked if ledger.brought_token(one)]
+        self.tokens_renewed += len(brought) - len({(one.life, one.client) for one in brought})
+        self.token_outages += len(ledger.tokens_asked) - len(brought)
         self.orders += len(ledger.ordered)
         self.commits += ledger.commits
         self.without_room += ledger.without_room

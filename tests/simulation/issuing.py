@@ -13,15 +13,12 @@ from deliveryd.http.tokens import Tokens
 from deliveryd.http.wire import Headers, Target, WireResponse
 from deliveryd.runtime.secret_file import RenewedValue
 from simulation.ledger import TokenAsked, TokenRefused
-from simulation.plan import Step, TokenTerms, Trouble
+from simulation.plan import SERVER, Step, TokenTerms, Trouble
 from simulation.wire import Request, TroubledWire
 from simulation.world import Accepting, World
 
 TIMEOUT = 5.0
 """Seconds that a client waits for a token."""
-
-SERVER = "token server"
-"""Its name among what hangs."""
 
 
 class Issuer(Accepting):
@@ -33,16 +30,18 @@ class Issuer(Accepting):
         self._issued: dict[str, tuple[str, float]] = {}
         """The client of each token, and the second of the run at which it was issued."""
 
-    def accepts(self, headers: Headers) -> bool:
-        """Whether a request shows a token that is good now."""
+    def accepts(self, client: str, headers: Headers) -> bool:
+        """Whether a request of one of the worker's clients needs no token, or shows one that is good now."""
+        if client not in self._terms.clients:
+            return True
         shown = next((value.decode() for name, value in headers if name == b"authorization"), "")
-        client, issued_at = self._issued.get(shown.removeprefix("Bearer "), ("", 0.0))
+        owner, issued_at = self._issued.get(shown.removeprefix("Bearer "), ("", 0.0))
         now = anyio.current_time()
         has_ended = now >= issued_at + self._terms.lifetime
         is_revoked = any(issued_at <= moment <= now for moment in self._terms.revoked)
-        if client and not has_ended and not is_revoked:
+        if owner == client and not has_ended and not is_revoked:
             return True
-        self._world.ledger.tokens_refused.append(TokenRefused(client, has_ended))
+        self._world.ledger.tokens_refused.append(TokenRefused(owner, has_ended))
         return False
 
     def endpoint(self, _target: Target) -> str:
@@ -57,7 +56,7 @@ class Issuer(Accepting):
         """Nothing of note happens."""
         return None
 
-    def rejection(self, _endpoint: str, _headers: Headers, _body: bytes) -> Trouble | None:
+    def rejection(self, _target: Target, _headers: Headers, _body: bytes) -> Trouble | None:
         """It knows all clients."""
         return None
 
@@ -67,10 +66,9 @@ class Issuer(Accepting):
 
     def arrives(self, request: Request) -> None:
         """Note who asks."""
-        ledger = self._world.ledger
-        ledger.tokens_asked.append(
-            TokenAsked(ledger.number(), request.life, request.number, request.path.removeprefix("/"))
-        )
+        ledger, client = self._world.ledger, request.path.removeprefix("/")
+        asked = request.number, client, request.trouble, anyio.current_time()
+        ledger.tokens_asked.append(TokenAsked(ledger.number(), request.life, *asked))
 
     def work(self, request: Request) -> WireResponse:
         """Issue a token."""
@@ -87,9 +85,10 @@ class Issuer(Accepting):
 
 
 def tokens_for(world: World, client: str) -> Tokens | None:
-    """What authenticates a client's requests; None: the plan has no tokens."""
-    if not isinstance(world.issuer, Issuer):
+    """What authenticates a client's requests; None: they need no token."""
+    if world.plan.tokens is None or client not in world.plan.tokens.clients:
         return None
+    assert isinstance(world.issuer, Issuer)
     wire = TroubledWire(world, world.issuer)
     return open_tokens(
         HttpClient(wire, timeout=TIMEOUT),

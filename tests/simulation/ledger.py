@@ -49,6 +49,8 @@ class TokenAsked(NamedTuple):
     life: int
     request: int
     client: str
+    trouble: Trouble | None
+    at: float
 
 
 class TokenRefused(NamedTuple):
@@ -280,6 +282,10 @@ class Ledger:
         while found[-1] - 1 in self.reloaded:
             found.append(found[-1] - 1)
         return found
+
+    def brought_token(self, asked: TokenAsked) -> bool:
+        """Whether a request to the token server brought a token."""
+        return asked.trouble in {None, Trouble.LATE} and asked.request in self.answered
 
     def number(self) -> int:
         """The place of the next record in the order of all."""

@@ -12,6 +12,7 @@ from simulation import (
     breaks_of_choice,
     breaks_of_confirming,
     breaks_of_delivery,
+    breaks_of_devices,
     breaks_of_keeping,
     breaks_of_leaving,
     breaks_of_naming,
@@ -42,6 +43,8 @@ MUTATIONS: Mapping[str, Break] = {
     **breaks_in(breaks_of_refusals),
     **breaks_in(breaks_of_ages),
     **breaks_in(breaks_of_pages),
+    **breaks_in(breaks_of_devices),
+    **breaks_in(breaks_of_tokens),
 }
 
 RELOADING: Mapping[str, Break] = {**breaks_in(breaks_of_reloading), **breaks_in(breaks_of_keeping)}
@@ -49,9 +52,6 @@ RELOADING: Mapping[str, Break] = {**breaks_in(breaks_of_reloading), **breaks_in(
 
 REJECTING: Mapping[str, Break] = breaks_in(breaks_of_rejecting)
 """Those that only plans with rejections show."""
-
-TOKENS: Mapping[str, Break] = breaks_in(breaks_of_tokens)
-"""Those that only plans with tokens show."""
 
 LEAVING: Mapping[str, Break] = breaks_in(breaks_of_leaving)
 """Those that only plans show in which providers are removed."""

@@ -9,6 +9,7 @@ from simulation import (
     rules_of_beginning,
     rules_of_choosing,
     rules_of_confirming,
+    rules_of_devices,
     rules_of_leaving,
     rules_of_rejecting,
     rules_of_reporting,
@@ -36,8 +37,17 @@ RULES = (
     *rules_of_confirming.RULES,
     *rules_of_rejecting.RULES,
     *rules_of_tokens.RULES,
-    *rules_of_leaving.RULES,
+    *rules_of_devices.RULES,
 )
+RULES_OF_EACH = (
+    *rules_of_reporting.RULES_OF_EACH,
+    *rules_of_sending.RULES_OF_EACH,
+    *rules_of_choosing.RULES_OF_EACH,
+    *rules_of_leaving.RULES_OF_EACH,
+    *rules_of_devices.RULES_OF_EACH,
+)
+"""Rules that hold at each device of a customer by itself."""
+
 UNANSWERED = BROKEN_OFF | {
     Trouble.RESET_BEFORE,
     Trouble.RESET_AFTER,
@@ -63,9 +73,14 @@ def violations(history: History) -> list[str]:
     found += broken_waits(history)
     found += broken_tokens(history)
     for case in cases(history):
-        rules = rules_of_beginning.RULES if began_anew(case) else RULES
+        anew = began_anew(case)
+        rules = rules_of_beginning.RULES if anew else RULES
         for rule in (*rules, *rules_of_sharing.RULES) if history.is_shared else rules:
             found += [f"message {case.message.id}: {text}" for text in rule(case)]
+        for each in case.by_device():
+            at = f"message {case.message.id}" + (f" at {each.device}" if each.device else "")
+            for rule in rules_of_beginning.RULES_OF_EACH if anew else RULES_OF_EACH:
+                found += [f"{at}: {text}" for text in rule(each)]
     return found
 
 

@@ -11,10 +11,16 @@ from deliveryd.journal.orders import Action, ItemKind
 CHANNELS = ("messenger", "sms", "email")
 """The channels, in the order in which they are tried."""
 
+DEVICES = CHANNELS[0]
+"""The channel that sends to devices, where a plan has any."""
+
 PROVIDERS: Mapping[str, tuple[str, ...]] = {
     name: (name, f"{name}/second", f"{name}/third") for name in CHANNELS
 }
 """The providers that a channel can have; the first one bears the channel's own name."""
+
+SERVER = "token server"
+"""Its name among what hangs."""
 
 HEALTHY = 1
 """The settings of the messages that need nothing that hangs, where a plan is fair."""
@@ -183,6 +189,7 @@ class Person:
     language: str | None
     phone: str | None
     email: str | None
+    devices: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,14 +249,14 @@ class Rejections:
 
 @dataclass(frozen=True, slots=True)
 class TokenTerms:
-    """The service and all providers accept only tokens, which end, and are revoked at some seconds.
+    """Some providers, or the service, accept only tokens, which end, and are revoked at some seconds."""
 
-    Nothing is wrong but the token server, which is well from some second on.
-    """
-
+    clients: tuple[str, ...]
+    """The providers, and "service", whose requests need a token each."""
     lifetime: float
     revoked: tuple[float, ...]
-    well_from: float
+    well_from: float | None = None
+    """Nothing is wrong but the token server, and that until this second; None: other things are as well."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -352,3 +359,9 @@ class Plan:
     """The life before which the service moves to another address, and an operator says so; None: none."""
     has_spare: bool = False
     """Nothing is wrong but the outages, and each channel has a provider without one."""
+    has_devices: bool = False
+    """A message over the channel of devices goes to each device of its customer."""
+
+    def sends_to_devices(self, channel: str) -> bool:
+        """Whether a channel makes a request for each device of a customer."""
+        return self.has_devices and channel == DEVICES

@@ -9,8 +9,9 @@ from typing import NamedTuple
 
 import anyio
 
+from deliveryd.channels.devices import device_key
 from deliveryd.http.wire import Headers, Target, WireResponse
-from simulation.ledger import Accepted, Asked, LookedUp
+from simulation.ledger import Accepted, Asked, LookedUp, channel_served_by
 from simulation.plan import Report, Step, Trouble
 from simulation.wire import Request
 from simulation.world import World
@@ -76,9 +77,9 @@ class Providers:
         key = next(value.decode() for name, value in request.headers if name == b"Idempotency-Key")
         world = self._world
         provider = provider_at(request.host)
-        journaled = any(
-            intent.key(message_id, provider) == key for intent in world.kept.intents(message_id, provider)
-        )
+        intended = [intent.key(message_id, provider) for intent in world.kept.intents(message_id, provider)]
+        if world.plan.sends_to_devices(channel_served_by(provider)):
+            intended += [device_key(each, content["to"]) for each in intended]
         world.ledger.asked.append(
             Asked(
                 world.ledger.number(),
@@ -91,7 +92,7 @@ class Providers:
                 content,
                 world.wall.at(anyio.current_time()),
                 anyio.current_time(),
-                journaled,
+                key in intended,
             )
         )
 
@@ -128,8 +129,9 @@ class Providers:
             known = Accepted(ledger.number(), asked.provider, asked.message_id, asked.key, provider_id)
             self._by_key[asked.key] = known
             ledger.accepted.append(known)
-            reports = self._reports[asked.message_id]
-            self._on_sent(Sent(asked.provider, asked.message_id, asked.key, provider_id, reports))
+            if not self._world.plan.sends_to_devices(asked.channel):  # of which none reports
+                reports = self._reports[asked.message_id]
+                self._on_sent(Sent(asked.provider, asked.message_id, asked.key, provider_id, reports))
         return WireResponse(200, {}, json.dumps({"id": known.provider_id}).encode())
 
     def spoiled(self, request: Request, status: int) -> None:
@@ -138,12 +140,16 @@ class Providers:
     def lost(self, request: Request, received: bytes) -> None:
         """Nothing to note: the attempt's record knows its trouble."""
 
-    def rejection(self, endpoint: str, headers: Headers, body: bytes) -> Trouble | None:
+    def rejection(self, target: Target, headers: Headers, body: bytes) -> Trouble | None:
         """A request without a good token; a message, or the template of it, that no provider accepts yet."""
-        if not self._world.issuer.accepts(headers):
+        if not self._world.issuer.accepts(provider_at(target.host), headers):
             return Trouble.UNAUTHORIZED
         rejections = self._world.plan.rejections
-        if rejections is None or endpoint != "provider" or anyio.current_time() >= rejections.until:
+        if (
+            rejections is None
+            or self.endpoint(target) != "provider"
+            or anyio.current_time() >= rejections.until
+        ):
             return None
         message_id = int(json.loads(body)["reference"])
         if message_id in rejections.messages:

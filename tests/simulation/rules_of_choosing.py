@@ -10,7 +10,7 @@ from deliveryd.delivery.refusals import JUST_NOW, MOST_IN_A_ROW
 from deliveryd.journal.orders import Action, ItemKind
 from simulation.case import FOR_GOOD, TAKEN_FOR_SENT, Case
 from simulation.expectation import Choice, channels_open_in, choices, enabled_in, providers_of, rendered
-from simulation.ledger import Asked, channel_served_by
+from simulation.ledger import Asked, TokenAsked, channel_served_by
 from simulation.plan import CHANNELS, Life, Trouble
 from simulation.rules_of_rejecting import tries_at
 from simulation.world import SECOND
@@ -75,12 +75,21 @@ def _down_for(case: Case, channel: str, by: Asked, life: Life) -> float:
     asked = case.history.ledger.asked
     before = [one for one in case.asked if one.order < by.order]
     failures = (
-        next((one.at for one in asked if _is_failure(case, one, provider)), by.at)
+        min(
+            next((one.at for one in asked if _is_failure(case, one, provider)), by.at),
+            next((one.at for one in _without_token(case, provider)), by.at),
+        )
         for provider in enabled_in(case.history.plan, life)
         if provider in _providers(case, channel)
         and not _is_spent(case, [one for one in before if one.provider == provider])
     )
     return by.at - max(failures, default=by.at)
+
+
+def _without_token(case: Case, provider: str) -> Iterator[TokenAsked]:
+    """The requests for tokens that left a provider without one."""
+    ledger = case.history.ledger
+    return (one for one in ledger.tokens_asked if one.client == provider and not ledger.brought_token(one))
 
 
 def _is_failure(case: Case, asked: Asked, provider: str) -> bool:
@@ -149,7 +158,9 @@ def _configured_for_it(case: Case) -> Iterator[str]:
 
 def _may_be_there(case: Case, asked: Asked) -> bool:
     """Whether an earlier try at the provider may have arrived."""
-    before = (one for one in case.under_key(asked.key) if one.order < asked.order)
+    before = [one for one in case.under_key(asked.key) if one.order < asked.order]
+    if case.is_to_device(asked):  # with the others that may have it, or may take it
+        before = [one for one in case.asked if one.provider == asked.provider and one.order < asked.order]
     known = any(case.may_have_arrived(one) or case.may_be_doubtful(one) for one in before)
     return known or case.may_have_been_begun_before(asked)
 
@@ -173,8 +184,9 @@ def _weights_heeded(case: Case) -> Iterator[str]:
 
 def _has_failed(case: Case, provider: str, by: Asked) -> bool:
     """Whether a provider didn't take some message before a request, for a reason that the worker knew."""
-    ledger = case.history.ledger
-    return any(one.order < by.order and _is_failure(case, one, provider) for one in ledger.asked)
+    failed = [one.order for one in case.history.ledger.asked if _is_failure(case, one, provider)]
+    failed += [one.order for one in _without_token(case, provider)]
+    return min(failed, default=by.order) < by.order
 
 
 def _ended_when_all_were_spent(case: Case) -> Iterator[str]:
@@ -205,7 +217,8 @@ def _is_over(case: Case, asked: Sequence[Asked]) -> bool:
 def _is_about(details: str, tried: Collection[str]) -> bool:
     """Whether an error's details say nothing but why providers didn't take the message."""
     return all(
-        reason.partition(": ")[0] in tried and not any(words in reason for words in OTHER_REASONS)
+        (reason.partition(": ")[0] in tried or reason.startswith("device "))
+        and not any(words in reason for words in OTHER_REASONS)
         for reason in details.split("; ")
     )
 
@@ -263,11 +276,5 @@ def _longest_hold(case: Case, options: Sequence[Choice], working: Collection[str
     return WITHIN + first * (WITHIN + plan.tuning.unavailable_after)
 
 
-RULES = (
-    _first_by_order,
-    _channel_left_rightly,
-    _configured_for_it,
-    _weights_heeded,
-    _ended_when_all_were_spent,
-    _taken_by_the_others,
-)
+RULES = (_first_by_order, _configured_for_it, _weights_heeded, _taken_by_the_others)
+RULES_OF_EACH = (_channel_left_rightly, _ended_when_all_were_spent)

@@ -96,6 +96,8 @@ def _asked_before_a_repeat(case: Case) -> Iterator[str]:
     if after is None:
         return
     for again in case.asked:
+        if case.is_to_device(again):
+            continue
         doubt = _latest_doubt_before(case, again.key, again.order)
         if doubt is None:
             continue

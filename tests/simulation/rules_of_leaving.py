@@ -28,4 +28,4 @@ def _may_be_at(case: Case, last: Asked) -> bool:
     return any(case.may_have_arrived(one) for one in case.under_key(last.key) if one.order <= last.order)
 
 
-RULES = (_comes_back_to_none,)
+RULES_OF_EACH = (_comes_back_to_none,)

@@ -129,7 +129,7 @@ def _events_complete(case: Case) -> Iterator[str]:
     if case.state is not None and (missing := DUE.get(case.state, frozenset()) - heard - refused):
         yield f"never reported: {', '.join(sorted(missing))}"
     ends = {"sent", "delivered", "error"} & (heard | refused)
-    if case.state == IN_DOUBT and case.may_go_on:
+    if case.state == IN_DOUBT and (case.may_go_on or case.is_at_devices):
         ends -= {"sent"}
     if case.state in {IN_DOUBT, SET_ASIDE} and ends:
         yield f"{', '.join(sorted(ends))} was reported of a message that hasn't ended"
@@ -278,6 +278,8 @@ def _is_reason(case: Case, reason: str, told_at: float) -> bool:
         return _is_about_channels(case, reason)
     if "unknown" in reason or "couldn't be asked" in reason:
         return any(map(case.may_have_arrived, case.asked)) or bool(ledger.crashed)
+    if reason.startswith("device "):
+        return any(map(case.is_to_device, case.asked))
     tried = {asked.provider for asked in case.asked}
     return any(reason.startswith(f"{provider}: ") for provider in tried) or _has_bad_block(case)
 
@@ -293,7 +295,7 @@ def _is_about_channels(case: Case, reason: str) -> bool:
         return any(channel not in channels for channels in open_channels)
     if reason.endswith("no address of the customer"):
         channel = reason.partition(":")[0]
-        return any(not reaches(channel, person) for person in persons_of(plan, case.message))
+        return any(not reaches(plan, channel, person) for person in persons_of(plan, case.message))
     found = (known for channels in open_channels for known in choices(plan, case.message, channels))
     return bool(case.asked) or not all(found)
 
@@ -317,5 +319,5 @@ RULES = (
     _receipts_told,
     _delivered_truly,
     errors_explained,
-    _doubts_told,
 )
+RULES_OF_EACH = (_doubts_told,)

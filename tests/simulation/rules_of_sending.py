@@ -16,6 +16,7 @@ from simulation.case import (
     SENT,
     SET_ASIDE,
     TAKEN_FOR_SENT,
+    UNREADABLE,
     Case,
     was_failed_by_report,
 )
@@ -88,7 +89,7 @@ def _is_no_needless_repeat(case: Case, before: Sequence[Asked], again: Asked) ->
         yield "was repeated though a provider said that it has it"
     is_open = any(case.may_have_arrived(one) or case.may_be_doubtful(one) for one in before)
     is_known = not is_open and not case.may_have_been_begun_before(before[0])
-    if last.trouble in FOR_GOOD and is_known and not _refuses_all(case, last):
+    if last.trouble in FOR_GOOD and is_known and not _refuses_all(case, last) and not _goes_on(case, again):
         yield "was repeated though the provider refused it"
     arrived = [asked for asked in before if case.may_have_arrived(asked)]
     if arrived and _said(again) != _said(arrived[0]):
@@ -97,6 +98,15 @@ def _is_no_needless_repeat(case: Case, before: Sequence[Asked], again: Asked) ->
         yield "what may have arrived was repeated to another address"
     if arrived and MORE in again.content and MORE not in arrived[0].content:
         yield "what may have arrived was repeated with a value that isn't kept"
+
+
+def _goes_on(case: Case, again: Asked) -> bool:
+    """Whether all devices were to be asked again: any might take the message, and none has it, or may."""
+    ended = case.history.ledger.ended
+    at_it = [one for one in case.others if one.provider == again.provider]
+    before = [one for one in at_it if ended.get(one.request, again.order) < again.order]
+    has_it = any(one.trouble in TAKEN_FOR_SENT or case.may_have_arrived(one) for one in before)
+    return bool(before) and not has_it
 
 
 def _refuses_all(case: Case, refused: Asked) -> bool:
@@ -114,7 +124,7 @@ def _refuses_all(case: Case, refused: Asked) -> bool:
 
 def _unreadable_repeated_once(case: Case) -> Iterator[str]:
     """An answer that can't be read to a repeat of what was in doubt leaves the decision to somebody."""
-    if case.orders or case.history.ledger.crashed or case.history.is_shared:
+    if case.orders or case.history.ledger.crashed or case.history.is_shared or case.device is not None:
         return
     for again in case.asked:
         before = [asked for asked in case.under_key(again.key) if asked.order < again.order]
@@ -182,7 +192,8 @@ def _ended_truly(case: Case) -> Iterator[str]:
     known = case.heard_taken
     if case.may_go_on:
         known = [asked for asked in known if not case.went_on(asked.key, case.asked[-1])]
-    if known and case.state in {FAILED, IN_DOUBT} and not was_failed_by_report(case):
+    is_by_order = case.is_at_devices and (case.state == IN_DOUBT or Action.SETTLE_FAILED in case.orders)
+    if known and case.state in {FAILED, IN_DOUBT} and not was_failed_by_report(case) and not is_by_order:
         yield "a provider said that it has the message, yet it ended otherwise"
     if case.state in {SENT, DELIVERED} and Action.SETTLE_SENT not in case.orders:
         if not case.accepted:
@@ -197,11 +208,15 @@ def _ended_truly(case: Case) -> Iterator[str]:
 def _held_rightly(case: Case) -> Iterator[str]:
     crashes = case.history.ledger.crashed
     refused_later = any(asked.trouble in BUSY for asked in case.asked)
-    if not any(map(case.may_be_doubtful, case.asked)) and not crashes and not refused_later:
-        yield "is held in doubt without any doubt"
     last = case.history.lives[-1]
     provider = case.history.rows[case.message.id].provider or ""
     is_configured = provider in providers_of(case.history.plan, last)
+    if case.is_at_devices and not is_configured:
+        return
+    if any(map(case.is_to_device, case.heard_taken)):
+        yield "is held in doubt, though a device has it"
+    if not any(map(case.may_be_doubtful, case.asked)) and not crashes and not refused_later:
+        yield "is held in doubt without any doubt"
     has_new_mappings = any(life.needs_more for life in case.history.lives)
     plan = case.history.plan
     is_unusable = plan.moved is not None and case.message.settings_id in case.history.ledger.unusable_settings
@@ -213,11 +228,15 @@ def _held_rightly(case: Case) -> Iterator[str]:
         return
     if any(map(case.is_unreadable_again, case.asked)):
         return
+    to_devices = case.history.plan.sends_to_devices(channel_served_by(provider))
+    if to_devices and any(asked.trouble in UNREADABLE for asked in case.asked):  # another device was in doubt
+        return
     if not says_something_else and not fits_no_more:
         yield "is held in doubt, though its channel repeats"
     asked_last = max((asked.order for asked in case.asked if asked.provider == provider), default=0)
     # A 503 is no doubt, also if its worker crashed later: nothing is asked about it.
-    can_be_asked = case.history.plan.tuning.lookup_after is not None and any(
+    has_lookup = case.history.plan.tuning.lookup_after is not None and not to_devices
+    can_be_asked = has_lookup and any(
         map(case.is_doubtful, (asked for asked in case.asked if asked.provider == provider))
     )
     if can_be_asked and not any(question.order > asked_last for question in case.looked_up):
@@ -236,7 +255,8 @@ def _tries_made(case: Case) -> Iterator[str]:
 
 def _not_sent_after_its_end(case: Case) -> Iterator[str]:
     """Neither after the service heard of its end, nor after a report that showed that it had arrived."""
-    final = {"delivered", "error"} if case.may_go_on else {"sent", "delivered", "error"}
+    goes_on = case.may_go_on or case.is_at_devices
+    final = {"delivered", "error"} if goes_on else {"sent", "delivered", "error"}
     ends = [heard.order for heard in case.heard if heard.event.status in final]
     if case.asked and ends and case.asked[-1].order > ends[0]:
         yield "was sent after its end was reported"
@@ -288,12 +308,14 @@ def _sent_soon(case: Case) -> Iterator[str]:
         yield f"was held up for {first:.1f} s by what it doesn't need"
 
 
-RULES = (
+RULES_OF_EACH = (
     _taken_once,
     _keys_kept,
     repeated_rightly,
     _unreadable_repeated_once,
     _stays_while_in_doubt,
+)
+RULES = (
     sent_with_leave,
     said_right,
     _ended_truly,

@@ -95,9 +95,9 @@ class Service:
             if len(bodies) == 1:
                 self._world.ledger.refused_events.add(bodies[0])
 
-    def rejection(self, _endpoint: str, headers: Headers, _body: bytes) -> Trouble | None:
+    def rejection(self, _target: Target, headers: Headers, _body: bytes) -> Trouble | None:
         """The service looks at tokens, and at no content."""
-        return None if self._world.issuer.accepts(headers) else Trouble.UNAUTHORIZED
+        return None if self._world.issuer.accepts("service", headers) else Trouble.UNAUTHORIZED
 
     def hang(self, request: Request) -> str | None:
         """Settings can hang, each id for itself."""

@@ -136,6 +136,7 @@ def _around(choices: Choices, plan: Plan) -> Plan:
         suspensions=(),
         halts=(),
         reloads=(),
+        tokens=None,
         is_fair=False,
         has_spare=False,
     )

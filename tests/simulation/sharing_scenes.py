@@ -63,6 +63,7 @@ def _well(choices: Choices, plan: Plan, delays: tuple[float, ...]) -> Plan:
         renewal=None,
         outages=(),
         opt_outs=(),
+        has_devices=False,
     )  # fmt: skip
 
 

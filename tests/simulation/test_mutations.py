@@ -88,6 +88,9 @@ SEEN = {
     "waiting_forgotten_on_recovery": 2,
     "part_set_aside_for_one_event": 27,
     "unreadable_answers_repeated_again": 468,
+    "rest_of_the_devices_forgotten": 96,
+    "one_refusal_refuses_all": 129,
+    "rejected_tokens_are_shown_on": 287,
 }
 """Where the search begins: the first seed that showed it once. It goes on when plans are drawn otherwise."""
 

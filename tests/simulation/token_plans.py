@@ -1,16 +1,16 @@
-"""Plans in which every request needs a token that ends, from a server that fails and hangs."""
+"""Plans in which requests need tokens that end, from a server that fails and hangs."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from simulation.choosing import Choices, Seeded
+from simulation.choosing import Choices
 from simulation.contents import WHOLE
-from simulation.drawing import plan_of_single_providers
-from simulation.issuing import SERVER
 from simulation.plan import (
     CHANNELS,
     HEALTHY,
+    PROVIDERS,
+    SERVER,
     End,
     Hang,
     Life,
@@ -45,26 +45,55 @@ FAILURES = (
 """What the token server does instead of giving a token."""
 
 
-def token_plan(seed: int) -> Plan:
-    """The plan of a seed: all is well but the token server, and what becomes of its tokens."""
-    choices = Seeded(f"tokens {seed}")
-    plan = plan_of_single_providers(seed)
+CLIENTS = (
+    ("service",),
+    PROVIDERS["messenger"],
+    PROVIDERS["sms"],
+    ("service", *(provider for channel in CHANNELS for provider in PROVIDERS[channel])),
+)
+"""Who needs tokens."""
+
+
+def with_tokens(choices: Choices, plan: Plan) -> Plan:
+    """The plan as it is, or with tokens for some requests; or all is well but the server of the tokens."""
+    number = choices.number(0, 19)
+    if number < 16 or plan.is_fair or plan.has_spare:
+        return plan
     lifetime = choices.one_of((8.0, 20.0, 60.0, 3600.0))
     hangs = _hangs(choices)
-    failures = choices.one_of((0, 0, 1, 3, 6))
+    failures = tuple(choices.one_of(FAILURES) for _ in range(choices.one_of((0, 0, 1, 3, 6))))
     revoked = tuple(sorted(float(choices.number(1, 40)) for _ in range(choices.one_of((0, 1, 1, 2)))))
+    terms = TokenTerms(choices.one_of(CLIENTS), lifetime, revoked)
+    if number == 19:
+        plan = _well(choices, plan)
+        well_from = max([0.0, *revoked, *(hang.at + hang.seconds for hang in hangs)])
+        terms = replace(terms, clients=("service", "messenger"), well_from=well_from)
+    # Where no breaker opens, a try without a token counts like any other.
+    tuning = replace(plan.tuning, breaker=plan.tuning.breaker or choices.one_of((10, 1)))
+    return replace(
+        plan,
+        tuning=tuning,
+        troubles={**plan.troubles, "token": failures},
+        hangs=(*plan.hangs, *hangs),
+        tokens=terms,
+    )
+
+
+def _well(choices: Choices, plan: Plan) -> Plan:
+    """The plan with one channel of one provider, and without whatever goes wrong."""
     return replace(
         plan,
         tuning=replace(
             plan.tuning, take=100, in_flight=choices.one_of((1, 5, 20)), concurrency=choices.one_of((1, 4)),
             attempts=choices.one_of((1, 2)), post=500, breaker=choices.one_of((10, 1)), intermediate=(),
             cache_ttl=300.0, service_timeout=2.0, unavailable_after=900.0, lookup_after=None,
+            receipt_deadline=None, failed_next=False,
         ),
         weights={"messenger": 1},
         messages=tuple(Message(n + 1, HEALTHY, 1, WHOLE) for n in range(choices.one_of((5, 20, 60)))),
         malformed=(),
         templates={HEALTHY: Template(CHAT_ONLY, None)},
-        troubles={**WELL, "token": tuple(choices.one_of(FAILURES) for _ in range(failures))},
+        troubles=WELL,
         provider_seconds=choices.one_of((0.1, 1.0)),
         most_events=500,
         directory_down=(),
@@ -74,13 +103,14 @@ def token_plan(seed: int) -> Plan:
         errands=(),
         lives=_lives(choices),
         offers=Offers.AGAIN,
-        hangs=hangs,
+        hangs=(),
         suspensions=(),
         renewal=None,
-        is_fair=False,
-        tokens=TokenTerms(
-            lifetime, revoked, max([0.0, *revoked, *(hang.at + hang.seconds for hang in hangs)])
-        ),
+        outages=(),
+        opt_outs=(),
+        strangers=(),
+        moved=None,
+        has_devices=False,
     )  # fmt: skip
 
 

@@ -88,7 +88,7 @@ class StandIn(Protocol):
     def provider(self, target: Target) -> str | None:
         """The provider that is asked, if it is one."""
 
-    def rejection(self, endpoint: str, headers: Headers, body: bytes) -> Trouble | None:
+    def rejection(self, target: Target, headers: Headers, body: bytes) -> Trouble | None:
         """What a plan answers to requests with these headers and this content."""
 
     def hang(self, request: Request) -> str | None:
@@ -131,7 +131,7 @@ class TroubledWire:
         """Send a request. Raises NotSent and OutcomeUnknown."""
         await self._world.awake()
         endpoint = self._stand_in.endpoint(target)
-        trouble = self._stand_in.rejection(endpoint, headers, body)
+        trouble = self._stand_in.rejection(target, headers, body)
         if trouble is None:
             trouble = self._world.next_trouble(endpoint, self._stand_in.provider(target))
         number, path = self._world.ledger.number(), target.path.decode()

@@ -13,6 +13,7 @@ import anyio
 from anyio.abc import TaskGroup, TaskStatus
 
 from deliveryd.channels.base import Channel
+from deliveryd.channels.devices import DevicesChannel
 from deliveryd.channels.filling import MappingContext
 from deliveryd.channels.http.adapter import HttpChannel, PreparedRequests
 from deliveryd.channels.http.options import HttpChannelOptions
@@ -82,6 +83,9 @@ _BODIES = {
         ' reference = "{message.id}" }'
     ),
 }
+_DEVICE = {"to": "{customer.tokens}"}
+"""What is in the body as well where a channel sends to devices."""
+
 _MORE = {"sms": "{customer.email}", "email": "{customer.phone}", "messenger": "{customer.phone}"}
 """What is in the body as well where a life's mappings need more."""
 
@@ -179,18 +183,29 @@ def _provider(life: Life, plan: Plan, identity: str) -> ProviderConfig:
     lookup = None
     if tuning.lookup_after is not None:
         lookup = provider.options.lookup.model_copy(update={"after": tuning.lookup_after})
-    body = _body(identity, life.needs_more)
-    options = provider.options.model_copy(update={"lookup": lookup, "json_body": body})
+    has_devices = plan.sends_to_devices(provider.channel)
+    update: dict[str, object] = {"lookup": lookup, "json_body": _body(identity, life.needs_more, has_devices)}
+    if has_devices:
+        update |= {"lookup": None, "receipt": None, "answers": _answers_that_stop()}
+        update |= {"devices": True, "recipient": _DEVICE["to"]}
+    options = provider.options.model_copy(update=update)
     return provider.model_copy(update={"common": common, "options": options})
 
 
-def _body(identity: str, needs_more: bool) -> dict[str, object]:
+def _answers_that_stop() -> object:
+    """The table of answers of a channel with addresses."""
+    options = whole_config().channels.providers[ADDRESSED[0]].options
+    assert isinstance(options, HttpChannelOptions)
+    return options.answers
+
+
+def _body(identity: str, needs_more: bool, has_devices: bool) -> dict[str, object]:
     """What a provider's mapping says."""
     options = whole_config().channels.providers[identity].options
     assert isinstance(options, HttpChannelOptions)
     assert isinstance(options.json_body, dict)
     more = {"more": _MORE[channel_served_by(identity)]} if needs_more else {}
-    return options.json_body | more
+    return options.json_body | more | (_DEVICE if has_devices else {})
 
 
 class StandIns(NamedTuple):
@@ -378,11 +393,11 @@ class _Gateway(HttpChannel):
 
 
 @lru_cache(maxsize=32)
-def _writers(name: str, needs_more: bool) -> tuple[RequestWriter, PartsWriter]:
+def _writers(name: str, needs_more: bool, has_devices: bool) -> tuple[RequestWriter, PartsWriter]:
     options = whole_config().channels.providers[name].options
     assert isinstance(options, HttpChannelOptions)
     assert options.lookup is not None
-    written = options.model_copy(update={"json_body": _body(name, needs_more)})
+    written = options.model_copy(update={"json_body": _body(name, needs_more, has_devices)})
     lookup = PartsWriter(options.lookup.parts(), None, MappingContext())
     return RequestWriter(written, MappingContext()), lookup
 
@@ -390,8 +405,9 @@ def _writers(name: str, needs_more: bool) -> tuple[RequestWriter, PartsWriter]:
 def _channel(world: World, name: str, client: HttpClient, options: object) -> Channel:
     assert isinstance(options, HttpChannelOptions)
     assert isinstance(options.json_body, dict)
-    writer, lookup = _writers(name, "more" in options.json_body)
+    writer, lookup = _writers(name, "more" in options.json_body, options.devices)
     prepared = RenewedValue((), lambda: PreparedRequests({}, writer, lookup))
     gateway = _Gateway(options, TlsFiles(), client=client, prepared=prepared, masked=writer)
     gateway.world, gateway.identity = world, name
-    return gateway
+    field = options.devices_field
+    return gateway if field is None else DevicesChannel(gateway, field)

@@ -15,6 +15,7 @@ import trio
 from trio.testing import MockClock
 
 from deliveryd.errors import DirectoryUnavailable
+from deliveryd.field_lists import compact_json
 from deliveryd.http.wire import Headers
 from deliveryd.model import Customer, WallClock
 from deliveryd.runtime.threads import Blocking, inline
@@ -74,8 +75,8 @@ class Wall:
 class Accepting:
     """Asks for no tokens."""
 
-    def accepts(self, _headers: Headers) -> bool:
-        """Whether a request with these headers is let in."""
+    def accepts(self, _client: str, _headers: Headers) -> bool:
+        """Whether a request of one of the worker's clients, with these headers, is let in."""
         return True
 
 
@@ -216,5 +217,11 @@ def _customer(id_: int, person: Person) -> Customer:
         "language": person.language,
         "phone": person.phone,
         "email": person.email,
+        "tokens": _listed(person.devices),
     }
     return Customer(id_, {name: value for name, value in known.items() if value is not None})
+
+
+def _listed(devices: tuple[str, ...]) -> str | None:
+    """Devices as a directory has them: a list, or a single one alone."""
+    return compact_json(list(devices)) if len(devices) > 1 else next(iter(devices), None)

@@ -99,6 +99,7 @@ UNITS: Mapping[object, Unit] = {
     units.parse_duration: Unit("duration", format_duration),
     units.parse_size: Unit("size", units.format_size),
     units.parse_rate: Unit("rate", units.format_rate),
+    units.parse_percentage: Unit("percentage", units.format_percentage),
     units.resolve_path: Unit("path", str),
 }
 SECRETS: Mapping[object, str] = {

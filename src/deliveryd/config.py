@@ -39,6 +39,7 @@ from deliveryd.network.address import SECURE_ADDRESS, goes_out_plain, plain_text
 from deliveryd.options.authentication import AuthOptions
 from deliveryd.options.connections import ProxyOptions, TlsOptions, tls_problems
 from deliveryd.options.file import PREFIX, ConfigFile, Opened
+from deliveryd.options.safety import SafetyOptions
 from deliveryd.options.suggestion import suggestion
 from deliveryd.options.tables import OnUse, leaves
 from deliveryd.options.units import Duration, FilePath, Positive, SecretPath, Size, resolve_path
@@ -372,6 +373,7 @@ class Config(Section):
     content: OnUse[ContentOptions] = ContentOptions.model_construct()
     customers: OnUse[CustomersOptions] = CustomersOptions.model_construct()
     channels: OnUse[ChannelsOptions]
+    safety: OnUse[SafetyOptions] = SafetyOptions.model_construct()
     journal: JournalOptions = JournalOptions.model_construct()
     control: ControlOptions = ControlOptions.model_construct()
     admin: AdminOptions = AdminOptions.model_construct()

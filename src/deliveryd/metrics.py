@@ -122,6 +122,10 @@ class Levels:
     events_failing: int = _level(
         "events_failing", "Messages with a status event that the service fails at, while it accepts others."
     )
+    only_to: int | None = _level(
+        "safety_only_to_entries", "Entries of safety.only_to; absent: it isn't named."
+    )
+    share: float | None = _level("safety_share_ratio", "safety.share, from 0 to 1; absent: it isn't named.")
 
 
 class Totals(NamedTuple):

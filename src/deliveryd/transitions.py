@@ -54,6 +54,8 @@ _UNFIT = (
     " it or let it begin again (resend --new-key)"
 )
 
+_WITHHELD = "not repeated: {}; settle it, or change [safety], after which it is repeated"
+
 NOT_OUTLASTED = "not sent: the worker's lease of the journal could have ended before the attempt"
 """Why a message waits that had an intent: another worker could have adopted and repeated it meanwhile."""
 
@@ -154,6 +156,11 @@ def unfit(why: str) -> str:
 def unrendered(why: str) -> str:
     """The reason why a message is held that is known by its digest alone and has no content now."""
     return _UNRENDERED.format(why)
+
+
+def withheld(why: str) -> str:
+    """The reason why a message is held whose customer this installation doesn't send to any more."""
+    return _WITHHELD.format(why)
 
 
 def not_repeated(entry: Entry, before: State, at: int, reason: str) -> Transition:

@@ -59,6 +59,10 @@ url = "BASE_URL/inApp"
 json = { to = "{customer.phone}", text = "{content.description}", reference = "{message.id}" }
 provider_id = "/id"
 on_in_doubt = "hold"
+
+[safety]
+share = "100%"
+only_to = ["customer:1"]
 """
 NOTIFICATION = {"title": "Hello", "body": "All"}
 IN_APP = {"content": {"en": {"inApp": {"name": "Hello", "description": "All", "notification": NOTIFICATION}}}}

@@ -10,6 +10,7 @@ from collections.abc import Set as AbstractSet
 from typing import Literal, NamedTuple
 
 from deliveryd.model import SECOND, parse_instant
+from deliveryd.options.safety import limits_text
 from deliveryd.telemetry.overview import Disk, Overview, Paused, ProviderView
 
 NoticeLevel = Literal["good", "fair", "bad", "held", "off"]
@@ -238,6 +239,9 @@ def _of_worker(overview: Overview) -> Iterator[Notice]:
         yield Notice("bad", "Worker", f"The loop {loop} has stood still for {age(seconds)}.")
     if overview.disk is not None:
         yield from _of_disk(overview.disk)
+    if (limits := overview.safety) is not None:
+        text = limits_text(limits.only_to, limits.share)
+        yield Notice("fair", "Safety", f"{text[:1].upper()}{text[1:]}.")
     if overview.malformed:
         count = _counted(overview.malformed, "element of the queue was", "elements of the queue were")
         yield Notice("fair", "Queue", f"{count} malformed and set aside: see deliveryd dead list.")

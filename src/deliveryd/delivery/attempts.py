@@ -70,6 +70,7 @@ class Attempts:
         self._pauses = common.memory.pauses
         self._windows = terms.windows
         self._stopped = common.memory.stopped
+        self._safety = common.memory.safety
         self._clock = common.clock
         self._metrics = common.metrics
 
@@ -136,14 +137,24 @@ class Attempts:
         return self._verdicts.not_repeated(message.bound, State.READY, why)
 
     def obstacle(self, message: Delivery) -> str | None:
-        """Why what may have arrived isn't repeated: its content would differ, or can't be written."""
-        if message.entry.content is None:  # known by its digest alone
-            if message.flaw is not None:
-                return transitions.unrendered(message.flaw)
+        """Why what may have arrived isn't repeated: its content would differ, or it isn't to be sent."""
+        is_known_by_its_digest = message.entry.content is None
+        if is_known_by_its_digest and message.flaw is not None:
+            return transitions.unrendered(message.flaw)
+        if not self._is_admitted(message):
+            return transitions.withheld(self._safety.reason)
+        if is_known_by_its_digest:
             return None if message.entry.digest == self._digest(message) else transitions.CHANGED
         if self.channel.reaches(message.customer):
             return None
         return transitions.unfit(self.channel.unreached(message.customer))
+
+    def _is_admitted(self, message: Delivery) -> bool:
+        """Whether this installation sends to the customer, at an address that the provider has."""
+        safety = self._safety
+        return not safety.limits or safety.admits(
+            self._name, self.channel, message.entry.customer_id, message.customer
+        )
 
     def _values(self, customer: Customer | None) -> Mapping[str, str]:
         """The customer's values that the adapter sends."""
@@ -166,7 +177,7 @@ class Attempts:
         key = message_key(self._namespace, entry.id, self._name, entry.generation)
         customer = message.customer
         if self._devices_field is not None and customer is not None:
-            customer = self._reachable(customer, self._devices_field)
+            customer = self._reachable(entry.customer_id, customer, self._devices_field)
         dispatch = Dispatch(
             key, entry, customer, message.rendered, expires_at, self._clock,
             may_begin, message.size,
@@ -175,6 +186,8 @@ class Attempts:
             return step
         if may_begin is not None and not may_begin():
             return self._verdicts.unsent(entry, transitions.NOT_OUTLASTED)
+        if not self._is_admitted(message):  # a reload came after the intent; the router decides
+            return self._verdicts.unsent(entry, self._safety.reason)
         started = time.monotonic()
         try:
             verdict = await self.channel.send(dispatch)
@@ -192,13 +205,20 @@ class Attempts:
         self._metrics.attempted(self._name, verdict, seconds)
         return self._step_after(message, verdict)
 
-    def _reachable(self, customer: Customer, field: str) -> Customer:
-        """The customer without the devices that can't be reached any more."""
-        if self._channel_name not in self._stopped.digests:
+    def _reachable(self, customer_id: int, customer: Customer, field: str) -> Customer:
+        """The customer without the devices that can't be reached any more, or aren't admitted."""
+        safety = self._safety
+        if self._channel_name not in self._stopped.digests and not safety.limits:
             return customer
         all_ = devices_of(customer, field)
-        reached = [each for each in all_ if not self._is_stopped(at_device(customer, field, each))]
-        return with_devices(customer, field, reached) if 0 < len(reached) < len(all_) else customer
+        at_each = {each: at_device(customer, field, each) for each in all_}
+        reached = [each for each, one in at_each.items() if not self._is_stopped(one)]
+        if not reached and not safety.limits:
+            return customer
+        reached = [
+            each for each in reached if safety.admits(self._name, self.channel, customer_id, at_each[each])
+        ]
+        return customer if len(reached) == len(all_) else with_devices(customer, field, reached)
 
     def _step_after(self, message: Delivery, verdict: Verdict, rest: Content | None = None) -> Transition:
         entry = message.entry

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from deliveryd.channels.base import Channel
 from deliveryd.delivery.provider import Provider
+from deliveryd.delivery.safety import Safety
 from deliveryd.model import Customer, Entry, Spent, channel_of
 
 _BITS = 52
@@ -62,13 +63,17 @@ class Sender(NamedTuple):
 
 
 class Choice:
-    """Chooses among the providers of one channel, which `senders` has by their identities."""
+    """Chooses among the providers of one channel, which `senders` has by their identities.
 
-    def __init__(self, senders: Mapping[str, Sender]) -> None:
+    None reaches a customer at an address that `safety` doesn't admit.
+    """
+
+    def __init__(self, senders: Mapping[str, Sender], safety: Safety | None = None) -> None:
         self.senders = senders
+        self._safety = safety or Safety()
         self.enabled = {name: sender for name, sender in senders.items() if sender.is_enabled}
         """Those that new messages may go to."""
-        self._only = next(iter(self.enabled.items())) if len(self.enabled) == 1 else None
+        self._only = next(iter(self.enabled)) if len(self.enabled) == 1 else None
         self.given_up: frozenset[str] = frozenset()
         """The enabled providers that were down for so long that messages go to the next channel."""
         self.is_unavailable = False
@@ -93,9 +98,7 @@ class Choice:
     def is_unavailable_to(self, entry: Entry, customer: Customer | None) -> bool:
         """Whether all providers are given up that may still take a message and reach its customer."""
         return bool(self.given_up) and all(
-            name in self.given_up
-            for name, sender in self.open_to(entry).items()
-            if sender.adapter.reaches(customer)
+            name in self.given_up for name in self.open_to(entry) if self._reaches(name, entry, customer)
         )
 
     @property
@@ -147,10 +150,12 @@ class Choice:
         It is one that is paused only if there is no other.
         """
         if self._only is not None and not entry.spent and not entry.doubt:
-            name, sender = self._only
-            return name if sender.adapter.reaches(customer) else None
+            name = self._only
+            return name if self._reaches(name, entry, customer) else None
         found = {
-            name: sender for name, sender in self.open_to(entry).items() if sender.adapter.reaches(customer)
+            name: sender
+            for name, sender in self.open_to(entry).items()
+            if self._reaches(name, entry, customer)
         }
         if len(found) < 2:
             return next(iter(found), None)
@@ -194,7 +199,7 @@ class Choice:
     def can_move(self, entry: Entry, customer: Customer | None, name: str) -> bool:
         """Whether another provider takes a message that waits for this one, and reaches the customer."""
         return not entry.doubt and any(
-            sender.adapter.reaches(customer) for sender in self._others(entry, name)
+            self._reaches(other, entry, customer) for other in self._others(entry, name)
         )
 
     def leaves(self, entry: Entry, name: str) -> bool:
@@ -206,9 +211,16 @@ class Choice:
             self.has_other_for(entry, name) or (name in self.given_up and not entry.doubt)
         )
 
-    def _others(self, entry: Entry, name: str) -> Iterator[Sender]:
+    def _reaches(self, name: str, entry: Entry, customer: Customer | None) -> bool:
+        """Whether a provider reaches the customer of a message, at an address that is admitted."""
+        adapter, safety = self.senders[name].adapter, self._safety
+        if not adapter.reaches(customer):
+            return False
+        return not safety.limits or safety.admits(name, adapter, entry.customer_id, customer)
+
+    def _others(self, entry: Entry, name: str) -> Iterator[str]:
         return (
-            sender
+            other
             for other, sender in self.open_to(entry).items()
             if other != name and sender.standing.takes(entry.settings_id)
         )

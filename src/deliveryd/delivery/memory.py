@@ -12,6 +12,7 @@ from deliveryd.delivery.outbox_signals import OutboxSignals
 from deliveryd.delivery.passed_time import PassedTime
 from deliveryd.delivery.pauses import Pauses
 from deliveryd.delivery.pausing import Pausing
+from deliveryd.delivery.safety import Safety
 from deliveryd.delivery.stopped import StoppedRecipients
 from deliveryd.journal.base import MatchedReceipt, OutboxRow
 from deliveryd.journal.journal import Journal
@@ -77,7 +78,7 @@ class ReadyMessages:
 
 
 class LineMemory(NamedTuple):
-    """The places in flight, the signals between the loops, what waits or is paused, and the suppression list.
+    """The places in flight, the signals between the loops, what waits or is paused, and who isn't sent to.
 
     Each of the `watchers` is called after each record; `passed` has the age of records.
     """
@@ -89,6 +90,7 @@ class LineMemory(NamedTuple):
     backlog: Backlog
     pausing: Pausing
     stopped: StoppedRecipients
+    safety: Safety
     passed: PassedTime
     watchers: list[Watcher]
 
@@ -118,6 +120,7 @@ class LineMemory(NamedTuple):
             backlog,
             Pausing(journal, backlog, in_flight, clock),
             StoppedRecipients(journal.stop_key, metrics),
+            Safety(),
             PassedTime(shown, journal.kept_clock, journal.last_at),
             [],
         )

@@ -12,6 +12,7 @@ from deliveryd.channels.sms_text import SmsRules
 from deliveryd.delivery.choice import Choice
 from deliveryd.delivery.message import UNRENDERED, Delivery
 from deliveryd.delivery.pauses import Pauses
+from deliveryd.delivery.safety import Safety
 from deliveryd.delivery.stopped import StoppedRecipients
 from deliveryd.errors import LanguageUnreadable
 from deliveryd.model import Customer, Entry, Rendered, Transition, channel_of, first_of
@@ -88,13 +89,19 @@ class Router:
         stopped: StoppedRecipients,
         pauses: Pauses,
         *,
+        safety: Safety | None = None,
         windows: Windows = ALWAYS,
     ) -> None:
         self._channels = channels
         self._windows = windows
+        self._safety = safety or Safety()
+        self._adapters = {
+            name: sender.adapter
+            for channel in channels.values()
+            for name, sender in channel.choice.senders.items()
+        }
         self._pauses = pauses
         self._stopped = stopped
-        self._providers = frozenset(each for channel in channels.values() for each in channel.choice.senders)
         self._enabled = frozenset(each for channel in channels.values() for each in channel.choice.enabled)
         self._order = [name for name in order if name in channels and channels[name].choice.is_enabled]
         self._positions = {name: place for place, name in enumerate(order)}
@@ -126,26 +133,27 @@ class Router:
         entry, settings = message.entry, message.settings
         if entry.provider is not None or entry.via is not None:
             entry = message.becomes(self.without_removed(entry))
-            if entry.doubt and entry.provider not in self._providers:
+            if entry.doubt and entry.provider not in self._adapters:
                 return transitions.held_without_provider(entry, State.READY, now)
         if (step := message.held_back(self._pauses, now)) is not None:
             return step
         if entry.content is not None:
             provider = entry.provider or entry.via or ""
             customer = Customer(entry.customer_id, entry.content.values)
-            if entry.doubt or not self._has_stopped(channel_of(provider), provider, customer):
+            why = None if entry.doubt else self._why_kept_from(provider, entry, customer)
+            if why is None:
                 return self._repeat(message, provider, entry.content.rendered, customer, now)
-            entry = message.becomes(entry.left(IS_SUPPRESSED))
+            entry = message.becomes(entry.left(why))
         if not isinstance(settings, CompiledSettings):
             return _end(message, [str(settings)], now)
         if not message.looked_up and self._needs_customer(entry, settings):
             return None
-        return self._first_usable(message, settings, now)
+        return self._admitted(message, settings, now)
 
     def route_on(self, message: Delivery, now: int) -> Route | None:
         """Go on where `route` returned None, with the customer, in the same turn of the event loop."""
         if message.entry.content is None and isinstance(message.settings, CompiledSettings):
-            return self._open(self._first_usable(message, message.settings, now), now)
+            return self._open(self._admitted(message, message.settings, now), now)
         return self.route(message, now)
 
     def without_removed(self, entry: Entry) -> Entry:
@@ -153,10 +161,12 @@ class Router:
         provider = entry.provider or entry.via
         if provider is None or provider in self._enabled or entry.doubt:
             return entry
-        return entry.left(WAS_DISABLED if provider in self._providers else WAS_REMOVED)
+        return entry.left(WAS_DISABLED if provider in self._adapters else WAS_REMOVED)
 
     def _needs_customer(self, entry: Entry, settings: CompiledSettings) -> bool:
         """Whether a message depends on its customer: on their language, an address, or their name."""
+        if self._safety.limits and not self._safety.admits_customer(entry.customer_id):
+            return self._safety.has_addresses
         order = self._order_for(entry)
         if order is not self._order:
             choice = self._choice(settings, order)
@@ -249,12 +259,42 @@ class Router:
                 return None
         return message.to(provider, rendered, message.customer)
 
+    def _admitted(self, message: Delivery, settings: CompiledSettings, now: int) -> Route:
+        """The first offer that can be sent, unless this installation doesn't send to the customer."""
+        held = self._withheld(message, now) if self._safety.limits else None
+        return held or self._first_usable(message, settings, now)
+
+    def _withheld(self, message: Delivery, now: int) -> Route | None:
+        """The end of a message whose customer isn't sent to at any address; None: it goes on.
+
+        One in doubt goes to its provider, which may have it: there it is asked for, or held.
+        """
+        entry, customer = message.entry, message.customer
+        providers = self._adapters if not entry.doubt else [entry.provider or ""]
+        if any(self._admits(provider, entry, customer) for provider in providers):
+            return None
+        if entry.doubt:
+            return message.to(entry.provider or "", UNRENDERED, customer)
+        return transitions.undeliverable(entry, now, entry.ending(self._safety.reason))
+
+    def _admits(self, provider: str, entry: Entry, customer: Customer | None) -> bool:
+        """Whether this installation sends to the customer of a message at the address that a provider has."""
+        safety = self._safety
+        return not safety.limits or safety.admits(
+            provider, self._adapters[provider], entry.customer_id, customer
+        )
+
+    def _why_kept_from(self, provider: str, entry: Entry, customer: Customer) -> str | None:
+        """Why a message that may have arrived, but isn't in doubt, isn't repeated; None: it is."""
+        if self._has_stopped(channel_of(provider), provider, customer):
+            return IS_SUPPRESSED
+        return None if self._admits(provider, entry, customer) else self._safety.reason
+
     def _has_stopped(self, channel: str, provider: str, customer: Customer | None) -> bool:
         """Whether the recipient, at the address that a provider has, is suppressed on a channel."""
         if customer is None:
             return False
-        adapter = self._channels[channel].choice.senders[provider].adapter
-        return self._stopped.includes(channel, adapter.recipients(customer))
+        return self._stopped.includes(channel, self._adapters[provider].recipients(customer))
 
     def _leaves(self, entry: Entry, provider: str) -> bool:
         channel = channel_of(provider)
@@ -386,7 +426,7 @@ class Router:
         if offered:
             for name in order:
                 if name in offered:
-                    yield self._why_unreached(name, customer, unfit.get(name))
+                    yield self._why_unreached(name, entry, customer, unfit.get(name))
         elif not entry.spent:
             channels = {
                 name: channel for name, channel in self._channels.items() if not channel.choice.is_enabled
@@ -401,13 +441,20 @@ class Router:
             tags = everywhere  # it was the same for all customers, so that this one wasn't looked up
         yield from self._unreadable(settings, self._candidates(entry, settings, tags))
 
-    def _why_unreached(self, channel: str, customer: Customer | None, unfit: str | None) -> str:
+    def _why_unreached(self, channel: str, entry: Entry, customer: Customer | None, unfit: str | None) -> str:
         """Why no provider of a channel takes the message."""
         senders = self._channels[channel].choice.senders
         if unfit is None and any(self._has_stopped(channel, name, customer) for name in senders):
             return f"the recipient is suppressed on {channel}"
-        reasons = [unfit] if unfit else [each.adapter.unreached(customer) for each in senders.values()]
+        reasons = [unfit] if unfit else [self._unreached(name, entry, customer) for name in senders]
         return f"{channel}: {', '.join(dict.fromkeys(reasons))}"
+
+    def _unreached(self, provider: str, entry: Entry, customer: Customer | None) -> str:
+        """Why a provider doesn't reach the customer: for want of an address, or by `[safety]`."""
+        adapter = self._adapters[provider]
+        if adapter.reaches(customer) and not self._admits(provider, entry, customer):
+            return self._safety.reason
+        return adapter.unreached(customer)
 
     def _unreadable(self, settings: CompiledSettings, places: Iterable[_Place]) -> Iterator[str]:
         """Why blocks at these places can't be read; each reason once."""

@@ -1,4 +1,4 @@
-"""Types of configuration values for pydantic: durations, sizes, rates, paths, secrets, words, pointers."""
+"""Types of configuration values for pydantic: durations, sizes, rates, percentages, paths, secrets, words."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from deliveryd.runtime.secret_file import SecretDocument, SecretFile
 
 _BYTES = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "kB": 10**3, "MB": 10**6, "GB": 10**9}
 _QUANTITY = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,15})?)\s*([A-Za-z]+)")
+_PERCENTAGE = re.compile(r"([0-9]{1,3}(?:\.[0-9]{1,3})?)\s*%")
 _RATE = re.compile(r"([0-9]{1,7})\s*/\s*(ms|s|m|h|d)")
 _LONGEST = 100 * 365 * 86400.0
 _LARGEST = 1 << 50
@@ -72,6 +73,19 @@ def format_rate(rate: Rate) -> str:
     return f"{rate.permits}/{format_duration(rate.per).lstrip('1')}"
 
 
+def parse_percentage(value: object) -> float:
+    """Parse "5%" or "0.5%" as a part of 1. Raises ValueError."""
+    match = _PERCENTAGE.fullmatch(value.strip()) if isinstance(value, str) else None
+    if match is None or float(match[1]) > 100:
+        raise ValueError('expected a string such as "5%" or "0.5%", from "0%" to "100%"')
+    return float(match[1]) / 100
+
+
+def format_percentage(share: float) -> str:
+    """Format a part of 1 as in the configuration file."""
+    return f"{round(share * 100, 3):.12g}%"
+
+
 def resolve_path(value: object, info: ValidationInfo) -> Path:
     """Resolve a path relative to the folder of the configuration file (context key `base_dir`)."""
     if not isinstance(value, str | Path) or not str(value).isprintable() or value == "":
@@ -127,6 +141,7 @@ def _written(write: Callable[[Any], str]) -> PlainSerializer:
 Duration = Annotated[float, BeforeValidator(parse_duration), _written(format_duration)]
 Positive = Annotated[Duration, AfterValidator(_positive)]
 Size = Annotated[int, BeforeValidator(parse_size), _written(format_size)]
+Percentage = Annotated[float, BeforeValidator(parse_percentage), _written(format_percentage)]
 RateLimit = Annotated[Rate, BeforeValidator(parse_rate), _written(format_rate)]
 FilePath = Annotated[Path, BeforeValidator(resolve_path), _written(str)]
 SecretPath = Annotated[SecretFile, PlainValidator(_secret), _written(lambda secret: str(secret.path))]

@@ -131,6 +131,13 @@ class Event(StrEnum):
     RECIPIENTS_STOPPED = "recipients.stopped", INFO, "count recipients were suppressed on a channel"
     RECIPIENTS_RESUMED = "recipients.resumed", INFO, "count recipients may be sent to on a channel again"
 
+    SAFETY_LIMITED = "safety.limited", WARNING, "[safety] is in force: messages to others end with an error"
+    SAFETY_LIFTED = (
+        "safety.lifted",
+        INFO,
+        "a reload removed [safety]: messages go to all customers",
+    )
+
     RECEIPT_ACCEPTED = "receipt.accepted", DEBUG, "a receipt changed a message"
     RECEIPT_REPEATED = "receipt.repeated", DEBUG, "a receipt was recorded before"
     RECEIPT_UNMATCHED = "receipt.unmatched", INFO, "a receipt matches no message yet; it is kept"

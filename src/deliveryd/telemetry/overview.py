@@ -131,6 +131,17 @@ class Reload:
 
 
 @dataclass(frozen=True, slots=True)
+class Limits:
+    """Whom the worker sends to: how many entries `safety.only_to` has, and `safety.share`, from 0 to 1.
+
+    None: not named.
+    """
+
+    only_to: int | None = None
+    share: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Overview:
     """The state of a worker at one instant.
 
@@ -164,6 +175,8 @@ class Overview:
     last_reload: Reload | None
     lanes: Mapping[str, Mapping[str, object]]
     loops: Mapping[str, float]
+    safety: Limits | None = None
+    """None: everybody is sent to."""
 
 
 @dataclass(frozen=True, slots=True)

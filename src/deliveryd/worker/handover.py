@@ -252,16 +252,16 @@ def _routing(config: Config) -> object:
         )
         for name, channel in config.channels.configured.items()
     }
-    return config.content, config.channels.order, channels, config.windows
+    return config.content, config.channels.order, config.safety, channels, config.windows
 
 
 def _to_repeat(before: Config, config: Config) -> Collection[str]:
-    """The providers that held what is in doubt, and repeat it now."""
+    """The providers that held what is in doubt, and may repeat it now."""
     old = before.channels.providers
     return [
         name
         for name, provider in config.channels.providers.items()
         if name in old
-        and old[name].common.on_in_doubt != "resend"
         and provider.common.on_in_doubt == "resend"
+        and (old[name].common.on_in_doubt != "resend" or before.safety != config.safety)
     ]

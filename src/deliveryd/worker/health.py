@@ -28,6 +28,7 @@ from deliveryd.telemetry.overview import (
     Disk,
     EventsView,
     Failure,
+    Limits,
     Oldest,
     Overview,
     Paused,
@@ -190,6 +191,7 @@ class WorkerHealth:
                 for name, dispatcher in dispatchers.items()
             },
             loops={name: round(age, 3) for name, age in ages},
+            safety=Limits(*self.config.safety.figures) if self.config.safety.limits else None,
         )
 
     def hour(self) -> Points:
@@ -222,6 +224,8 @@ class WorkerHealth:
             in_flight_limit=self._parts.memory.in_flight.most,
             log_dropped=dropped_lines(),
             events_failing=self._parts.stations.reporting.failing,
+            only_to=self.config.safety.figures[0],
+            share=self.config.safety.figures[1],
         )
 
     @property

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 IN_PLACE = frozenset(
     {
-        "channels", "content", "customers", "entities", "log", "rules", "run", "service",
+        "channels", "content", "customers", "entities", "log", "rules", "run", "safety", "service",
         "events.batch_size", "events.flush_interval", "events.intermediate",
         "journal.allow_shared_folder", "journal.reserve", "journal.retention",
         "queue.batch_size", "queue.max_in_flight", "queue.max_paused", "queue.max_poll_interval",

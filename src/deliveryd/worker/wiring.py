@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
@@ -31,6 +31,7 @@ from deliveryd.delivery.provider import Provider
 from deliveryd.delivery.recorder import Recorder
 from deliveryd.delivery.reporting import Reporting
 from deliveryd.delivery.routing import ChannelRoute, Router
+from deliveryd.delivery.safety import Safety
 from deliveryd.delivery.settings import SettingsCache
 from deliveryd.delivery.sharing import Sharing
 from deliveryd.delivery.stopped import StoppedRecipients
@@ -193,7 +194,9 @@ def derive(
     common: Common,
 ) -> Derived:
     """Make what the stations work by. `doubts` are kept, also of removed providers: of attempts under way."""
-    choices = build_choices(config, providers, states)
+    safety = common.memory.safety
+    safety.follow(config.safety, phone_providers(config))
+    choices = build_choices(config, providers, states, safety)
     wanted = {name: policy_of(provider) for name, provider in config.channels.providers.items()}
     policies = within_file_limit(config, wanted)
     for name, policy in policies.items():
@@ -208,7 +211,7 @@ def derive(
         )
         for name, policy in policies.items()
     }  # fmt: skip
-    router = build_router(config, choices, common.memory.stopped, common.memory.pauses)
+    router = build_router(config, choices, common.memory.stopped, common.memory.pauses, safety)
     return Derived(choices, router, terms, _limits(config))
 
 
@@ -345,8 +348,24 @@ class _Compiler:
         return compile_settings(settings, self._email_format, self._greetings, self._lifetime)
 
 
+def phone_providers(config: Config) -> Collection[str]:
+    """The providers whose addresses are phone numbers, read with the filter e164; none without [safety]."""
+    if not config.safety.limits:
+        return ()
+    from deliveryd.channels.http.options import HttpChannelOptions  # noqa: PLC0415  # loads much, rarely needed
+
+    return [
+        name
+        for name, provider in config.channels.providers.items()
+        if isinstance(provider.options, HttpChannelOptions) and "|e164" in (provider.options.address() or "")
+    ]
+
+
 def build_choices(
-    config: Config, providers: Mapping[str, Channel], standings: Mapping[str, Standing]
+    config: Config,
+    providers: Mapping[str, Channel],
+    standings: Mapping[str, Standing],
+    safety: Safety,
 ) -> Mapping[str, Choice]:
     """What chooses among the providers of each channel."""
     return {
@@ -359,7 +378,8 @@ def build_choices(
                     each.common.enabled,
                 )
                 for each in channel.providers.values()
-            }
+            },
+            safety,
         )
         for name, channel in config.channels.configured.items()
     }
@@ -374,7 +394,11 @@ def sms_rules(channel: ChannelConfig) -> SmsRules | None:
 
 
 def build_router(
-    config: Config, choices: Mapping[str, Choice], stopped: StoppedRecipients, pauses: Pauses
+    config: Config,
+    choices: Mapping[str, Choice],
+    stopped: StoppedRecipients,
+    pauses: Pauses,
+    safety: Safety,
 ) -> Router:
     """What chooses channel, provider and language."""
     routes = {
@@ -382,8 +406,10 @@ def build_router(
         for name, channel in config.channels.configured.items()
     }
     return Router(
-        routes, config.channels.order, config.content.languages, stopped, pauses, windows=config.windows
-    )
+        routes, config.channels.order, config.content.languages, stopped, pauses,
+        safety=safety,
+        windows=config.windows,
+    )  # fmt: skip
 
 
 def policy_of(provider: ProviderConfig) -> DispatchPolicy:

@@ -32,6 +32,7 @@ from deliveryd.journal.attention import LeftBehind
 from deliveryd.journal.opening import open_reader
 from deliveryd.model import Customer
 from deliveryd.network.address import is_loopback
+from deliveryd.options.safety import limits_text
 from deliveryd.options.suggestion import closest
 from deliveryd.options.units import format_size
 from deliveryd.runtime.rights import READ, WRITE, exposure
@@ -333,7 +334,13 @@ def _told(left: LeftBehind) -> str:
     )
 
 
+def _limits(config: Config) -> Iterator[Finding]:
+    if config.safety.limits:
+        yield Finding("safety", Level.HINT, limits_text(*config.safety.figures))
+
+
 CAUTIONS: Sequence[Callable[[Config], Iterator[Finding]]] = (
+    _limits,
     _open_pages,
     _unverified_receipts,
     _stand_ins,

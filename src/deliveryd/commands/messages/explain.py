@@ -17,6 +17,7 @@ from deliveryd.errors import DeliverydError, ServiceUnreadable
 from deliveryd.journal.opening import open_reader
 from deliveryd.journal.sql.history import without_values
 from deliveryd.model import number_of
+from deliveryd.options.safety import limits_text
 
 
 def explain(
@@ -33,7 +34,8 @@ def explain(
 ) -> None:
     """Show the history of one message.
 
-    It covers the time from the queue to the last event. The reference of its settings is that of the copy in
+    It covers the time from the queue to the last event. If [safety] limits whom this installation sends to,
+    that is shown first. The reference of its settings is that of the copy in
     the disk cache, if there is one. Read-only; works with or without a running worker. Exit status 1: the
     message isn't in the journal.
     """
@@ -46,11 +48,16 @@ def explain(
             " or by another instance, or it was forgotten or erased; see deliveryd decisions"
         )
     shown = life if show_variables else without_values(life)
+    safety = loaded.safety
     settings_id = None if life.message is None else life.message.settings_id
     reference = None if settings_id is None else _reference(loaded, settings_id)
     if as_data:
-        print_json({**life_data(shown), "settings_reference": reference})
+        only_to, share = safety.figures
+        limits = {"only_to": only_to, "share": share} if safety.limits else None
+        print_json({**life_data(shown), "settings_reference": reference, "safety": limits})
     else:
+        if safety.limits:
+            print_lines(f"this installation {limits_text(*safety.figures)}", "")
         print_lines(*life_lines(shown, loaded.channels.reporting, reference))
 
 

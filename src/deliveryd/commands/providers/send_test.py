@@ -21,10 +21,11 @@ from deliveryd.commands.common.options import AsData, ConfigOption
 from deliveryd.commands.common.output import print_errors, print_json, print_lines
 from deliveryd.commands.providers.trying import ProviderOption, row_text, verdict_data, verdict_lines
 from deliveryd.config import Config
+from deliveryd.delivery.safety import NOT_ON_THE_LIST, Safety
 from deliveryd.errors import DeliverydError
 from deliveryd.http.wire import WireResponse
 from deliveryd.model import Customer, Entry, Rendered, WallClock
-from deliveryd.worker.wiring import open_provider
+from deliveryd.worker.wiring import open_provider, phone_providers
 
 _ADDRESSES = ("phone", "email")
 _OTHERS = {"name": "Test", "language": "en"}
@@ -50,7 +51,7 @@ def send_test(
     """Send one real message through one provider.
 
     It doesn't pass the queue: neither the service nor the journal has it. Shows the request and the answer,
-    with secrets masked.
+    with secrets masked. If safety.only_to is set, the address must be on that list.
 
     Exit status 1: the provider didn't accept it.
     """
@@ -89,9 +90,26 @@ async def _send(config: Config, provider: ProviderConfig, to: str, text: str) ->
     """Send a message. Raises ConfigError, DeliverydError."""
     channel = at_one_device(open_provider(config, provider))
     try:
-        return await _sent(channel, provider, _dispatch(channel, provider.block, to, text))
+        dispatch = _dispatch(channel, provider.block, to, text)
+        _insist_on_the_list(config, channel, provider, dispatch)
+        return await _sent(channel, provider, dispatch)
     finally:
         await channel.aclose()
+
+
+def _insist_on_the_list(
+    config: Config, channel: Channel, provider: ProviderConfig, dispatch: Dispatch
+) -> None:
+    """Raise DeliverydError unless all addresses that the message goes to are on the list, if there is one."""
+    if config.safety.only_to is None or dispatch.customer is None:
+        return
+    safety = Safety(config.safety, phone_providers(config))
+    addresses = channel.recipients(dispatch.customer)
+    if not addresses or not all(safety.lists(provider.identity, address) for address in addresses):
+        raise DeliverydError(
+            f"{provider.identity}: the address is {NOT_ON_THE_LIST}: safety.only_to must name it, or its"
+            " domain or beginning, before a test is sent there"
+        )
 
 
 async def _sent(channel: Channel, provider: ProviderConfig, dispatch: Dispatch) -> Sent:

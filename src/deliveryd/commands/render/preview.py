@@ -17,6 +17,7 @@ from deliveryd.delivery.choice import Idle
 from deliveryd.delivery.message import Delivery, is_expired
 from deliveryd.delivery.pauses import Pauses
 from deliveryd.delivery.routing import Route
+from deliveryd.delivery.safety import Safety
 from deliveryd.delivery.stopped import StoppedRecipients
 from deliveryd.directory.base import find_customer
 from deliveryd.errors import DeliverydError, DirectoryUnavailable, ServiceUnreadable
@@ -44,6 +45,7 @@ from deliveryd.worker.wiring import (
     compiler,
     open_providers,
     open_service,
+    phone_providers,
     sms_rules,
 )
 
@@ -258,18 +260,21 @@ def _preview_result(
         nothing = f"settings {message.entry.settings_id} have no such content in {', '.join(tags)}"
         raise DeliverydError("; ".join((nothing, *first_of(settings.unreadable))))
     stopped = _stop_list(config)
+    safety = Safety(config.safety, phone_providers(config)) if message.has_customer else Safety()
     configured = config.channels.configured
     previews = []
     for name, block in blocks:
         for identity in (each.identity for each in configured[name].providers.values()):
             if scope.provider in (None, identity):
                 adapter = providers[identity]
-                reached = _reached(configured[name], identity, adapter, block, message, stopped=stopped)
+                reached = _reached(
+                    configured[name], identity, adapter, block, message, stopped=stopped, safety=safety
+                )
                 previews.append(
                     _filled(reached, adapter, block, sms_rules(configured[name]), message, now=now)
                 )
-    choices = build_choices(config, providers, dict.fromkeys(providers, Idle()))
-    router = build_router(config, choices, stopped, Pauses())
+    choices = build_choices(config, providers, dict.fromkeys(providers, Idle()), safety)
+    router = build_router(config, choices, stopped, Pauses(), safety)
     delivery = Delivery(message.entry, settings)
     while (route := router.route(delivery, now)) is None:
         delivery.of(message.customer)
@@ -333,12 +338,15 @@ def _reached(
     message: PreviewMessage,
     *,
     stopped: StoppedRecipients,
+    safety: Safety,
 ) -> Preview:
     """Return a preview without a text: whether the customer is reached, and the weight among several."""
     customer = message.customer
     unreached = None if adapter.reaches(customer) else adapter.unreached(customer)
     if customer is not None and stopped.includes(channel.name, adapter.recipients(customer)):
         unreached = f"the recipient is suppressed on {channel.name}"
+    if unreached is None and not safety.admits(identity, adapter, message.entry.customer_id, customer):
+        unreached = safety.reason
     preview = Preview(identity, block.language, unreached is None, unreached=unreached)
     if len(channel.providers) < 2:
         return preview

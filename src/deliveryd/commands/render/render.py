@@ -67,7 +67,8 @@ def render(
     """Preview a message without sending it.
 
     Shows every channel with its providers, and which one would be chosen: where there are several, the
-    message's ID decides by their weights. Suppressed recipients aren't reached there. Secrets are masked.
+    message's ID decides by their weights. Suppressed recipients, and those to whom
+    [safety] doesn't allow to send, aren't reached there. Secrets are masked.
 
     Exit status 1: the message can't be sent, for example because a placeholder has no value.
     """

@@ -246,6 +246,8 @@ class Ledger:
     """Lives that didn't end on their own."""
     reloaded: set[int] = field(default_factory=set)
     """Lives that went on as the next one, by a reload."""
+    reconfigured: dict[int, float] = field(default_factory=dict)
+    """Lives that began by a reload, with the second of the run."""
     troubles: Counter[Trouble | None] = field(default_factory=Counter)
     requests: Counter[str] = field(default_factory=Counter)
     """By endpoint, those that failed too."""

@@ -15,6 +15,7 @@ from simulation import (
     breaks_of_devices,
     breaks_of_keeping,
     breaks_of_leaving,
+    breaks_of_limiting,
     breaks_of_naming,
     breaks_of_pages,
     breaks_of_refusals,
@@ -52,6 +53,9 @@ RELOADING: Mapping[str, Break] = {**breaks_in(breaks_of_reloading), **breaks_in(
 
 REJECTING: Mapping[str, Break] = breaks_in(breaks_of_rejecting)
 """Those that only plans with rejections show."""
+
+LIMITING: Mapping[str, Break] = breaks_in(breaks_of_limiting)
+"""Those that only plans show in which an installation doesn't send to all customers."""
 
 LEAVING: Mapping[str, Break] = breaks_in(breaks_of_leaving)
 """Those that only plans show in which providers are removed."""

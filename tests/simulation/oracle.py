@@ -11,6 +11,7 @@ from simulation import (
     rules_of_confirming,
     rules_of_devices,
     rules_of_leaving,
+    rules_of_limiting,
     rules_of_rejecting,
     rules_of_reporting,
     rules_of_sending,
@@ -38,6 +39,7 @@ RULES = (
     *rules_of_rejecting.RULES,
     *rules_of_tokens.RULES,
     *rules_of_devices.RULES,
+    *rules_of_limiting.RULES,
 )
 RULES_OF_EACH = (
     *rules_of_reporting.RULES_OF_EACH,

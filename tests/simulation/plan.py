@@ -96,6 +96,10 @@ class Life:
     """Providers that get nothing new."""
     needs_more: bool = False
     """The mappings of its providers need one more of the customer's values."""
+    only_to: tuple[str, ...] | None = None
+    """Whom this life's configuration sends to; None: to all customers of its `share`."""
+    share: str | None = None
+    """The share of the customers, in whole percent; None: all, unless `only_to` names some."""
 
 
 @dataclass(frozen=True, slots=True)

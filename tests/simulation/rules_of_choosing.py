@@ -24,6 +24,7 @@ OTHER_REASONS = (
     "expired at",
     "not confirmed",
     "stopped",
+    "installation",
 )
 """Words of the reasons that no provider gave when it was asked."""
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from deliveryd.journal.orders import Action
+from simulation.admitting import may_be_withheld
 from simulation.case import (
     DELIVERED,
     FAILED,
@@ -276,6 +277,8 @@ def _is_reason(case: Case, reason: str, told_at: float) -> bool:
         return Action.SETTLE_FAILED in case.orders
     if reason.startswith(("no content", "the recipient is suppressed ")) or reason.endswith(NO_WAY):
         return _is_about_channels(case, reason)
+    if reason.endswith("of this installation"):
+        return may_be_withheld(case)
     if "unknown" in reason or "couldn't be asked" in reason:
         return any(map(case.may_have_arrived, case.asked)) or bool(ledger.crashed)
     if reason.startswith("device "):

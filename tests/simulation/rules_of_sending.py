@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from itertools import combinations, groupby, pairwise
 
 from deliveryd.journal.orders import Action
+from simulation.admitting import may_be_withheld
 from simulation.case import (
     BUSY,
     DELIVERED,
@@ -226,7 +227,7 @@ def _held_rightly(case: Case) -> Iterator[str]:
     )
     if not is_configured or channel_served_by(provider) in last.hold:
         return
-    if any(map(case.is_unreadable_again, case.asked)):
+    if any(map(case.is_unreadable_again, case.asked)) or may_be_withheld(case):
         return
     to_devices = case.history.plan.sends_to_devices(channel_served_by(provider))
     if to_devices and any(asked.trouble in UNREADABLE for asked in case.asked):  # another device was in doubt

@@ -27,6 +27,7 @@ from deliveryd.http.client import HttpClient
 from deliveryd.http.tls import TlsFiles
 from deliveryd.journal.base import Account
 from deliveryd.journal.orders import Action
+from deliveryd.options.safety import SafetyOptions
 from deliveryd.runtime.secret_file import RenewedValue
 from deliveryd.service.client import ServiceClient
 from deliveryd.worker.health import WorkerHealth
@@ -160,6 +161,7 @@ def configure(life: Life, plan: Plan, folder: Path, base_url: str = "http://serv
             "events": whole.events.model_copy(update=events),
             "settings": whole.settings.model_copy(update={"cache_dir": folder / CACHE}),
             "channels": whole.channels.model_copy(update={"configured": channels}),
+            "safety": SafetyOptions.model_validate({"only_to": life.only_to, "share": life.share}),
             "journal": JournalOptions(url=f"sqlite:///{folder / JOURNAL}"),
         }
     )

@@ -125,6 +125,7 @@ class World:
         """The worker goes on with the configuration of another life, which ends as this one would have."""
         self.ledger.reloaded.add(self.life)
         self.life += 1
+        self.ledger.reconfigured[self.life] = anyio.current_time()
         self.lives.append(life)
         self.providers = providers_of(self.plan, life)
 

@@ -254,7 +254,6 @@ def _is_true(case: Case, details: str, told_at: float) -> bool:
 def _is_reason(case: Case, reason: str, told_at: float) -> bool:
     """Whether a part of an error's details is true."""
     plan, ledger = case.history.plan, case.history.ledger
-    template = plan.templates.get(case.message.settings_id)
     _, said, names = reason.rpartition("missing placeholders: ")
     if said:
         return any(
@@ -264,11 +263,7 @@ def _is_reason(case: Case, reason: str, told_at: float) -> bool:
             for choice in known
         )
     if "expired at " in reason:
-        expires = template.expires if template else None
-        if expires is None or not reason.endswith(f"expired at {iso(START + int(expires * 1e6))}"):
-            return False
-        shown = Wall(plan.jumps).highest(case.offered_at, told_at)
-        return shown > START + int(expires * 1e6)
+        return _has_expired(case, reason, told_at)
     if reason.startswith(("settings ", "the answer is")):
         return case.message.settings_id in ledger.unusable_settings or _has_bad_block(case)
     if "the provider reported" in reason:
@@ -285,6 +280,15 @@ def _is_reason(case: Case, reason: str, told_at: float) -> bool:
         return any(map(case.is_to_device, case.asked))
     tried = {asked.provider for asked in case.asked}
     return any(reason.startswith(f"{provider}: ") for provider in tried) or _has_bad_block(case)
+
+
+def _has_expired(case: Case, reason: str, told_at: float) -> bool:
+    plan = case.history.plan
+    template = plan.templates.get(case.message.settings_id)
+    expires = template.expires if template else None
+    if expires is None or not reason.endswith(f"expired at {iso(START + int(expires * 1e6))}"):
+        return False
+    return Wall(plan.jumps).highest(case.offered_at, told_at) > START + int(expires * 1e6)
 
 
 def _is_about_channels(case: Case, reason: str) -> bool:

@@ -73,7 +73,7 @@ class Choice:
         self._safety = safety or Safety()
         self.enabled = {name: sender for name, sender in senders.items() if sender.is_enabled}
         """Those that new messages may go to."""
-        self._only = next(iter(self.enabled)) if len(self.enabled) == 1 else None
+        self._only = next(iter(self.enabled.items())) if len(self.enabled) == 1 else None
         self.given_up: frozenset[str] = frozenset()
         """The enabled providers that were down for so long that messages go to the next channel."""
         self.is_unavailable = False
@@ -150,8 +150,10 @@ class Choice:
         It is one that is paused only if there is no other.
         """
         if self._only is not None and not entry.spent and not entry.doubt:
-            name = self._only
-            return name if self._reaches(name, entry, customer) else None
+            name, sender = self._only
+            if self._safety.limits:
+                return name if self._reaches(name, entry, customer) else None
+            return name if sender.adapter.reaches(customer) else None
         found = {
             name: sender
             for name, sender in self.open_to(entry).items()

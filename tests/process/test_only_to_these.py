@@ -111,6 +111,9 @@ def test_the_list_is_shown_wherever_an_operator_looks(world: World) -> None:
     assert SENTENCE in checked.out
     assert SENTENCE.capitalize() in status
     assert TESTER not in page + status + explained.out + checked.out + world.log()
+    previewed = command("render", "--config", world.config, "--settings", 1, "--customer", 2)
+    assert (previewed.status, f"can't be sent: {REASON}" in previewed.out) == (1, True)
+    assert command("render", "--config", world.config, "--settings", 1, "--customer", 1).status == 0
     worker.send_signal(signal.SIGTERM)
     assert worker.wait(PATIENCE) == 0
 

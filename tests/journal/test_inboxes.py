@@ -41,9 +41,12 @@ from journal.samples import (
     bring_in_doubt,
     decide_on,
     deliver_to_sent,
+    echoed_receipt,
+    gone_on,
     hand_over,
     key_of,
     make_ready,
+    outbox_bodies,
     receive_all,
     refuse_first,
     refuse_sent,
@@ -208,6 +211,22 @@ async def test_a_receipt_whose_outcome_was_its_workers_last_commit_is_matched_by
         effects = [effect for _ in range(2) for effect in (await other.follow(NOW, SMS)).effects]
         assert [effect.ended for effect in effects] == [(State.DELIVERED,)]
         assert await told(source, 7) == ["dequeued", "sent", "delivered"]
+
+
+async def test_reports_that_another_worker_kept_are_applied_in_the_order_in_which_they_came(
+    source: JournalDatabase,
+) -> None:
+    """A failure on the second channel names the id of its delivery, which came after the first channel's."""
+    async with worker(source) as one, worker(source) as other:
+        await gone_on(other, State.IN_DOUBT)
+        failed = echoed_receipt(key_of(other, "email"), "e1", delivered=False)._replace(provider="email")
+        sms, email = echoed_receipt(key_of(other), "s1"), sample_receipt("e1")._replace(provider="email")
+        assert await receive_all(one, [failed, sms, email]) == ["unmatched"] * 3
+        await other.follow(NOW, [*SMS, "email"])
+        delivered = [each for each in await outbox_bodies(other) if each[0] == "delivered"]
+        assert delivered == [("delivered", "sms", None)]
+        assert (await other.counts()).receipts_unmatched == 0
+        await sound(source)
 
 
 @pytest.mark.parametrize("first", ["failed", "delivered"])

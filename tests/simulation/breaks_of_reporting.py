@@ -120,7 +120,7 @@ def end_without_its_doubt(patch: Patch) -> None:
 
 def receipt_before_match_forgotten(patch: Patch) -> None:
     """A receipt that comes before the outcome of its attempt is never looked at again."""
-    patch.setattr(Matching, "_match_kept", lambda *_: Effect())
+    patch.setattr(receipt_match, "_receipts", lambda *_: {})
 
 
 def doubt_left_by_a_receipt_that_names_it(patch: Patch) -> None:

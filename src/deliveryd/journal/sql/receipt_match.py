@@ -6,6 +6,10 @@ What follows is decided in `rules.receipts`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import reduce
+from operator import or_
+from types import MappingProxyType
+from typing import Any
 
 from deliveryd import transitions
 from deliveryd.journal.base import NOT_OURS, MatchedReceipt
@@ -39,7 +43,6 @@ from deliveryd.journal.sql.receipt_bulk import BulkMatching
 from deliveryd.journal.sql.statements import empty_words
 from deliveryd.model import (
     Entry,
-    Outcome,
     ProgressReport,
     Receipt,
     RecipientReport,
@@ -55,10 +58,18 @@ from deliveryd.states import State
 _UNMATCHED = "message_id IS NULL AND dropped_at IS NULL"
 _COLUMNS = "provider, provider_id, delivered, status, reported_at, received_at, reference"
 _KEPT = f"SELECT seq, {_COLUMNS} FROM receipt WHERE {_UNMATCHED}"  # noqa: S608  # constants
+_BY_SEQ = f"{_KEPT} AND seq = ?"
 _BY_PROVIDER = f"{_KEPT} AND provider_id = ? AND provider = ?"
-_BY_MESSAGE = f"{_KEPT} AND reference = ?"
-_BY_KEY = f"{_KEPT} AND reference >= ? AND reference < ?"
-_EARLIER_IDS = "SELECT provider_id, provider FROM unaccepted WHERE message_id = ? AND provider_id IS NOT NULL"
+_BY_MESSAGE = f"""
+{_KEPT} AND reference >= ?2 AND reference < ?3
+UNION ALL {_KEPT} AND reference = ?4
+UNION ALL SELECT seq, {_COLUMNS}
+    FROM (SELECT provider_id AS named, provider AS at FROM message WHERE id = ?1
+        UNION ALL SELECT provider_id, provider FROM unaccepted WHERE message_id = ?1) AS ids
+    CROSS JOIN receipt WHERE {_UNMATCHED} AND provider_id = named AND provider = at
+"""  # noqa: S608  # constants
+"""By a key of the message, by its id, or by an id that a provider gave it."""
+
 _NAME_TRIES = (
     "UPDATE unaccepted SET provider_id = ? WHERE message_id = ? AND stay = ? AND provider_id IS NULL"
 )
@@ -94,6 +105,12 @@ _MATCHED = (
     " AND (u.stay, u.stay_tries) <> (message.stay, message.stay_tries))"
     " FROM message WHERE id = ?"
 )
+
+
+_LAST_PLACE = 2**63 - 1
+"""The place of a receipt that is being received: after all that are kept."""
+
+_NOTHING: Mapping[Any, Any] = MappingProxyType({})
 
 
 class Matching:
@@ -146,24 +163,22 @@ class Matching:
             self._outbox.put(db, [event])
             effect = Effect(events=1)
         if _learn(db, tried, report):
-            effect |= self._follow(db, tried, report, AT_REST)
+            named = {(provider_id, provider): tried}
+            effect |= _all_of(self._match_kept(db, tried.message_id, at, AT_REST, named=named))
         return MatchedReceipt("told" if event is not None else "noted", effect, tried.message_id)
 
     def match_again(self, db: Db, seq: int, at: int) -> Effect | None:
         """Try a receipt once more that was kept; None when it still fits nothing, has to wait or is gone."""
-        row = db.execute(f"SELECT {_COLUMNS} FROM receipt WHERE seq = ?", (seq,)).fetchone()  # noqa: S608
-        if row is None:
+        found = _receipts(db, _BY_SEQ, (seq,))
+        tried = self._tried(db, found[seq]) if found else None
+        if tried is None:
             return None
-        receipt = applied_at(Receipt(*row), at)
-        tried = self._tried(db, receipt)
-        effect = self._match(db, tried, receipt, AT_REST) if tried is not None else None
-        if tried is not None and effect is not None:
-            db.execute(_NOTE_MATCHED, (tried.message_id, seq))
-        return effect
+        done = self._match_kept(db, tried.message_id, at, AT_REST, new={seq: (found[seq], tried)})
+        return _all_of(done) if seq in done else None
 
     def match_at_rest(self, db: Db, entries: Sequence[Entry], at: int) -> list[Effect]:
         """Apply receipts that were kept for messages which wait now, since the run ended that had them."""
-        effects = [self._match_kept(db, entry, None, at, AT_REST) for entry in entries]
+        effects = [_all_of(self._match_kept(db, entry.id, at, AT_REST)) for entry in entries]
         return [effect for effect in effects if effect != NO_EFFECT]
 
     def are_kept(self, db: Db) -> bool:
@@ -177,7 +192,7 @@ class Matching:
             transition for transition in steps if transition.before is State.READY and was_tried(transition)
         ]
         effects = {
-            each.entry.id: self._match_kept(db, each.entry, each.outcome, each.at, BEFORE_A_STEP)
+            each.entry.id: _all_of(self._match_kept(db, each.entry.id, each.at, BEFORE_A_STEP))
             for each in ready
         }
         return {id_: effect for id_, effect in effects.items() if State.SENT in effect.ended}
@@ -188,8 +203,8 @@ class Matching:
         for transition in steps:
             if transition.before is not State.SENDING:
                 continue
-            kept = self._match_kept(db, transition.entry, transition.outcome, transition.at, AFTER_A_STEP)
-            effect = instead_of_step(kept, transition)
+            done = self._match_kept(db, transition.entry.id, transition.at, AFTER_A_STEP)
+            effect = instead_of_step(_all_of(done), transition)
             if effect != NO_EFFECT:
                 effects[transition.entry.id] = effect
         return effects
@@ -197,49 +212,52 @@ class Matching:
     def _match_kept(
         self,
         db: Db,
-        entry: Entry,
-        outcome: Outcome | None,
+        id_: int,
         at: int,
         settleable: frozenset[State],
-    ) -> Effect:
-        kept, names = self._kept_for(db, entry, outcome)
-        effect = NO_EFFECT
-        for seq, receipt in sorted(kept.items()):  # in the order in which they came
-            tried = self._tried(db, receipt) or names.get((receipt.provider_id, receipt.provider))
-            if tried is None or tried.message_id != entry.id:
-                continue
-            _learn(db, tried, receipt)
-            done = self._apply(db, tried, applied_at(receipt, at), settleable)
-            if done is not None:
-                db.execute(_NOTE_MATCHED, (tried.message_id, seq))
-                effect |= done
-        return effect
+        *,
+        new: Mapping[int, tuple[Receipt, Tried]] = _NOTHING,
+        named: Mapping[tuple[str, str], Tried] = _NOTHING,
+    ) -> dict[int, Effect]:
+        """Apply what is kept for a message, and what is new of it, in the order in which they came.
+
+        `named` are tries that a report named by a provider's id. Returns the effects of those that are done
+        with; the others are kept on, as the message is in the line's hands.
+        """
+        done: dict[int, Effect] = {}
+        for seq, (receipt, tried) in sorted(self._kept_for(db, id_, new, named).items()):
+            effect = self._apply(db, tried, applied_at(receipt, at), settleable)
+            if effect is not None:
+                done[seq] = effect
+        db.executemany(_NOTE_MATCHED, [(id_, seq) for seq in done if seq != _LAST_PLACE])
+        return done
 
     def _kept_for(
-        self, db: Db, entry: Entry, outcome: Outcome | None
-    ) -> tuple[dict[int, Receipt], dict[tuple[str, str], Tried]]:
-        """Kept receipts that seem to be about a message, and the tries that they name by a provider's id."""
-        keys = key_prefix(self._namespace, entry.id)
-        found = {
-            **_receipts(db, _BY_KEY, (keys, f"{keys}~")),  # "~" comes after all characters of a key
-            **_receipts(db, _BY_MESSAGE, (str(entry.id),)),
-        }
-        if outcome is not None and outcome.provider_id is not None:
-            found |= _receipts(db, _BY_PROVIDER, (to_name(outcome.provider_id), entry.provider))
-        if entry.stay_tries or entry.stay > 1:  # earlier tries are known by ids that their answers had
-            for named in db.execute(_EARLIER_IDS, (entry.id,)).fetchall():
-                found |= _receipts(db, _BY_PROVIDER, named)
-        names: dict[tuple[str, str], Tried] = {}
-        for _, receipt in sorted(found.items()):
-            tried = self._tried(db, receipt)
-            if tried is not None and tried.message_id == entry.id and _learn(db, tried, receipt):
+        self,
+        db: Db,
+        id_: int,
+        new: Mapping[int, tuple[Receipt, Tried]],
+        named: Mapping[tuple[str, str], Tried],
+    ) -> dict[int, tuple[Receipt, Tried]]:
+        """What is new and what is kept that is about a message, also by an id that one of them names."""
+        keys = key_prefix(self._namespace, id_)
+        of_message = (id_, keys, f"{keys}~", str(id_))  # "~" comes after all characters of a key
+        kept = _receipts(db, _BY_MESSAGE, of_message)
+        found: dict[int, tuple[Receipt, Tried | None]]
+        found = {**{seq: (each, self._tried(db, each)) for seq, each in kept.items()}, **new}
+        names = dict(named)
+        for _, (receipt, tried) in sorted(found.items()):
+            if tried is not None and tried.message_id == id_ and _learn(db, tried, receipt):
                 names.setdefault((receipt.provider_id, receipt.provider), tried)
-        for named in names:
-            under_it = _receipts(db, _BY_PROVIDER, named)
-            found |= {
-                seq: each for seq, each in under_it.items() if self._message_named(each) in (entry.id, None)
-            }
-        return found, names
+        for name, meant in names.items():
+            for seq, each in _receipts(db, _BY_PROVIDER, name).items():
+                if self._message_named(each) in (id_, None):
+                    found[seq] = each, self._tried(db, each) or meant
+        return {
+            seq: (receipt, tried)
+            for seq, (receipt, tried) in found.items()
+            if tried is not None and tried.message_id == id_
+        }
 
     def _receive(self, db: Db, receipt: Receipt) -> MatchedReceipt:
         tried = self._tried(db, receipt)
@@ -248,8 +266,12 @@ class Matching:
             return MatchedReceipt("repeated")
         if tried is None and isinstance(receipt, SharedReceipt):
             return MatchedReceipt(NOT_OURS)
-        effect = self._match(db, tried, receipt, AT_REST) if tried is not None else None
-        message_id = tried.message_id if tried is not None and effect is not None else None
+        done: Mapping[int, Effect] = _NOTHING
+        if tried is not None:
+            done = self._match_kept(
+                db, tried.message_id, receipt.received_at, AT_REST, new={_LAST_PLACE: (receipt, tried)}
+            )
+        message_id = tried.message_id if tried is not None and _LAST_PLACE in done else None
         db.execute(
             f"INSERT INTO receipt ({_COLUMNS}, message_id) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",  # noqa: S608
             (*receipt, message_id),
@@ -257,8 +279,9 @@ class Matching:
         if message_id is not None and kept:  # the same came before in a form that fitted nothing
             same, values = _same_kept(receipt)
             db.execute(f"UPDATE receipt SET message_id = ? WHERE {same}", (message_id, *values))  # noqa: S608
-        if effect is None:
+        if message_id is None:
             return MatchedReceipt("unmatched")
+        effect = _all_of(done)
         return MatchedReceipt(word_of(effect), effect, message_id)
 
     def _tried(self, db: Db, receipt: Receipt) -> Tried | None:
@@ -302,32 +325,6 @@ class Matching:
             ),
             None,
         )
-
-    def _match(self, db: Db, tried: Tried, receipt: Receipt, settleable: frozenset[State]) -> Effect | None:
-        """Apply a receipt, then those that were kept under the provider's id that it has for the message.
-
-        None: as in `_apply`.
-        """
-        is_naming = _learn(db, tried, receipt)
-        effect = self._apply(db, tried, receipt, settleable)
-        if effect is None or not is_naming:
-            return effect
-        return effect | self._follow(db, tried, receipt, settleable)
-
-    def _follow(self, db: Db, tried: Tried, receipt: Receipt, settleable: frozenset[State]) -> Effect:
-        """Apply what was kept under the provider's id that a report has for its message."""
-        effect = NO_EFFECT
-        kept = _receipts(db, _BY_PROVIDER, (receipt.provider_id, receipt.provider))
-        for seq, each in sorted(kept.items()):
-            other = applied_at(each, receipt.received_at)
-            about = self._tried(db, other) or tried
-            if not {about.message_id, self._message_named(other)} <= {tried.message_id, None}:
-                continue
-            done = self._apply(db, about, other, settleable)
-            if done is not None:
-                db.execute(_NOTE_MATCHED, (tried.message_id, seq))
-                effect |= done
-        return effect
 
     def _message_named(self, receipt: Receipt) -> int | None:
         named = None if receipt.reference is None else referred_by(receipt.reference, self._namespace)
@@ -415,6 +412,10 @@ def _entry(db: Db, message_id: int) -> Entry:
 def _receipts(db: Db, query: str, values: tuple[object, ...]) -> dict[int, Receipt]:
     """Return kept receipts, by their place in the order in which they came."""
     return {seq: Receipt(*others) for seq, *others in db.execute(query, values).fetchall()}
+
+
+def _all_of(done: Mapping[int, Effect]) -> Effect:
+    return reduce(or_, done.values(), NO_EFFECT)
 
 
 def _first(db: Db, query: str, values: tuple[object, ...]) -> Tried | None:

@@ -23,6 +23,7 @@ from simulation import (
     breaks_of_reloading,
     breaks_of_reporting,
     breaks_of_tokens,
+    breaks_of_windows,
 )
 
 Break = Callable[[Any], None]
@@ -53,6 +54,9 @@ RELOADING: Mapping[str, Break] = {**breaks_in(breaks_of_reloading), **breaks_in(
 
 REJECTING: Mapping[str, Break] = breaks_in(breaks_of_rejecting)
 """Those that only plans with rejections show."""
+
+WINDOWING: Mapping[str, Break] = breaks_in(breaks_of_windows)
+"""Those that only plans with windows and lifetimes show."""
 
 LIMITING: Mapping[str, Break] = breaks_in(breaks_of_limiting)
 """Those that only plans show in which an installation doesn't send to all customers."""

@@ -17,6 +17,7 @@ from simulation import (
     rules_of_sending,
     rules_of_sharing,
     rules_of_tokens,
+    rules_of_windows,
 )
 from simulation.case import DELIVERED, FAILED, IN_DOUBT, SENT, SET_ASIDE, cases, first_heard
 from simulation.ledger import Posted, read_event
@@ -47,6 +48,7 @@ RULES_OF_EACH = (
     *rules_of_choosing.RULES_OF_EACH,
     *rules_of_leaving.RULES_OF_EACH,
     *rules_of_devices.RULES_OF_EACH,
+    *rules_of_windows.RULES_OF_EACH,
 )
 """Rules that hold at each device of a customer by itself."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any
 
 from deliveryd.journal.orders import Action, ItemKind
 
@@ -98,6 +99,10 @@ class Life:
     """The mappings of its providers need one more of the customer's values."""
     only_to: tuple[str, ...] | None = None
     """Whom this life's configuration sends to; None: to all customers of its `share`."""
+    windows: tuple[Mapping[str, Any], ...] = ()
+    """The rules of when messages may be sent, as in a configuration."""
+    lifetime: float | None = None
+    """Seconds for which messages are tried whose settings name no expiry."""
     share: str | None = None
     """The share of the customers, in whole percent; None: all, unless `only_to` names some."""
 
@@ -194,6 +199,7 @@ class Person:
     phone: str | None
     email: str | None
     devices: tuple[str, ...] = ()
+    zone: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

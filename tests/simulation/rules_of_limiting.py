@@ -17,11 +17,11 @@ def _admitted_alone(case: Case) -> Iterator[str]:
     """Whoever is asked to send to a customer is asked by a configuration that sends to them."""
     for asked in case.asked:
         to = asked.content.get("to")
-        if not any(is_admitted(life, case.message.customer_id, to) for life in _in_force(case, asked)):
+        if not any(is_admitted(life, case.message.customer_id, to) for life in in_force(case, asked)):
             yield f"{asked.provider} was asked for a customer whom this installation doesn't send to"
 
 
-def _in_force(case: Case, asked: Asked) -> Iterator[Life]:
+def in_force(case: Case, asked: Asked) -> Iterator[Life]:
     """The configurations by which an attempt may have begun: a reload takes a moment."""
     ledger, lives = case.history.ledger, case.history.lives
     if case.history.is_shared:

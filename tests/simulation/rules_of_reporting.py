@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from deliveryd.journal.orders import Action
+from deliveryd.model import parse_instant
 from simulation.admitting import may_be_withheld
 from simulation.case import (
     DELIVERED,
@@ -286,6 +287,9 @@ def _has_expired(case: Case, reason: str, told_at: float) -> bool:
     plan = case.history.plan
     template = plan.templates.get(case.message.settings_id)
     expires = template.expires if template else None
+    if expires is None and any(life.lifetime is not None for life in case.history.lives):
+        shown = Wall(plan.jumps).highest(case.offered_at, told_at)
+        return parse_instant(reason.rpartition("expired at ")[2]) < shown
     if expires is None or not reason.endswith(f"expired at {iso(START + int(expires * 1e6))}"):
         return False
     return Wall(plan.jumps).highest(case.offered_at, told_at) > START + int(expires * 1e6)

@@ -28,6 +28,7 @@ from deliveryd.http.tls import TlsFiles
 from deliveryd.journal.base import Account
 from deliveryd.journal.orders import Action
 from deliveryd.options.safety import SafetyOptions
+from deliveryd.rules.options import RuleOptions
 from deliveryd.runtime.secret_file import RenewedValue
 from deliveryd.service.client import ServiceClient
 from deliveryd.worker.health import WorkerHealth
@@ -162,6 +163,8 @@ def configure(life: Life, plan: Plan, folder: Path, base_url: str = "http://serv
             "settings": whole.settings.model_copy(update={"cache_dir": folder / CACHE}),
             "channels": whole.channels.model_copy(update={"configured": channels}),
             "safety": SafetyOptions.model_validate({"only_to": life.only_to, "share": life.share}),
+            "rules": tuple(map(RuleOptions.model_validate, life.windows)),
+            "content": whole.content.model_copy(update={"zone": "UTC", "default_lifetime": life.lifetime}),
             "journal": JournalOptions(url=f"sqlite:///{folder / JOURNAL}"),
         }
     )

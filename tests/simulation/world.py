@@ -219,6 +219,7 @@ def _customer(id_: int, person: Person) -> Customer:
         "phone": person.phone,
         "email": person.email,
         "tokens": _listed(person.devices),
+        "zone": person.zone,
     }
     return Customer(id_, {name: value for name, value in known.items() if value is not None})
 

@@ -41,12 +41,11 @@ from deliveryd.options.connections import ProxyOptions, TlsOptions, tls_problems
 from deliveryd.options.file import PREFIX, ConfigFile, Opened
 from deliveryd.options.safety import SafetyOptions
 from deliveryd.options.suggestion import suggestion
-from deliveryd.options.tables import OnUse, leaves
+from deliveryd.options.tables import LoadedOnUse, OnUse, leaves
 from deliveryd.options.units import Duration, FilePath, Positive, SecretPath, Size, resolve_path
 from deliveryd.rendering.escaping import EmailFormat
 from deliveryd.rendering.language import standard_tag
-from deliveryd.rules.options import RuleOptions
-from deliveryd.rules.windows import Windows, known_zone, zone_named
+from deliveryd.rules.windows import RuleTable, Windows, known_zone, zone_named
 from deliveryd.runtime.privileges import owner_of
 from deliveryd.runtime.rights import tampering
 from deliveryd.runtime.secret_file import SecretFile
@@ -73,6 +72,9 @@ The container image sets that one, whatever the journal is.
 
 _CERTIFICATES = frozenset({"ca_file", "cert_file", "key_file"})
 _HOST_NAME = re.compile(r"[A-Za-z0-9_-]{1,63}(?:\.[A-Za-z0-9_-]{1,63}){0,126}")
+
+
+RULE = LoadedOnUse("deliveryd.rules.options", "RuleOptions")
 
 
 def _address(url: str) -> str:
@@ -381,7 +383,7 @@ class Config(Section):
     log: LogOptions = LogOptions.model_construct()
     otlp: OnUse[OtlpOptions] = OtlpOptions.model_construct()
     run: OnUse[RunOptions] = RunOptions.model_construct()
-    rules: tuple[OnUse[RuleOptions], ...] = ()
+    rules: tuple[Annotated[RuleTable, RULE], ...] = ()
 
     @property
     def windows(self) -> Windows:
@@ -680,12 +682,11 @@ def _is_installed(package: str, part: str) -> bool:
 def _rule_problems(config: Config) -> Iterator[tuple[str, str]]:
     """Yield rules that name an unknown channel, or need a zone, by key."""
     known = list(config.channels.configured)
-    for number, rule in enumerate(config.rules):
-        for place, name in enumerate(rule.channels):
-            if name not in known:
-                there_are = suggestion(name, known) or f"; there are {', '.join(known)}"
-                yield f"rules.{number}.channels.{place}", f"no channel {name!r} is configured{there_are}"
-        if rule.window_rule().needs_customer and config.content.zone is None:
+    for number, rule in enumerate(table.window_rule() for table in config.rules):
+        for name in sorted(rule.channels - set(known)):
+            there_are = suggestion(name, known) or f"; there are {', '.join(known)}"
+            yield f"rules.{number}.channels", f"no channel {name!r} is configured{there_are}"
+        if rule.needs_customer and config.content.zone is None:
             yield (
                 f"rules.{number}.window.zone",
                 "customers whose field zone names none need a time zone: set content.zone",

@@ -82,7 +82,9 @@ class Attempts:
         Its time may have run out, it may be paused, its window may be closed, its recipient may have stopped
         the channel, or what is to be repeated may differ.
         """
-        step = message.held_back(self._pauses, now) or message.shut_out(self._windows, now)
+        step = message.held_back(self._pauses, now)
+        if step is None and self._windows.rules:
+            step = message.shut_out(self._windows, now)
         if step is not None:
             return step
         entry = message.entry
@@ -186,7 +188,9 @@ class Attempts:
             return step
         if may_begin is not None and not may_begin():
             return self._verdicts.unsent(entry, transitions.NOT_OUTLASTED)
-        if not self._is_admitted(message):  # a reload came after the intent; the router decides
+        if self._safety.limits and not self._is_admitted(
+            message
+        ):  # a reload came after the intent; the router decides
             return self._verdicts.unsent(entry, self._safety.reason)
         started = time.monotonic()
         try:

@@ -103,8 +103,6 @@ class Delivery:
 
     def shut_out(self, windows: Windows, now: int) -> Transition | None:
         """The step of a message that waits for its window to open; None: it may be sent now."""
-        if not windows.rules:
-            return None
         settings_id, channel = self.entry.settings_id, channel_of(self.provider)
         opening = windows.opening(settings_id, channel, self.zone, now)
         if opening == now:

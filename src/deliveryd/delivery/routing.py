@@ -115,6 +115,8 @@ class Router:
 
         None: it depends on the customer, who is to be looked up.
         """
+        if not self._windows.rules:
+            return self._walk(message, now)
         if self._needs_zone(message):
             return message.held_back(self._pauses, now)
         return self._open(self._walk(message, now), now)
@@ -153,7 +155,8 @@ class Router:
     def route_on(self, message: Delivery, now: int) -> Route | None:
         """Go on where `route` returned None, with the customer, in the same turn of the event loop."""
         if message.entry.content is None and isinstance(message.settings, CompiledSettings):
-            return self._open(self._admitted(message, message.settings, now), now)
+            route = self._admitted(message, message.settings, now)
+            return self._open(route, now) if self._windows.rules else route
         return self.route(message, now)
 
     def without_removed(self, entry: Entry) -> Entry:

@@ -10,7 +10,15 @@ from pydantic import AfterValidator, Field, PrivateAttr, StrictInt, model_valida
 
 from deliveryd.options.tables import Table
 from deliveryd.options.units import FilePath
-from deliveryd.rules.windows import Window, WindowRule, known_zone, parse_days, parse_time, zone_named
+from deliveryd.rules.windows import (
+    RuleTable,
+    Window,
+    WindowRule,
+    known_zone,
+    parse_days,
+    parse_time,
+    zone_named,
+)
 
 _LARGEST = 1 << 20
 """Bytes of a file of holidays at most."""
@@ -79,7 +87,7 @@ def _days_in(content: bytes) -> Iterator[date]:
             raise ValueError(f"line {number} is no date such as 2026-12-25") from None
 
 
-class RuleOptions(Table):
+class RuleOptions(RuleTable):
     """What holds for messages of `settings` on `channels`; for all, where these are left out."""
 
     settings: tuple[StrictInt, ...] = Field((), description="settings ids; left out: all")

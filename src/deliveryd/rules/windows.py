@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time, timedelta, tzinfo
 from functools import lru_cache
 from typing import NamedTuple
 
 from deliveryd.model import NEVER, SECOND
+from deliveryd.options.tables import Table
 
 DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 
@@ -106,16 +106,29 @@ class WindowRule(NamedTuple):
         return self.zone is None and not self.window.is_always
 
 
-@dataclass(frozen=True, slots=True)
+class RuleTable(Table):
+    """A table of `[[rules]]`; its model is loaded where one is given."""
+
+    def window_rule(self) -> WindowRule:
+        """Return which messages have which window."""
+        raise NotImplementedError
+
+
 class Windows:
     """The rules of windows: the first that names a message's settings id and channel counts.
 
     `zone` is that of customers whose field `zone` names none; None: UTC.
     """
 
-    rules: Sequence[WindowRule] = ()
-    zone: tzinfo | None = None
-    _found: dict[tuple[int, str], WindowRule | None] = field(default_factory=dict, compare=False, repr=False)
+    def __init__(self, rules: Sequence[WindowRule] = (), zone: tzinfo | None = None) -> None:
+        self.rules = tuple(rules)
+        self.zone = zone
+        self._found: dict[tuple[int, str], WindowRule | None] = {}
+
+    @property
+    def terms(self) -> object:
+        """What decides: equal where nothing differs."""
+        return self.rules, self.zone
 
     def rule_for(self, settings_id: int, channel: str) -> WindowRule | None:
         """Return the rule of such messages; None: they may be sent at any time."""

@@ -252,7 +252,7 @@ def _routing(config: Config) -> object:
         )
         for name, channel in config.channels.configured.items()
     }
-    return config.content, config.channels.order, config.safety, channels, config.windows
+    return config.content, config.channels.order, config.safety, channels, config.windows.terms
 
 
 def _to_repeat(before: Config, config: Config) -> Collection[str]:

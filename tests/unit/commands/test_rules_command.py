@@ -63,7 +63,7 @@ def test_what_holds_for_a_message_is_shown_with_its_rule(world: World) -> None:
         ('"Mon-Sat"', '"Mo-Sa"', 'rules.1.window.days: expected days such as "Mon-Sat"'),
         ('"20:00"', '"08:00"', "rules.1.window: from and to are the same"),
         ('"holidays"', '"none"', "rules.1.window: holidays_file: No such file or directory"),
-        ('["sms"]', '["smss"]', "rules.1.channels.0: no channel 'smss' is configured; did you mean sms?"),
+        ('["sms"]', '["smss"]', "rules.1.channels: no channel 'smss' is configured; did you mean sms?"),
         ('zone = "Europe/Berlin"', "", "rules.1.window.zone: customers whose field zone names none need"),
         ('"Europe/Berlin"', '"Berlin"', "content.zone: 'Berlin' is no time zone"),
         ("2026-12-26", "26.12.2026", "rules.1.window: holidays_file: line 3 is no date such as 2026-12-25"),

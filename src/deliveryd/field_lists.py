@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 from deliveryd.cleaning import cleaned
 
@@ -24,14 +25,15 @@ def field_text(name: str, value: object) -> str:
 
 
 def compact_json(value: list[object] | dict[str, object]) -> str:
-    """A list or an object as compact JSON; empty members of a list are left out, and an empty one is blank.
+    """A list or an object as compact JSON, always the same for the same: the names in objects are sorted.
 
-    Raises TypeError if it holds what JSON doesn't have.
+    Empty members of a list are left out, and an empty one is blank. Raises TypeError if it holds what JSON
+    doesn't have.
     """
     if isinstance(value, list):
         value = [member for member in value if member is not None and member != ""]
     try:
-        return json.dumps(value, ensure_ascii=False, separators=(",", ":")) if value else ""
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":"), sort_keys=True) if value else ""
     except RecursionError:
         raise TypeError("nested too deeply") from None
 
@@ -39,17 +41,43 @@ def compact_json(value: list[object] | dict[str, object]) -> str:
 def members_of(text: str) -> tuple[str, ...]:
     """The members of the list that a field holds, each once; of any other text, that alone.
 
-    There are `MOST_MEMBERS` at most. Lists within it, and what isn't valid Unicode, are left out.
+    There are `MOST_MEMBERS` at most. An object is written as `compact_json` does, also where it is a text.
+    Lists within the list, and what isn't valid Unicode, are left out.
     """
-    if not text.startswith("["):
-        return (text,) if text else ()
+    if not text:
+        return ()
     try:
-        members = json.loads(text, parse_int=str, parse_float=str)
-        texts = [each if isinstance(each, str) else compact_json(each) for each in members if _is_one(each)]
+        members = _parsed(text) if is_list(text) else [text]
+        texts = [
+            _as_object(each) if isinstance(each, str) else compact_json(each)
+            for each in members
+            if _is_one(each)
+        ]
     except (ValueError, TypeError, RecursionError):
         return (text,)
-    seen = (cleaned(each) for each in texts if each.isascii() or _is_unicode(each))
+    seen = (each for each in texts if each.isascii() or _is_unicode(each))
     return tuple(dict.fromkeys(filter(None, seen)))[:MOST_MEMBERS]
+
+
+def _parsed(text: str) -> Any:
+    return json.loads(text, parse_int=str, parse_float=str)
+
+
+def _as_object(text: str) -> str:
+    """The text, cleaned; and written as all others of the object that it may hold."""
+    text = cleaned(text)
+    if not text.startswith("{"):
+        return text
+    try:
+        written = compact_json(_parsed(text))
+    except (ValueError, TypeError, RecursionError):
+        return text
+    return written if written.isascii() or _is_unicode(written) else text
+
+
+def is_list(text: str) -> bool:
+    """Whether a field's text is meant as a list."""
+    return text.startswith("[")
 
 
 def _is_one(member: object) -> bool:

@@ -115,13 +115,16 @@ class Story:
         self._launcher = launcher
         self._sandbox = sandbox
         self._gateway = gateway
-        customer = {"id": 7, "tokens": [*DEAD, THROTTLED, *FINE]}
-        folder.joinpath("customers.jsonl").write_text(json.dumps(customer), encoding="utf-8")
+        self._write_devices(*DEAD, THROTTLED, *FINE)
         text = CONFIG.format(service=sandbox.base_url, gateway=gateway.url)
         folder.joinpath("config.toml").write_text(text, encoding="utf-8")
         content = {"en": {"inApp": {"name": "Hi", "description": "hello"}}}
         sandbox.state.settings[1] = {"content": content}
         sandbox.state.enqueue(message(1, 1, 7))
+
+    def _write_devices(self, *devices: str) -> None:
+        customer = {"id": 7, "tokens": devices}
+        self._folder.joinpath("customers.jsonl").write_text(json.dumps(customer), encoding="utf-8")
 
     def live(self, failpoint: Failpoint | None = None) -> int:
         """Let a worker live until there is nothing more to do, or it is killed; return its status."""
@@ -138,7 +141,11 @@ class Story:
         return status
 
     def finish(self) -> None:
-        """Start a worker again, which is offered the message again if the one before didn't record it."""
+        """Start a worker again, which is offered the message again if the one before didn't record it.
+
+        The customer's devices are in another order now.
+        """
+        self._write_devices(*FINE, THROTTLED, *DEAD)
         journal = self._folder / "journal.db"
         if not journal.exists() or not file_reader(journal).audit().states:
             self._sandbox.state.enqueue(message(1, 1, 7))

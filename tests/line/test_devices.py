@@ -13,7 +13,7 @@ import pytest
 
 from deliveryd.directory.base import NoDirectory
 from deliveryd.errors import ConfigError
-from deliveryd.model import SECOND, Customer, format_instant, message_key
+from deliveryd.model import SECOND, Customer, format_instant
 from deliveryd.states import State
 from support.devices_world import Devices, DevicesWorld
 from support.http_world import HttpWorld
@@ -249,15 +249,30 @@ def test_the_last_try_is_what_it_was(world: DevicesWorld) -> None:
 
 
 def test_a_field_without_a_list_is_one_device(world: DevicesWorld) -> None:
-    """Its key is that of the message, and its verdict is the message's."""
-    world.have(only=[200])
+    """Its verdict is the message's, and its key is that of the device, as in a list."""
+    world.have(only=["cut off", 200])
     assert isinstance(world.directory, Devices)
     world.directory.tokens = "only"
     world.run()
-    [(key,)] = [tuple(keys) for keys in world.keys.values()]
-    assert {"only": {key}} == world.keys
-    [(namespace,)] = world.journal_rows("SELECT value FROM meta WHERE key = 'namespace'")
-    assert key == message_key(str(namespace), 1, "sms", 1)
+    assert world.asked == {"only": 2}
+    world.check()
+    assert world.service.statuses(1) == ["dequeued", "sent"]
+    reason, _ = [reason for (reason,) in world.journal_rows("SELECT reason FROM attempt ORDER BY stay_tries")]
+    assert "device" not in str(reason)
+
+
+def test_a_text_that_was_sent_before_there_were_devices_keeps_its_key(world: DevicesWorld) -> None:
+    """The repeat of what may have arrived has the key of its first try."""
+    world.have(only=["cut off", 200])
+    assert isinstance(world.directory, Devices)
+    world.directory.tokens = "only"
+    text = world.path.read_text(encoding="utf-8")
+    world.write(text.replace("devices = true\n", ""))
+    world.run(5)
+    world.write(text)
+    world.run()
+    assert world.asked == {"only": 2}
+    world.check()
     assert world.service.statuses(1) == ["dequeued", "sent"]
 
 

@@ -186,7 +186,7 @@ def test_an_attempt_in_doubt_that_is_held(world: World) -> None:
     assert worker.wait(PATIENCE) == 1
     told = explain(world, 5).out
     [attempt] = world.state.attempts
-    assert told.startswith('message 5: in doubt and held (on_in_doubt = "hold")')
+    assert told.startswith("message 5: in doubt and held for a decision: ")
     assert f"in doubt   {attempt.idempotency_key}: any repeat uses this key" in told
     assert "attempt 1 on sms: in doubt: the outcome is unknown: " in told
 

@@ -18,10 +18,13 @@ from deliveryd.channels.options import ProviderConfig
 from deliveryd.config import Config
 from deliveryd.http.client import HttpClient
 from deliveryd.http.tls import TlsFiles
+from deliveryd.journal.orders import Action, Decided, ItemKind, Order
+from deliveryd.journal.sqlite.journal import open_journal_file
 from deliveryd.runtime.secret_file import RenewedValue
+from deliveryd.runtime.threads import inline
 from deliveryd.worker.outside import Openers
 from support.memory_wire import MemoryWire
-from support.virtual import VirtualWorld
+from support.virtual import START, VirtualWorld, live
 
 Answer = Callable[[httpx.Request], httpx.Response]
 
@@ -83,3 +86,15 @@ class HttpWorld(VirtualWorld):
         )
         field = options.devices_field
         return channel if field is None else DevicesChannel(channel, field)
+
+    def decide(self, verb: Action, *ids: int) -> Decided:
+        """Have an order carried out for messages, with the journal at rest."""
+
+        async def decide() -> None:
+            async with open_journal_file(self.folder / "journal.db", blocking=inline) as journal:
+                order = Order(verb, ItemKind.MESSAGE, tuple(map(str, ids)))
+                found.append(await journal.decide(order, START, ["sms"]))
+
+        found: list[Decided] = []
+        live(decide)
+        return found[0]

@@ -20,7 +20,7 @@ from deliveryd.channels.base import (
     Verdict,
     of_one,
 )
-from deliveryd.field_lists import compact_json, members_of
+from deliveryd.field_lists import compact_json, is_list, members_of
 from deliveryd.model import Customer
 
 LONGEST_KEY = 40
@@ -31,9 +31,9 @@ REQUESTS_AT_A_TIME = 10
 
 
 def device_key(key: str, device: str) -> str:
-    """The idempotency key of a message at one of several devices: as long as keys may be."""
+    """The idempotency key of a message at a device, whatever else the list holds: as long as keys may be."""
     start, _, tag = key.rpartition("-")
-    digest = hashlib.blake2s(f"{tag} {device}".encode(), digest_size=10).digest()
+    digest = hashlib.blake2s(f"{tag} {device}".encode(errors="surrogatepass"), digest_size=10).digest()
     return f"{start}-{b32encode(digest).decode().lower()}"[: max(len(key), LONGEST_KEY)]
 
 
@@ -87,8 +87,8 @@ class DevicesChannel:
     async def send(self, dispatch: Dispatch) -> Verdict:
         """Make one request for each device, some at a time; a field without a list has one verdict."""
         found = self._dispatches(dispatch)
-        if found is None:
-            return await self.channel.send(dispatch)
+        if not self._is_list(dispatch.customer):
+            return await self.channel.send(next(iter(found.values()), dispatch))
         if not found:
             return Refused("the customer has no device", unsent=True)
         verdicts: dict[str, AtDevice] = {}
@@ -108,11 +108,18 @@ class DevicesChannel:
                 requests.start_soon(send_to, device, one)
         return AtDevices(tuple(verdicts[device] for device in found))
 
-    def _dispatches(self, dispatch: Dispatch) -> dict[str, Dispatch] | None:
-        """What is sent to each device of a list, under a key of its own; None: the field holds no list."""
+    def _is_list(self, customer: Customer | None) -> bool:
+        return customer is not None and is_list(customer.fields.get(self._field, ""))
+
+    def _dispatches(self, dispatch: Dispatch) -> dict[str, Dispatch]:
+        """What is sent to each device, under a key of its own.
+
+        Content that is kept for devices has a list: a text was sent, under the message's key, before the
+        channel sent to several devices.
+        """
         customer = dispatch.customer
-        if customer is None or not customer.fields.get(self._field, "").startswith("["):
-            return None
+        if customer is None or (dispatch.entry.content is not None and not self._is_list(customer)):
+            return {}
         return {
             device: dispatch._replace(
                 key=device_key(dispatch.key, device), customer=at_device(customer, self._field, device)
@@ -127,7 +134,7 @@ class DevicesChannel:
     def preview(self, dispatch: Dispatch) -> str:
         """What would be sent to each device."""
         found = self._dispatches(dispatch)
-        return "\n\n".join(map(self.channel.preview, [dispatch] if found is None else found.values()))
+        return "\n\n".join(map(self.channel.preview, found.values() or [dispatch]))
 
     async def probe(self) -> str | None:
         """Connect as the one that makes the requests."""

@@ -60,6 +60,7 @@ class Attempts:
         self._verdicts = VerdictHandler(terms, common)
         self._customer_fields = tuple(terms.channel.customer_fields)
         self._devices_field = terms.channel.devices_field
+        self._said = tuple(name for name in self._customer_fields if name != self._devices_field)
         self._doubt = terms.doubt
         self._may_begin = may_begin
         self._name = terms.provider.name
@@ -130,7 +131,8 @@ class Attempts:
         return self._stopped.includes(self._channel_name, self.channel.recipients(customer))
 
     def _digest(self, message: Delivery) -> bytes:
-        return digest_of(message.rendered, self._values(message.customer))
+        """The digest of what a message says, to whichever devices: each has a key of its own."""
+        return digest_of(message.rendered, self._values(message.customer, self._said))
 
     def hold(self, message: Delivery) -> Transition | None:
         """The step of a message that isn't repeated; None: it is, or its provider is asked for it first."""
@@ -158,12 +160,12 @@ class Attempts:
             self._name, self.channel, message.entry.customer_id, message.customer
         )
 
-    def _values(self, customer: Customer | None) -> Mapping[str, str]:
-        """The customer's values that the adapter sends."""
-        if customer is None or not self._customer_fields:
+    def _values(self, customer: Customer | None, names: Sequence[str]) -> Mapping[str, str]:
+        """The customer's values in these fields, of those that the adapter sends."""
+        if customer is None or not names:
             return NO_VALUES
         fields = customer.fields
-        return {name: fields[name] for name in self._customer_fields if name in fields}
+        return {name: fields[name] for name in names if name in fields}
 
     def _asks(self, entry: Entry) -> bool:
         """Whether the provider is asked for a message before it is repeated, or held."""
@@ -290,9 +292,7 @@ class Attempts:
         if isinstance(verdict, Refused) and verdict.unsent:
             return self._verdicts.unfit(entry, verdict)
         if isinstance(verdict, InDoubt) or (isinstance(verdict, TryAgain) and verdict.may_have_arrived):
-            content = entry.content or rest
-            content = content or Content(message.rendered, self._values(customer), message.expires_at)
-            entry = entry._replace(content=content)
+            entry = entry._replace(content=entry.content or rest or self._content(message))
         step = self._verdicts.decide(entry, customer, verdict)
         if isinstance(verdict, Stopped) and customer is not None:
             addresses = self.channel.recipients(customer)
@@ -331,11 +331,14 @@ class Attempts:
 
     def _content_for(self, message: Delivery, rest: Sequence[str]) -> Content | None:
         """What is sent again, to these devices alone; None: to none."""
+        return self._content(message, rest) if rest and self._devices_field is not None else None
+
+    def _content(self, message: Delivery, rest: Sequence[str] | None = None) -> Content:
+        """What is kept for a repeat; of a message for devices always with a list (see `DevicesChannel`)."""
         customer, field = message.customer, self._devices_field
-        if not rest or customer is None or field is None:
-            return None
-        values = self._values(with_devices(customer, field, rest))
-        return Content(message.rendered, values, message.expires_at)
+        if customer is not None and field is not None:
+            customer = with_devices(customer, field, devices_of(customer, field) if rest is None else rest)
+        return Content(message.rendered, self._values(customer, self._customer_fields), message.expires_at)
 
     def _with_stops(self, step: Transition, recipients: Iterable[tuple[str, str]]) -> Transition:
         """The step after a try, with recipients put on the list of those who can't be reached any more."""

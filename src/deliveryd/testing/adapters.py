@@ -39,7 +39,7 @@ from deliveryd.channels.base import (
     TryAgain,
     Unknown,
 )
-from deliveryd.channels.devices import with_devices
+from deliveryd.channels.devices import at_device, devices_of, with_devices
 from deliveryd.channels.registry import find_adapter
 from deliveryd.model import Customer
 from deliveryd.testing.gateway import Disconnect, Gateway, Reply, Stall, closed_port
@@ -303,7 +303,7 @@ class AdapterConformance:
         assert provider.keys() == []
 
     async def test_devices(self, provider: ScriptedProvider, channel: Channel) -> None:
-        """Each device has its own verdict, and its own key, also when it is sent to alone."""
+        """Each device has its own verdict, and its own key, also when it is alone or without a list."""
         field = channel.devices_field
         if field is None or not self.devices:
             return
@@ -314,7 +314,7 @@ class AdapterConformance:
             getattr(provider, conduct)()
         found = await channel.send(self.dispatch(customer=several))
         assert isinstance(found, AtDevices)
-        assert [each.device for each in found.each] == list(self.devices)
+        assert [each.device for each in found.each] == list(devices_of(several, field))
         assert {type(each.verdict) for each in found.each} == {Accepted, InDoubt, Refused}
         keys = set(provider.keys())
         assert len(keys) == len(self.devices)
@@ -326,6 +326,9 @@ class AdapterConformance:
             first, again = provider.keys()[-2:]
             assert first == again
             keys.remove(first)
+            assert channel.reaches(at_device(several, field, device))
+            await channel.send(self.dispatch(customer=at_device(several, field, device)))
+            assert provider.keys()[-1] == first
 
     async def test_customer_fields(self, channel: Channel) -> None:
         """The fields that are kept for a repeat are a set of names."""

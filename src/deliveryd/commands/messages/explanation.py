@@ -29,7 +29,7 @@ STATES: Mapping[State, str] = {
     State.READY: "ready; being prepared for a channel",
     State.WAITING: "waiting until it is due",
     State.SENDING: "being sent; if its worker was killed, the next start or another worker resolves it",
-    State.IN_DOUBT: 'in doubt and held (on_in_doubt = "hold"): an attempt was sent, its outcome is unknown',
+    State.IN_DOUBT: "in doubt and held for a decision: an attempt was sent, its outcome is unknown",
     State.SENT: "sent; a channel accepted it",
     State.DELIVERED: "delivered; the provider confirmed it",
     State.FAILED: "failed; it ended with an error event",

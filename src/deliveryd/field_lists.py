@@ -10,8 +10,8 @@ from deliveryd.cleaning import cleaned
 TEXT_FIELDS = frozenset({"name", "language", "phone", "email"})
 """Fields that are shown, or that channels need as they are, and so can't be a list."""
 
-MOST_MEMBERS = 100
-"""Members of a list that count: far more than anybody has devices."""
+MOST_MEMBERS = 1000
+"""Members of a list that count, the last ones: far more than anybody has devices."""
 
 
 def field_text(name: str, value: object) -> str:
@@ -41,13 +41,13 @@ def compact_json(value: list[object] | dict[str, object]) -> str:
 def members_of(text: str) -> tuple[str, ...]:
     """The members of the list that a field holds, each once; of any other text, that alone.
 
-    There are `MOST_MEMBERS` at most. An object is written as `compact_json` does, also where it is a text.
-    Lists within the list, and what isn't valid Unicode, are left out.
+    Of a long list there are the last `MOST_MEMBERS`. An object is written as `compact_json` does, also where
+    it is a text. Lists within the list, and what isn't valid Unicode, are left out.
     """
     if not text:
         return ()
     try:
-        members = _parsed(text) if is_list(text) else [text]
+        members = _parsed(text)[-MOST_MEMBERS:] if is_list(text) else [text]
         texts = [
             _as_object(each) if isinstance(each, str) else compact_json(each)
             for each in members
@@ -56,7 +56,7 @@ def members_of(text: str) -> tuple[str, ...]:
     except (ValueError, TypeError, RecursionError):
         return (text,)
     seen = (each for each in texts if each.isascii() or _is_unicode(each))
-    return tuple(dict.fromkeys(filter(None, seen)))[:MOST_MEMBERS]
+    return tuple(dict.fromkeys(filter(None, seen)))
 
 
 def _parsed(text: str) -> Any:

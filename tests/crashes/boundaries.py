@@ -142,6 +142,7 @@ NEVER_PASSED: Mapping[str, str] = {
     ),
     "Peers.forwarded": "only reads, and only where a proxy is trusted",
     "Provider.lacks_files": "the scenario's worker has files enough; it only tells",
+    "Provider.left_out": "the scenario's customers have no hundred devices; it only tells",
     "Provider.lacks_id": "the scenario's providers answer with their ids; it only tells",
     "CurrentDirectory.aclose": "whoever opened the directory closes it",
     "CurrentDirectory.probe": "for an operator's command",

@@ -11,12 +11,15 @@ from typing import Any
 import httpx
 import pytest
 
+from deliveryd.channels.devices import MOST_DEVICES
 from deliveryd.directory.base import NoDirectory
 from deliveryd.errors import ConfigError
+from deliveryd.field_lists import MOST_MEMBERS
 from deliveryd.model import SECOND, Customer, format_instant
 from deliveryd.states import State
 from support.devices_world import Devices, DevicesWorld
 from support.http_world import HttpWorld
+from support.logs import log_lines
 from support.messages import message
 from support.virtual import START
 
@@ -324,3 +327,39 @@ def test_devices_need_a_field_and_have_no_lookup(tmp_path: Path, options: str, p
     world.add(options)
     with pytest.raises(ConfigError, match=problem):
         world.config()
+
+
+def test_a_device_behind_a_hundred_dead_ones_is_reached(world: DevicesWorld) -> None:
+    """Wherever it stands in the list: suppressed devices don't count."""
+    dead: dict[str, list[int | str]] = {f"dead{number}": [404] for number in range(MOST_DEVICES)}
+    world.have(old=[200], **dead)
+    world.run()
+    assert (world.service.statuses(1), world.stopped()) == (["dequeued", "error"], MOST_DEVICES)
+    world.service.enqueue(message(2))
+    world.run()
+    assert (world.asked["old"], world.asked["dead0"]) == (1, 1)
+    assert world.service.statuses(2) == ["dequeued", "sent"]
+    world.check()
+
+
+def test_a_message_goes_to_the_last_of_very_many_devices(world: DevicesWorld) -> None:
+    """How many were left out is in the reason, and once in the log."""
+    devices: dict[str, list[int | str]] = {f"d{number}": [200] for number in range(MOST_DEVICES + 3)}
+    world.have(**devices)
+    world.service.enqueue(message(2))
+    with log_lines("warning") as lines:
+        world.run()
+        logged = [line for line in lines() if line["event"] == "channel.devices_left_out"]
+    assert world.asked.keys() == set(list(devices)[3:])
+    assert [(line["provider"], line["count"]) for line in logged] == [("sms", 3)]
+    for (reason,) in world.journal_rows("SELECT reason FROM attempt"):
+        assert str(reason).endswith("; the first 3 were left out, as a message goes to 100 devices")
+
+
+def test_the_last_members_of_a_list_without_end_count(world: DevicesWorld) -> None:
+    """A device before them isn't one."""
+    world.have(fine=[200])
+    world.directory = Devices("first", *["fine"] * MOST_MEMBERS)
+    world.run()
+    assert world.asked == {"fine": 1}
+    assert world.service.statuses(1) == ["dequeued", "sent"]

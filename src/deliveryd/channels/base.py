@@ -158,9 +158,10 @@ class AtDevice(NamedTuple):
 
 
 class AtDevices(NamedTuple):
-    """The verdicts on all devices of a customer that one attempt was made for."""
+    """The verdicts on all devices of a customer that one attempt was made for, and how many were left out."""
 
     each: tuple[AtDevice, ...]
+    left_out: int = 0
 
 
 Verdict = OneVerdict | AtDevices

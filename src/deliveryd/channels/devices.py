@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from base64 import b32encode
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import anyio
 
@@ -25,6 +25,9 @@ from deliveryd.model import Customer
 
 LONGEST_KEY = 40
 """Characters of a key at most."""
+
+MOST_DEVICES = 100
+"""Devices that one message goes to: the last ones, as lists grow at their end."""
 
 REQUESTS_AT_A_TIME = 10
 """Most requests under way for one message."""
@@ -66,11 +69,13 @@ class DevicesChannel:
         self.customer_fields = channel.customer_fields
         self._field = field
 
-    def _each(self, customer: Customer | None) -> list[Customer]:
-        if customer is None:
-            return []
-        field = self._field
-        return [at_device(customer, field, device) for device in devices_of(customer, field)]
+    def _devices(self, customer: Customer | None) -> tuple[str, ...]:
+        return () if customer is None else devices_of(customer, self._field)
+
+    def _each(self, customer: Customer | None) -> Iterator[Customer]:
+        if customer is not None:
+            for device in self._devices(customer):
+                yield at_device(customer, self._field, device)
 
     def reaches(self, customer: Customer | None) -> bool:
         """Whether any of the devices can be reached."""
@@ -78,7 +83,7 @@ class DevicesChannel:
 
     def unreached(self, customer: Customer | None) -> str:
         """Why the first of the devices can't be reached, or that there is none."""
-        return self.channel.unreached(next(iter(self._each(customer)), None))
+        return self.channel.unreached(next(self._each(customer), None))
 
     def recipients(self, customer: Customer) -> tuple[str, ...]:
         """The addresses of all devices."""
@@ -106,13 +111,14 @@ class DevicesChannel:
         async with anyio.create_task_group() as requests:
             for device, one in found.items():
                 requests.start_soon(send_to, device, one)
-        return AtDevices(tuple(verdicts[device] for device in found))
+        left_out = len(self._devices(dispatch.customer)) - len(found)
+        return AtDevices(tuple(verdicts[device] for device in found), left_out)
 
     def _is_list(self, customer: Customer | None) -> bool:
         return customer is not None and is_list(customer.fields.get(self._field, ""))
 
     def _dispatches(self, dispatch: Dispatch) -> dict[str, Dispatch]:
-        """What is sent to each device, under a key of its own.
+        """What is sent to each device, `MOST_DEVICES` at most, under a key of its own.
 
         Content that is kept for devices has a list: a text was sent, under the message's key, before the
         channel sent to several devices.
@@ -124,7 +130,7 @@ class DevicesChannel:
             device: dispatch._replace(
                 key=device_key(dispatch.key, device), customer=at_device(customer, self._field, device)
             )
-            for device in devices_of(customer, self._field)
+            for device in devices_of(customer, self._field)[-MOST_DEVICES:]
         }
 
     async def look_up(self, dispatch: Dispatch) -> Found:

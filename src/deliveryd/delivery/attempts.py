@@ -308,6 +308,8 @@ class Attempts:
             self._metrics.attempted(self._name, each.verdict, seconds)
         if not is_expired(message.expires_at, self._clock.now()):
             found = devices.put_off(found)
+        if found.left_out:
+            self.provider.left_out(found.left_out)
         reason = devices.summary(found, self._device_digest)
         accepted, rest = devices.first_accepted(found), self._content_for(message, devices.to_repeat(found))
         if accepted is not None:

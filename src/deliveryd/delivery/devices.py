@@ -17,6 +17,7 @@ from deliveryd.channels.base import (
     TryAgain,
     Unsent,
 )
+from deliveryd.channels.devices import MOST_DEVICES
 from deliveryd.transitions import NOT_OUTLASTED
 
 MOST_SHOWN = 20
@@ -50,16 +51,18 @@ def pause_asked(found: AtDevices) -> float | None:
 
 
 def summary(found: AtDevices, digest: Callable[[str], str]) -> str:
-    """What became of each device, which its digest stands for."""
+    """What became of each device, which its digest stands for, and how many were left out."""
     parts = [f"device {digest(_address(each))}: {_word(each.verdict)}" for each in found.each]
     more = [f"and {len(parts) - MOST_SHOWN} more"] if len(parts) > MOST_SHOWN else []
+    if found.left_out:
+        more.append(f"the first {found.left_out} were left out, as a message goes to {MOST_DEVICES} devices")
     return "; ".join([*parts[:MOST_SHOWN], *more])
 
 
 def put_off(found: AtDevices) -> AtDevices:
     """The verdicts of an attempt within the message's time: what was too late was so for the lease alone."""
-    return AtDevices(
-        tuple(
+    return found._replace(
+        each=tuple(
             each._replace(verdict=Unsent(NOT_OUTLASTED)) if isinstance(each.verdict, Expired) else each
             for each in found.each
         )

@@ -22,8 +22,8 @@ from deliveryd.telemetry.log_events import Event, log
 SAID_AGAIN = 60.0
 """Seconds until it is logged again that attempts lack files."""
 
-IDS_SAID_AGAIN = 3600.0
-"""Seconds until it is logged again how many messages were accepted without an id."""
+COUNTED_FOR = 3600.0
+"""Seconds until it is logged again how many messages were accepted without an id, or devices left out."""
 
 PROBE_SPACING = 1.0
 """Seconds until another message is routed to a provider that is down, if the chosen one doesn't arrive."""
@@ -35,6 +35,25 @@ class LastFailure(NamedTuple):
     code: str
     reason: str
     at: int
+
+
+class _Count:
+    """How often something happened at a provider: logged at first, then again after `COUNTED_FOR`."""
+
+    def __init__(self, event: Event, provider: str) -> None:
+        self._event = event
+        self._provider = provider
+        self._count = 0
+        self._logged_at = -math.inf
+
+    def add(self, count: int) -> None:
+        """Add to the count; log it if it is due."""
+        self._count += count
+        now = anyio.current_time()
+        if now >= self._logged_at + COUNTED_FOR:
+            channel = channel_of(self._provider)
+            log(self._event, channel=channel, provider=self._provider, count=self._count)
+            self._count, self._logged_at = 0, now
 
 
 class Provider:
@@ -59,8 +78,8 @@ class Provider:
         self._asked_before = False
         self._chosen_at = -PROBE_SPACING
         self._lacked_files_at = -math.inf
-        self._lacked_id_at = -math.inf
-        self._without_id = 0
+        self._without_id = _Count(Event.CHANNEL_ID_MISSING, name)
+        self._left_out = _Count(Event.CHANNEL_DEVICES_LEFT_OUT, name)
         self.last_failure: LastFailure | None = None
 
     def follow(self, policy: BreakerPolicy) -> None:
@@ -145,15 +164,11 @@ class Provider:
 
     def lacks_id(self) -> None:
         """It accepted a message without the id that its configuration names; log how many."""
-        self._without_id += 1
-        now = anyio.current_time()
-        if now >= self._lacked_id_at + IDS_SAID_AGAIN:
-            self._lacked_id_at = now
-            log(
-                Event.CHANNEL_ID_MISSING,
-                channel=self._channel, provider=self.name, count=self._without_id,
-            )  # fmt: skip
-            self._without_id = 0
+        self._without_id.add(1)
+
+    def left_out(self, devices: int) -> None:
+        """So many devices of a customer weren't tried, since the list is too long; log how many."""
+        self._left_out.add(devices)
 
     def note_failure(self, code: str, reason: str) -> None:
         """Keep why an attempt failed, for those who look."""

@@ -63,6 +63,11 @@ class Event(StrEnum):
         WARNING,
         "accepted without the ID that `provider_id` names: receipts may not match",
     )
+    CHANNEL_DEVICES_LEFT_OUT = (
+        "channel.devices_left_out",
+        WARNING,
+        "customers have more devices than a message goes to; count of them were left out",
+    )
     CHANNEL_REFUSES_SETTINGS = (
         "channel.refuses_settings",
         WARNING,

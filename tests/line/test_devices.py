@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -90,6 +91,23 @@ def test_what_became_of_each_device_is_explained_by_its_digest(world: DevicesWor
     assert [part.partition(": ")[2][:10] for part in first] == ["suppressed", "provider a", "accepted"]
     assert "token" not in str(reasons)
     world.check()
+
+
+def test_which_device_accepted_is_explained_after_the_rest_ended(world: DevicesWorld) -> None:
+    """While the others are put off, nothing is shown as in doubt."""
+    world.have(fine=[200], slow=[503])
+    world.run(5)
+    explained = world.explained()
+    assert "  sent       to some of the customer's devices; it is repeated for the others" in explained
+    assert not [line for line in explained if line.startswith("  in doubt")]
+    world.run()
+    outcomes = [re.sub(r"device [0-9a-f]{12}", "D", line[39:]) for line in world.explained()]
+    assert [line for line in outcomes if line.startswith("attempt") and "begins" not in line] == [
+        "attempt 1 on sms: accepted by the provider: D: accepted; D: provider answered 503",
+        "attempt 2 on sms: not accepted now: D: provider answered 503",
+        "attempt 3 on sms: not accepted now: D: provider answered 503",
+    ]
+    assert not [line for line in world.explained() if line.startswith("  sent ")]
 
 
 @pytest.mark.parametrize("last", [404, 400])

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import httpx
 import trio
 
+from deliveryd.commands.messages.explanation import life_lines
 from deliveryd.directory.base import NoDirectory
 from deliveryd.journal.opening import open_reader
 from deliveryd.journal.sql.audit import CHECKS
@@ -96,6 +97,11 @@ class DevicesWorld(HttpWorld):
         [(state,)] = self.journal_rows("SELECT state FROM message")
         assert isinstance(state, int)
         return State(state)
+
+    def explained(self) -> Sequence[str]:
+        """What `explain` prints of the message."""
+        [life] = open_reader(self.config().journal.place).lives([1])
+        return life_lines(life, ())
 
     @property
     def kept(self) -> object:

@@ -23,6 +23,9 @@ taken_at, generation, sent_by
 """
 """The columns of an entry, in the order of `EntryRow`. The first of several tries under a key has a row."""
 
+SENT_IN_PART = "(ended_at IS NULL AND sent_by IS NOT NULL AND sent_by = provider)"
+"""SQL for whether some of a customer's devices have a message, and it is repeated for others."""
+
 IDS = "(SELECT CAST(value AS BIGINT) FROM json_each(?1))"
 """SQL for the ids that the first parameter names, as a JSON array."""
 

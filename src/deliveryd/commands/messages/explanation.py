@@ -116,6 +116,8 @@ def _heading(life: Life, reporting: Collection[str], reference: str | None) -> I
         yield f"  worker     {message.worker}"
     for each in message.spent:
         yield f"  given up   {each.provider}: {each.reason}"
+    if message.sent_in_part:
+        yield "  sent       to some of the customer's devices; it is repeated for the others"
     if message.doubt:
         then = "never settled" if message.state is State.FAILED else "any repeat uses this key"
         yield f"  in doubt   {message.key}: {then}"

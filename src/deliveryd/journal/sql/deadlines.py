@@ -20,6 +20,7 @@ from deliveryd.journal.sql.db import Db, each_of
 from deliveryd.journal.sql.schema import KNOW_PROVIDER
 from deliveryd.journal.sql.statements import empty_words
 from deliveryd.model import SECOND, Receipt, Reported, Transition
+from deliveryd.states import State
 
 MOST_UNREPORTED = 100
 """Deadlines of a provider that may pass without a single report. If more are due, they stand still."""
@@ -73,9 +74,10 @@ _ACCEPTED_KEY = (
 )
 _IS_ACCEPTED = "SELECT 1 FROM unaccepted WHERE message_id = ? AND stay = ? AND verdict = 'accepted'"
 _RESTORE = """
-UPDATE message SET state = {after:d}, due_at = NULL, waits_for = NULL, ended_at = ?3, reason = ?4,
-    (provider, stay, generation, stay_tries, counted_tries, started_at, accepted_at, provider_id) = (
-        SELECT provider, stay, generation, stay_tries, stay_tries, started_at, ended_at, provider_id
+UPDATE message SET state = {after:d}, due_at = NULL, waits_for = NULL, ended_at = ?3,
+    (provider, stay, generation, stay_tries, counted_tries, started_at, accepted_at, provider_id, reason) = (
+        SELECT provider, stay, generation, stay_tries, stay_tries, started_at, ended_at, provider_id,
+            iif(instr(reason, ?4) > 0, reason, coalesce(reason || '; ' || ?4, reason, ?4))
         FROM unaccepted WHERE message_id = ?1 AND stay = ?2 AND verdict = 'accepted'
         ORDER BY stay_tries DESC LIMIT 1),
     doubt = 0, content = NULL, digest = NULL, sent_by = NULL{emptied}
@@ -225,8 +227,11 @@ def is_accepted(db: Db, message_id: int, key: int) -> bool:
     return db.execute(_IS_ACCEPTED, (message_id, key)).fetchone() is not None
 
 
-def restore(db: Db, tried: tuple[int, int], at: int, *, reason: str, emptied: str) -> None:
-    """Take a step to SENT: the accepted try under this key is the one of its message's row again."""
+def restore(db: Db, tried: tuple[int, int], at: int, *, reason: str | None, emptied: str) -> None:
+    """Take a step to SENT: the accepted try under this key is the one of its message's row again.
+
+    `reason`, why it is, is added to what was recorded of that try.
+    """
     db.execute(
         _RESTORE.format(after=transitions.STAYS_SENT.after, emptied=emptied), (*tried, at, to_text(reason))
     )
@@ -243,6 +248,7 @@ def stay_sent(db: Db, step: Transition, emptied: str) -> int:
     ).fetchone()
     if key is None or is_there is None:
         raise IllegalTransition(f"message {entry.id} wasn't sent before, or isn't {step.before.name}")
-    reason = step.outcome.reason if step.outcome is not None else None
-    restore(db, (entry.id, key), step.at, reason=reason or "", emptied=emptied)
+    # The outcome of a try for the rest of a customer's devices is recorded with that try.
+    reason = None if step.outcome is None or step.before is State.SENDING else step.outcome.reason
+    restore(db, (entry.id, key), step.at, reason=reason, emptied=emptied)
     return int(key)

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 from deliveryd.journal.pauses import Pause
-from deliveryd.journal.rows import IDS, spent_of, to_json
+from deliveryd.journal.rows import IDS, SENT_IN_PART, spent_of, to_json
 from deliveryd.journal.sql.db import Db
 from deliveryd.journal.sql.deletion import Tombstone, read_tombstones
 from deliveryd.journal.sql.outbox import ACCEPTED_AT, HAPPENED, WAITS
@@ -20,6 +20,7 @@ from deliveryd.states import State
 class MessageRecord(NamedTuple):
     """A message's current row. Settings, customer and variables are None if its element was malformed.
 
+    `sent_in_part`: see `Entry.is_sent_in_part`; then no device that waits is said to be in doubt.
     Variables are also None once the message was sent; a variable's value is None if it was omitted (see
     `without_values`). `key` is the idempotency key of the latest try; None if there was none.
     `pause`: the one that it waits for. `worker`: the name of the one that has it, on a journal of several.
@@ -39,6 +40,7 @@ class MessageRecord(NamedTuple):
     ended_at: int | None
     waits_for: str | None = None
     confirm_within: float | None = None
+    sent_in_part: bool = False
     worker: str | None = None
     pause: Pause | None = None
 
@@ -177,10 +179,10 @@ def life_of(db: Db, message_id: int, worker: str | None = None) -> Life:
 
     (namespace,) = db.execute("SELECT value FROM meta WHERE key = 'namespace'").fetchone()
     messages = rows(
-        "SELECT settings_id, customer_id, variables, state, taken_at, due_at, provider, counted_tries, NULL,"
+        "SELECT settings_id, customer_id, variables, state, taken_at, due_at, provider, counted_tries, NULL,"  # noqa: S608  # a constant
         " spent, doubt, ended_at, waits_for,"
         " (confirm_by - (SELECT listened FROM log)) / CAST(1e6 AS DOUBLE PRECISION)"
-        " FROM message WHERE id = ?"
+        f", iif({SENT_IN_PART}, 1, 0) FROM message WHERE id = ?"
     )
     attempts = [
         AttemptRecord(message_key(namespace, message_id, each[2], generation), *each)
@@ -207,7 +209,8 @@ def life_of(db: Db, message_id: int, worker: str | None = None) -> Life:
             worker=worker,
             pause=next((each for each in pauses(db) if each.waits_for == message.waits_for), None),
             key=attempts[-1].key if attempts else None,
-            doubt=bool(message.doubt),
+            doubt=bool(message.doubt and not message.sent_in_part),
+            sent_in_part=bool(message.sent_in_part),
             variables=None if message.variables is None else loads_variables(row[2]),
             state=State(message.state),
             lane=message.lane or None,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Sequence
 
 from deliveryd import transitions
 from deliveryd.journal.base import Doubtful, Left, Orphans, Recovery
-from deliveryd.journal.rows import ENTRY, entry_of, progress_of, to_json
+from deliveryd.journal.rows import ENTRY, SENT_IN_PART, entry_of, progress_of, to_json
 from deliveryd.journal.sql import statements
 from deliveryd.journal.sql.account import open_states
 from deliveryd.journal.sql.db import Db, each_of
@@ -133,13 +133,16 @@ def repeat_is_ordered(db: Db, message_id: int, key: int) -> bool:
 
 _IN_DOUBT = f"""
 SELECT count(*) FROM message
-WHERE ended_at IS NULL AND due_at IS NULL AND (state = {State.IN_DOUBT:d} OR doubt = 1) AND provider = ?
+WHERE ended_at IS NULL AND due_at IS NULL AND provider = ?
+    AND (state = {State.IN_DOUBT:d} OR (doubt = 1 AND NOT {SENT_IN_PART}))
 """  # noqa: S608  # a constant
+_DOUBT = f"iif({SENT_IN_PART}, 0, doubt)"
 _WAITING = f"""
 SELECT doubt, count(*) FROM (
-    SELECT doubt FROM message WHERE waits_for IN (SELECT value FROM json_each(?1)) AND due_at IS NOT NULL
-    UNION ALL SELECT doubt FROM message WHERE waits_at = ?2
-    UNION ALL SELECT doubt FROM message INDEXED BY message_held WHERE {IS_PAUSED} AND provider = ?2
+    SELECT {_DOUBT} AS doubt FROM message
+    WHERE waits_for IN (SELECT value FROM json_each(?1)) AND due_at IS NOT NULL
+    UNION ALL SELECT {_DOUBT} FROM message WHERE waits_at = ?2
+    UNION ALL SELECT {_DOUBT} FROM message INDEXED BY message_held WHERE {IS_PAUSED} AND provider = ?2
 ) GROUP BY doubt
 """  # noqa: S608  # constants
 _UNCONFIRMED = f"""

@@ -190,9 +190,8 @@ class Attempts:
             return step
         if may_begin is not None and not may_begin():
             return self._verdicts.unsent(entry, transitions.NOT_OUTLASTED)
-        if self._safety.limits and not self._is_admitted(
-            message
-        ):  # a reload came after the intent; the router decides
+        # A reload may have come after the intent: the router decides.
+        if self._safety.limits and not self._is_admitted(message):
             return self._verdicts.unsent(entry, self._safety.reason)
         started = time.monotonic()
         try:

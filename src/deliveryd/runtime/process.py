@@ -42,15 +42,6 @@ def is_out_of_files(error: BaseException | None) -> bool:
     return False
 
 
-def lacks_files() -> bool:
-    """Whether this process, or the system, can open no more files at present."""
-    try:
-        os.close(os.open(os.devnull, os.O_RDONLY))
-    except OSError as error:
-        return is_out_of_files(error)
-    return False
-
-
 _KEY_LOG = "SSLKEYLOGFILE"
 _PR_SET_DUMPABLE = 4
 

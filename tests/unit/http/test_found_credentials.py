@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import json
 import os
 import resource
+import signal
+import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -21,7 +24,7 @@ from botocore.exceptions import PartialCredentialsError
 from pydantic import ValidationError
 
 from deliveryd.errors import NotSent, OutOfFiles
-from deliveryd.http import found_credentials
+from deliveryd.http import credential_search, found_credentials
 from deliveryd.http.authentication import Authentication, OutgoingRequest
 from deliveryd.http.client import HttpClient
 from deliveryd.http.found_credentials import Search
@@ -30,7 +33,7 @@ from deliveryd.options.authentication import AuthOptions
 from deliveryd.options.credentials import open_authentication
 from support.memory_wire import MemoryWire
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 REQUEST = OutgoingRequest("POST", target_of("https://sns.eu-west-1.amazonaws.com/"), [], b"Action=Publish")
 GOOGLE: dict[str, dict[str, object]] = {
@@ -55,6 +58,7 @@ class Metadata(ThreadingHTTPServer):
         self.body: bytes | None = None
         self.lifetime = timedelta(hours=1)
         self.is_silent = Event()
+        self.is_endless = Event()
         self.released = Event()
         self.asked: Counter[str] = Counter()
 
@@ -98,9 +102,13 @@ class _Answer(BaseHTTPRequestHandler):
         self.send_response(self.server.status)
         self.send_header("Content-Type", "application/json")
         self.send_header("Metadata-Flavor", "Google")
-        self.send_header("Content-Length", str(len(body)))
+        if not self.server.is_endless.is_set():
+            self.send_header("Content-Length", str(len(body)))
         self.end_headers()
-        self.wfile.write(body)
+        with suppress(ConnectionError):
+            self.wfile.write(body)
+            while self.server.is_endless.is_set():
+                self.wfile.write(bytes(1 << 20))
 
     def log_message(self, *_: object) -> None:
         """Say nothing."""
@@ -129,7 +137,7 @@ def metadata(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Metada
         identity = tmp_path / "identity.json"
         identity.write_text(json.dumps(federated(server.host, tmp_path)), encoding="utf-8")
         monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(identity))
-        for name in ("AWS_ACCESS_KEY_ID", "AWS_PROFILE"):
+        for name in ("AWS_ACCESS_KEY_ID", "AWS_PROFILE", "AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):
             monkeypatch.delenv(name, raising=False)
         yield server
         server.released.set()
@@ -137,7 +145,7 @@ def metadata(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Metada
         serving.join()
 
 
-def opened(auth: Mapping[str, object], timeout: float = 5.0) -> Authentication:
+def opened(auth: Mapping[str, object], timeout: float = 60.0) -> Authentication:
     authentication = open_authentication(AuthOptions.model_validate(auth), "auth", timeout)
     assert authentication is not None
     return authentication
@@ -172,7 +180,7 @@ async def test_a_machine_without_any_says_so(
 ) -> None:
     metadata.status = 404
     monkeypatch.setenv("AWS_METADATA_SERVICE_NUM_ATTEMPTS", "1")
-    authentication = opened(auth, timeout=1.0)
+    authentication = opened(auth)
     with pytest.raises(NotSent, match=maker):
         await authentication.headers(REQUEST)
 
@@ -185,11 +193,35 @@ async def test_whatever_the_server_answers_is_an_outage(
     """And no end of the worker: these libraries raise whatever they meet."""
     metadata.body = body
     with pytest.raises(NotSent, match=r"gives no (keys|token) \((AWS|GOOGLE)_\w+\)"):
-        await opened(auth, timeout=1.0).headers(REQUEST)
+        await opened(auth).headers(REQUEST)
+
+
+def searching(timeout: float = 60.0) -> Search:
+    """A search for a role."""
+    return Search(lambda: {"search": "role", "with": {}}, timeout, "none", ())
+
+
+@pytest.mark.parametrize("auth", [AWS, GOOGLE], ids=["aws", "google"])
+async def test_an_answer_without_end_fills_no_memory(metadata: Metadata, auth: Mapping[str, object]) -> None:
+    metadata.is_endless.set()
+    with pytest.raises(NotSent, match=r"_\w+\): what answered is longer than 256 MiB$"):
+        await opened(auth, timeout=60.0).headers(REQUEST)
+
+
+async def test_a_search_loads_no_library_of_a_maker_into_the_worker(metadata: Metadata) -> None:
+    """With each search by them a process fills more memory, and nothing else is computed meanwhile."""
+    program = (
+        "import asyncio, sys\n"
+        "from deliveryd.http.found_credentials import RoleSigning\n"
+        "async def fetched(): return await RoleSigning('r', 's', 60.0)._fetch()\n"
+        "print(*asyncio.run(fetched())[0].secrets(), 'botocore' in sys.modules)"
+    )
+    ended = await anyio.run_process([sys.executable, "-c", program])
+    assert ended.stdout.split() == [b"s3cret1", b"t0ken", b"False"]
 
 
 async def test_a_server_that_hangs_is_waited_for_once(metadata: Metadata) -> None:
-    """Each request waits its time, one thread asks, and what comes late is there for the next."""
+    """Each request waits its time, one search asks, and what comes late is there for the next."""
     metadata.is_silent.set()
     authentication = opened(AWS, timeout=0.2)
     lent = authentication._lent  # type: ignore[attr-defined]
@@ -197,15 +229,72 @@ async def test_a_server_that_hangs_is_waited_for_once(metadata: Metadata) -> Non
         lent._next_request = float("-inf")  # as after its pause
         with pytest.raises(NotSent, match=r"within 0\.1 s"):
             await authentication.headers(REQUEST)
-    assert metadata.asked.total() == 1
     metadata.is_silent.clear()
     metadata.released.set()
-    headers = None
-    while headers is None:
-        lent._next_request = float("-inf")
-        with suppress(NotSent):
-            headers = await authentication.headers(REQUEST)
-    assert metadata.asked.total() <= 2
+    await asyncio.wait([authentication._search._under_way])  # type: ignore[attr-defined]
+    lent._next_request = float("-inf")
+    headers = dict(await authentication.headers(REQUEST))
+    assert b"Credential=AKID1/" in headers[b"authorization"]
+    assert metadata.asked.total() == 1
+
+
+@pytest.fixture
+def hanging(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A pipe of a program that AWS's library runs, which never ends."""
+    pipe, config = tmp_path / "pipe", tmp_path / "aws.cfg"
+    os.mkfifo(pipe)
+    program = tmp_path / "program"
+    program.write_text(f"exec 3>'{pipe}'; echo $PPID >&3; exec sleep 4711", encoding="ascii")
+    config.write_text(f"[default]\ncredential_process = /bin/sh '{program}'\n", encoding="ascii")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(config))
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID", raising=False)
+    return pipe
+
+
+def read_to_its_end(pipe: Path, begun: Callable[[int], object]) -> None:
+    """Return when the program has ended; `begun` is called with the process that began it."""
+    with pipe.open(encoding="ascii") as lines:
+        begun(int(lines.readline()))
+        assert lines.read() == ""
+
+
+async def test_a_search_ends_with_the_programs_that_it_began(hanging: Path) -> None:
+    signing = opened(AWS, timeout=0.2)
+    begun = anyio.Event()
+    async with anyio.create_task_group() as group:
+        group.start_soon(
+            anyio.to_thread.run_sync,
+            read_to_its_end,
+            hanging,
+            lambda _: anyio.from_thread.run_sync(begun.set),
+        )
+        with pytest.raises(NotSent, match=r"within 0\.1 s"):
+            await signing.headers(REQUEST)
+        await begun.wait()
+        await signing.aclose()
+
+
+async def test_a_search_that_never_ends_is_ended_and_the_next_who_asks_is_told(hanging: Path) -> None:
+    search = searching(timeout=0.01)
+    with pytest.raises(NotSent, match=r"none within 0\.01 s"):
+        await search.found(300.0)
+    await anyio.to_thread.run_sync(read_to_its_end, hanging, lambda process: os.kill(process, signal.SIGALRM))
+    search._timeout = 60.0
+    with pytest.raises(NotSent, match="none: a search found nothing in 60 s"):
+        await search.found(300.0)
+
+
+async def test_what_came_late_is_not_used_for_long(
+    metadata: Metadata, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    search = searching(timeout=0.01)
+    for number in (1, 2):
+        with pytest.raises(NotSent, match="within"):
+            await search.found(300.0)
+        assert search._under_way is not None
+        await search._under_way
+        assert metadata.asked["/role"] == number
+        monkeypatch.setattr(found_credentials, "LATE_KEPT", -1.0)
 
 
 async def test_the_metadata_of_an_instance_are_asked_without_a_proxy(
@@ -221,89 +310,43 @@ async def test_the_metadata_of_an_instance_are_asked_without_a_proxy(
     assert value.startswith(b"Bearer ya29.")
 
 
-def searching(*found: str | BaseException, timeout: float = 5.0) -> Search[str]:
-    """A search that finds these, one after the other."""
-    left = iter(found)
-
-    def find() -> str:
-        each = next(left)
-        if isinstance(each, str):
-            return each
-        raise each
-
-    return Search(find, timeout, "none", ())
-
-
 @pytest.mark.parametrize(
-    ("error", "told"),
+    ("error", "reason"),
     [
-        (ValueError("s3cret"), "none: ValueError"),
-        (SystemExit("s3cret"), "none: SystemExit"),
-        (FileNotFoundError(2, "No such file or directory", "/run/token"), "none: /run/token: No such file"),
-        (ModuleNotFoundError("No module named 'requests'"), "none: No module named 'requests'"),
-        (PartialCredentialsError(provider="env", cred_var="AWS_SECRET_ACCESS_KEY"), "AWS_SECRET_ACCESS_KEY"),
+        (ValueError("s3cret"), "ValueError"),
+        (SystemExit("s3cret"), "SystemExit"),
+        (
+            FileNotFoundError(2, "No such file or directory", "/run/token"),
+            "/run/token: No such file or directory",
+        ),
+        (ModuleNotFoundError("No module named 'requests'"), "No module named 'requests'"),
+        (
+            PartialCredentialsError(provider="env", cred_var="AWS_SECRET_ACCESS_KEY"),
+            "Partial credentials found in env, missing: AWS_SECRET_ACCESS_KEY",
+        ),
     ],
     ids=lambda each: type(each).__name__,
 )
-async def test_whatever_is_raised_is_named_and_the_next_search_finds(error: BaseException, told: str) -> None:
-    search = searching(error, "key")
-    with pytest.raises(NotSent, match=told) as caught:
-        await search.found()
-    assert "s3cret" not in str(caught.value)
-    assert await search.found() == "key"
+def test_whatever_is_raised_is_named(error: BaseException, reason: str) -> None:
+    assert credential_search.told(error) == reason
 
 
-async def test_a_search_that_never_ends_makes_room_for_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    goes_on, begun = Event(), iter(("first", "second"))
-
-    def find() -> str:
-        name = next(begun)
-        if name == "first":
-            goes_on.wait()
-        return name
-
-    search = Search(find, 0.01, "none", ())
-    for _ in range(2):
-        with pytest.raises(NotSent, match=r"none within 0\.01 s"):
-            await search.found()
-    monkeypatch.setattr(found_credentials, "HANGING", 0.0)
-    search._timeout = 5.0
-    assert await search.found() == "second"
-    goes_on.set()
+async def test_the_next_search_finds_what_the_one_before_did_not(metadata: Metadata) -> None:
+    search = searching()
+    metadata.body = b"{}"
+    with pytest.raises(NotSent, match="none: KeyError"):
+        await search.found(300.0)
+    metadata.body = None
+    assert (await search.found(300.0))[0] == ["AKID2", "s3cret2", "t0ken"]
 
 
-async def test_a_failure_that_came_late_is_not_told_to_whoever_asks_next() -> None:
-    goes_on, begun = Event(), iter((ValueError(), "key"))
-
-    def find() -> str:
-        goes_on.wait()
-        each = next(begun)
-        if isinstance(each, str):
-            return each
-        raise each
-
-    search = Search(find, 0.01, "none", ())
-    with pytest.raises(NotSent, match="within"):
-        await search.found()
-    goes_on.set()
-    under_way = search._under_way
-    assert under_way is not None
-    with pytest.raises(NotSent):
-        await under_way.result
-    search._timeout = 5.0
-    assert await search.found() == "key"
-
-
-async def test_a_process_that_can_begin_no_thread_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    def start(_: Thread) -> None:
-        raise RuntimeError("can't start new thread")
-
-    search = searching("key")
-    with monkeypatch.context() as patch:
-        patch.setattr(Thread, "start", start)
-        with pytest.raises(OutOfFiles, match="can't start new thread"):
-            await search.found()
-    assert await search.found() == "key"
+@pytest.mark.parametrize("code", ["__import__('os')._exit(3)", "print('s3cret')"])
+async def test_a_search_without_an_answer_is_no_end_of_the_worker(
+    monkeypatch: pytest.MonkeyPatch, code: str
+) -> None:
+    monkeypatch.setattr(found_credentials, "_PROGRAM", (sys.executable, "-c", code))
+    with pytest.raises(NotSent, match=r"^none: a search ended with status [03]$"):
+        await searching().found(300.0)
 
 
 @contextmanager
@@ -324,25 +367,24 @@ def no_files_left() -> Iterator[None]:
             os.close(each)
 
 
-def _is_told(error: BaseException) -> BaseException:
-    wrapped = RuntimeError("s3cret")
-    wrapped.__context__ = error
-    return wrapped
-
-
-@pytest.mark.parametrize("code", [errno.EMFILE, errno.ENFILE])
-async def test_a_lack_of_files_is_no_lack_of_credentials(code: int) -> None:
+async def test_a_lack_of_files_is_no_lack_of_credentials(metadata: Metadata) -> None:
     """The messages go on when there are files again; nothing is wrong with the configuration."""
-    search = searching(_is_told(OSError(code, "too many", "/run/token")), "key")
-    with pytest.raises(OutOfFiles, match=r"^none: Too many open files$"):
-        await search.found()
-    assert await search.found() == "key"
+    search = searching()
+    with (
+        no_files_left(),
+        pytest.raises(OutOfFiles, match=r"none: no process can be begun; files .*Too many open files"),
+    ):
+        await search.found(300.0)
+    assert (await search.found(300.0))[0] == ["AKID1", "s3cret1", "t0ken"]
 
 
-async def test_a_lack_of_files_that_a_library_hides_is_named() -> None:
-    """AWS's reads no shared file that it can't open, and finds no role at an instance that it can't ask."""
-    with no_files_left(), pytest.raises(OutOfFiles, match="Too many open files"):
-        await searching(NotSent("this machine has no role")).found()
+async def test_a_lack_of_files_in_a_search_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def find() -> None:
+        raise RuntimeError("s3cret") from OSError(errno.ENFILE, "too many", "/run/token")
+
+    monkeypatch.setattr(credential_search, "_role", find)
+    answer = credential_search.answer_to({"search": "role", "with": {}})
+    assert answer == {"failure": "RuntimeError", "lacks_files": True}
 
 
 async def test_keys_are_used_until_their_end_at_the_latest(metadata: Metadata) -> None:

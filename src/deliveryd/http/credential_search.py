@@ -36,12 +36,20 @@ _TOLD = frozenset(
     (
         "PartialCredentialsError",
         "InvalidConfigError",
+        "ConfigParseError",
         "ProfileNotFound",
         "ConfigNotFound",
         "DefaultCredentialsError",
     )
 )
 """Errors of the two libraries whose texts name a file or a variable, and nothing that was found."""
+
+_REASONS = {
+    "EOFError": "a profile asks for a code (mfa_serial), which a worker hasn't",
+    "JSONDecodeError": "what credential_process printed, or a server answered, isn't JSON",
+}
+_FOREIGN_HOST = "Unsupported host"
+"""The beginning of AWS's text about an address of credentials that isn't one of this machine."""
 
 
 def answer_on_standard_output() -> None:
@@ -86,9 +94,11 @@ def told(error: BaseException) -> str:
         return f"what answered is longer than {SEARCH_MEMORY >> 20} MiB"
     if isinstance(error, OSError) and error.filename:
         return f"{error.filename}: {error.strerror}"
-    if isinstance(error, NotSent | ImportError) or kind in _TOLD:
-        return " ".join(str(error).split())[:300] or kind
-    return kind
+    text = " ".join(str(error.args[0] if len(error.args) > 1 else error).split())[:300]
+    if isinstance(error, NotSent | ImportError) or kind in _TOLD or text.startswith(_FOREIGN_HOST):
+        return text or kind
+    provider = getattr(error, "kwargs", {}).get("provider")
+    return _REASONS.get(kind, kind if provider is None else f"{kind} ({provider})")
 
 
 def _is_out_of_memory(error: BaseException | None) -> bool:

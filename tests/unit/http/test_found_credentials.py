@@ -20,7 +20,8 @@ from threading import Event, Thread
 import anyio
 import httpx
 import pytest
-from botocore.exceptions import PartialCredentialsError
+from botocore.exceptions import ConfigParseError, CredentialRetrievalError, PartialCredentialsError
+from google.auth.exceptions import DefaultCredentialsError
 from pydantic import ValidationError
 
 from deliveryd.errors import NotSent, OutOfFiles
@@ -38,6 +39,10 @@ pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 REQUEST = OutgoingRequest("POST", target_of("https://sns.eu-west-1.amazonaws.com/"), [], b"Action=Publish")
 GOOGLE: dict[str, dict[str, object]] = {
     "google": {"from_environment": True, "scope": "https://www.googleapis.com/auth/firebase.messaging"}
+}
+ISSUED = {
+    "token_type": "Bearer",
+    "issued_token_type": "urn:ietf:params:oauth:token-type:access_token",
 }
 AWS: dict[str, dict[str, object]] = {
     "sigv4": {"from_environment": True, "region": "eu-west-1", "service": "sns"}
@@ -79,8 +84,7 @@ class Metadata(ThreadingHTTPServer):
         if path.endswith("/default/"):
             return {"email": "worker@example.iam", "scopes": ["scope"], "aliases": []}
         return {
-            "access_token": f"ya29.{number}", "expires_in": 3599, "token_type": "Bearer",
-            "issued_token_type": "urn:ietf:params:oauth:token-type:access_token",
+            "access_token": f"ya29.{number}", "expires_in": 3599, **ISSUED,
         }  # fmt: skip
 
 
@@ -315,6 +319,20 @@ async def test_the_metadata_of_an_instance_are_asked_without_a_proxy(
     [
         (ValueError("s3cret"), "ValueError"),
         (SystemExit("s3cret"), "SystemExit"),
+        (EOFError("s3cret"), "a profile asks for a code (mfa_serial), which a worker hasn't"),
+        (
+            ValueError("Unsupported host 'example.com'.  Can only"),
+            "Unsupported host 'example.com'. Can only",
+        ),
+        (ConfigParseError(path="/run/aws.cfg"), "Unable to parse config file: /run/aws.cfg"),
+        (
+            DefaultCredentialsError("Failed to load /run/key.json", ValueError("s3cret")),  # type: ignore[no-untyped-call]
+            "Failed to load /run/key.json",
+        ),
+        (
+            CredentialRetrievalError(provider="custom-process", error_msg="s3cret"),
+            "CredentialRetrievalError (custom-process)",
+        ),
         (
             FileNotFoundError(2, "No such file or directory", "/run/token"),
             "/run/token: No such file or directory",
@@ -325,10 +343,27 @@ async def test_the_metadata_of_an_instance_are_asked_without_a_proxy(
             "Partial credentials found in env, missing: AWS_SECRET_ACCESS_KEY",
         ),
     ],
-    ids=lambda each: type(each).__name__,
+    ids=str,
 )
 def test_whatever_is_raised_is_named(error: BaseException, reason: str) -> None:
     assert credential_search.told(error) == reason
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("[default]\ncredential_process = echo s3cret\n", "what credential_process printed, .* isn't JSON"),
+        ("s3cret\n", "Unable to parse config file: .*aws.cfg"),
+    ],
+)
+async def test_a_file_of_aws_that_cannot_be_used_is_named(
+    metadata: Metadata, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str, reason: str
+) -> None:
+    config = tmp_path / "aws.cfg"
+    config.write_text(text, encoding="ascii")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(config))
+    with pytest.raises(NotSent, match=rf"^AWS gives no keys \(.*AWS_CONFIG_FILE\): {reason}$"):
+        await opened(AWS).headers(REQUEST)
 
 
 async def test_the_next_search_finds_what_the_one_before_did_not(metadata: Metadata) -> None:
@@ -391,6 +426,14 @@ async def test_keys_are_used_until_their_end_at_the_latest(metadata: Metadata) -
     metadata.lifetime = timedelta(seconds=-5)
     with pytest.raises(NotSent, match="AWS gives no keys"):
         await opened(AWS).headers(REQUEST)
+
+
+async def test_a_token_that_has_ended_when_it_comes_is_named_with_its_maker(
+    metadata: Metadata, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metadata, "document", lambda _: {"access_token": "t", "expires_in": -1, **ISSUED})
+    with pytest.raises(NotSent, match=r"^Google gives no token \(GOOGLE_\w+\): .* has ended already"):
+        await opened(GOOGLE).headers(REQUEST)
 
 
 async def test_keys_that_no_header_can_hold_are_named(

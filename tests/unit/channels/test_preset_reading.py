@@ -88,6 +88,19 @@ def test_a_table_with_several_keys_is_reported_at_the_adapter(path: Path) -> Non
     assert told[0].startswith("config.toml:channels.sms.adapter: the preset postbox: json: from: unknown")
 
 
+SNS = """
+[channels.sms]
+adapter = "sns"
+sender_id = "Acme"
+region = "eu-central-1"
+"""
+
+
+def test_a_key_that_another_auth_lacks_is_reported_there(path: Path) -> None:
+    own = 'auth = { sigv4 = { service = "sns", from_environment = true } }\n'
+    assert problems(path, SNS + own) == ["config.toml:channels.sms.auth.sigv4.region: is missing"]
+
+
 def test_a_secret_that_goes_out_plain_is_reported_at_the_address(path: Path) -> None:
     told = problems(path, SMS + 'base_url = "http://postbox.example"\n')
     assert [problem.partition(": ")[0] for problem in told] == ["config.toml:channels.sms.base_url"]

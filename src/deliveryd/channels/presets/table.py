@@ -48,12 +48,14 @@ def expand(preset: PresetFile, given: Mapping[str, Any], block: str, provider: C
     problems = list(_problems(preset, given, block, (*provider, *OVERRIDES)))
     values = _Values(preset, key_values(preset, own), _given_secrets(given))
     raw = {**preset.table, **preset.blocks.get(block, {})}
+    if "auth" in overrides:  # it is one way or another
+        raw.pop("auth", None)
     filled = _fill(raw, values)
     table = {} if filled is _LEFT_OUT else filled
     if "secrets" in given:
         table["secrets"] = given["secrets"]
     for name, value in overrides.items():
-        below = table.get(name) if name != "auth" else None  # it is one way or another
+        below = table.get(name)
         table[name] = {**below, **value} if isinstance(below, dict) and isinstance(value, dict) else value
     return Expansion({**table, "adapter": "http"}, dict(_written_at(raw, own)), problems)
 

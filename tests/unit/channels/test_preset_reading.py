@@ -101,6 +101,30 @@ def test_a_key_that_another_auth_lacks_is_reported_there(path: Path) -> None:
     assert problems(path, SNS + own) == ["config.toml:channels.sms.auth.sigv4.region: is missing"]
 
 
+FCM_SCOPE = "https://www.googleapis.com/auth/firebase.messaging"
+FCM = '[channels.inApp]\nadapter = "fcm"\nproject_id = "acme-app"\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "auth", "files"),
+    [
+        (SNS + 'access_key_file = "a"\nsecret_key_file = "s"\n',
+         'auth = { sigv4 = { region = "eu-central-1", service = "sns", from_environment = true } }',
+         "access_key_file, secret_key_file"),
+        (FCM + 'key_file = "k"\n',
+         f'auth = {{ google = {{ scope = "{FCM_SCOPE}", from_environment = true }} }}', "key_file"),
+    ],
+    ids=["sns", "fcm"],
+)  # fmt: skip
+def test_a_role_beside_files_of_keys_is_pointed_to_auth(path: Path, text: str, auth: str, files: str) -> None:
+    for name in ("a", "s", "k"):
+        (path.parent / name).touch(mode=0o600)
+    told = problems(path, text + "from_environment = true\n")
+    assert [each.partition(": ")[2] for each in told] == [f"unknown key; set {auth} instead of {files}"]
+    own = "".join(f"{line}\n" for line in text.splitlines() if "key_file" not in line)
+    assert len(loaded(path, own + auth).channels.providers) == 1
+
+
 def test_a_secret_that_goes_out_plain_is_reported_at_the_address(path: Path) -> None:
     told = problems(path, SMS + 'base_url = "http://postbox.example"\n')
     assert [problem.partition(": ")[0] for problem in told] == ["config.toml:channels.sms.base_url"]

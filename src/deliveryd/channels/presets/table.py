@@ -16,6 +16,8 @@ OVERRIDES = frozenset({*ProxyOptions.model_fields, "auth", "http2", "mail", "tls
 
 
 _BASE = "base_url"
+_FOUND, _FINDING = "from_environment", ("sigv4", "google")
+"""The key with which these ways of `auth` use the credentials that the machine has."""
 
 
 class _LeftOut(Enum):
@@ -169,6 +171,22 @@ def _beside_auth(preset: PresetFile, given: Mapping[str, Any]) -> Iterator[tuple
             yield name, f"differs from auth.{place}: set both alike"
 
 
+def _auth_instead(preset: PresetFile, given: Mapping[str, Any]) -> str | None:
+    """Return the `auth` by which this machine's own credentials replace files of keys, if they can."""
+    for way, table in preset.table.get("auth", {}).items():
+        if way in _FINDING and isinstance(table, Mapping):
+            files = keys_of_auth(preset)
+            texts = {key: text for key, text in texts_in(table) if not _used_in(text) & files}
+            members = "".join(f'{key} = "{_filled(text, preset, given)}", ' for key, text in texts.items())
+            instead = f"auth = {{ {way} = {{ {members}{_FOUND} = true }} }}"
+            return f"; set {instead} instead of {', '.join(sorted(files & given.keys()) or sorted(files))}"
+    return None
+
+
+def _filled(text: str, preset: PresetFile, given: Mapping[str, Any]) -> str:
+    return KEY_USE.sub(lambda match: str(given.get(match[1], preset.keys[match[1]].example)), text)
+
+
 def _used_in(value: object) -> frozenset[str]:
     return frozenset(name for _, text in texts_in(value) for name in KEY_USE.findall(text))
 
@@ -193,7 +211,8 @@ def _problems(
     known = [*preset.keys, "secrets", "adapter", *beside]
     for name in given:
         if name not in known:
-            yield name, f"unknown key{suggestion(name, known)}"
+            in_auth = _auth_instead(preset, given) if name == _FOUND else None
+            yield name, f"unknown key{in_auth or suggestion(name, known)}"
     secrets = given.get("secrets", {})
     if isinstance(secrets, dict):
         yield from _secret_problems(preset, secrets)

@@ -45,7 +45,9 @@ from deliveryd.options.tables import LoadedOnUse, OnUse, leaves
 from deliveryd.options.units import Duration, FilePath, Positive, SecretPath, Size, resolve_path
 from deliveryd.rendering.escaping import EmailFormat
 from deliveryd.rendering.language import standard_tag
-from deliveryd.rules.windows import RuleTable, Windows, known_zone, zone_named
+from deliveryd.rules.priorities import Priorities
+from deliveryd.rules.table import RuleTable
+from deliveryd.rules.windows import Windows, known_zone, zone_named
 from deliveryd.runtime.privileges import owner_of
 from deliveryd.runtime.rights import tampering
 from deliveryd.runtime.secret_file import SecretFile
@@ -389,7 +391,18 @@ class Config(Section):
     def windows(self) -> Windows:
         """When messages may be sent."""
         zone = None if self.content.zone is None else zone_named(self.content.zone)
-        return Windows([rule.window_rule() for rule in self.rules], zone)
+        found = [rule.window_rule(place) for place, rule in enumerate(self.rules)]
+        return Windows([rule for rule in found if rule is not None], zone)
+
+    @property
+    def priorities(self) -> Priorities:
+        """Which settings ids go before others, or after them."""
+        ranked = [rule.ranked for rule in self.rules if rule.ranked is not None]
+        high, low = (
+            frozenset(id_ for name, ids in ranked if name == priority for id_ in ids)
+            for priority in ("high", "low")
+        )
+        return Priorities(high, low)
 
 
 def receipt_url(config: Config, provider: ProviderConfig) -> str | None:
@@ -680,16 +693,25 @@ def _is_installed(package: str, part: str) -> bool:
 
 
 def _rule_problems(config: Config) -> Iterator[tuple[str, str]]:
-    """Yield rules that name an unknown channel, or need a zone, by key."""
+    """Yield rules that name an unknown channel, need a zone, or name an id's priority again, by key."""
     known = list(config.channels.configured)
-    for number, rule in enumerate(table.window_rule() for table in config.rules):
-        for name in sorted(rule.channels - set(known)):
+    first: dict[int, int] = {}
+    for number, rule in enumerate(config.rules):
+        for name in sorted(set(rule.named_channels) - set(known)):
             there_are = suggestion(name, known) or f"; there are {', '.join(known)}"
             yield f"rules.{number}.channels", f"no channel {name!r} is configured{there_are}"
-        if rule.needs_customer and config.content.zone is None:
+        window = rule.window_rule(number)
+        if window is not None and window.needs_customer and config.content.zone is None:
             yield (
                 f"rules.{number}.window.zone",
                 "customers whose field zone names none need a time zone: set content.zone",
+            )
+        _, ids = rule.ranked or ("", ())
+        twice = [id_ for id_ in dict.fromkeys(ids) if first.setdefault(id_, number) != number]
+        if twice:
+            yield (
+                f"rules.{number}.settings",
+                f"{', '.join(map(str, twice))}: prioritized by rules.{first[twice[0]]} too; do it once",
             )
 
 

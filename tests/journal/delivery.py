@@ -3,16 +3,32 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection, Mapping
 
 import pytest
 
+from deliveryd import transitions
 from deliveryd.errors import IllegalTransition
-from deliveryd.journal.base import Due
-from deliveryd.model import AT_ONCE, STEP, Content, Outcome, Rendered, Spent, StatusEvent, Transition
+from deliveryd.journal.base import LOWEST_ID, Due, FetchPortion
+from deliveryd.journal.journal import Journal
+from deliveryd.model import (
+    AT_ONCE,
+    STEP,
+    Content,
+    Entry,
+    Outcome,
+    QueuedMessage,
+    Rendered,
+    Spent,
+    StatusEvent,
+    Transition,
+)
+from deliveryd.runtime import waits
 from deliveryd.states import State
 from journal.protocol import OpenJournal
 from journal.samples import (
     NOW,
+    accept_all,
     attempt_on,
     begin_attempts,
     bring_to_wait,
@@ -151,3 +167,87 @@ class DeliveryCases:
             await journal.change([step])
             await journal.retime(-10 * STEP, lambda: NOW, 100 * STEP)
             assert len((await journal.due(AT_ONCE, {"": 10})).entries) == 1
+
+    async def test_settings_ids_take_turns_at_what_waits_for_room(self, open_journal: OpenJournal) -> None:
+        """Each fetch goes on behind the id that had the latest turn; of an id, repeats come first."""
+        async with open_journal() as journal:
+            await _wait_for_room(journal, {1: 6, 2: 2, 3: 2})
+            fetched = []
+            after = LOWEST_ID
+            for _ in range(3):
+                entries = await journal.resume(_ROOM, [FetchPortion(4, after)])
+                after = entries[-1].settings_id
+                fetched += [entry.settings_id for entry in entries]
+            assert fetched == [1, 2, 3, 1, 2, 3, 1, 1, 1, 1]
+            assert await state_counts(journal) == {State.READY: 10}
+
+    async def test_repeats_of_a_settings_id_are_fetched_before_its_other_messages(
+        self, open_journal: OpenJournal
+    ) -> None:
+        async with open_journal() as journal:
+            await _wait_for_room(journal, {1: 3, 2: 3}, repeated=[3, 6])
+            entries = await journal.resume(_ROOM, [FetchPortion(5)])
+            assert [entry.id for entry in entries] == [3, 6, 1, 4, 2]
+            assert [entry.id for entry in await journal.resume([waits.room("sms")], [FetchPortion(5)])] == [5]
+
+    async def test_each_priority_has_its_portion_and_what_others_leave(
+        self, open_journal: OpenJournal
+    ) -> None:
+        async with open_journal() as journal:
+            await _wait_for_room(journal, {1: 3, 2: 3, 3: 3, 4: 1})
+            high, low = frozenset({4}), frozenset({1})
+            portions = [
+                FetchPortion(3, only=high),
+                FetchPortion(1, without=high | low),
+                FetchPortion(1, only=low),
+            ]
+            entries = await journal.resume(_ROOM, portions)
+            assert [entry.settings_id for entry in entries] == [4, 2, 3, 2, 1]
+            entries = await journal.resume(_ROOM, [FetchPortion(9, only=high), FetchPortion(0, only=low)])
+            assert [entry.settings_id for entry in entries] == [1, 1]
+
+    async def test_what_is_due_and_finds_no_room_waits_with_what_waits_for_it(
+        self, open_journal: OpenJournal
+    ) -> None:
+        """A message that was tried is a repeat there; what isn't due yet stays."""
+        async with open_journal() as journal:
+            await _wait_for_room(journal, {1: 1})
+            await bring_to_wait(journal, 12, NOW + 1, "sms")
+            await bring_to_wait(journal, 13, NOW + 99, "sms")
+            await make_ready(journal, 14)
+            tried = attempt_on(14)
+            await begin_attempts(journal, tried)
+            failed = Outcome("try_again", None, "busy")
+            await journal.change(
+                [Transition(tried, State.SENDING, State.WAITING, NOW, NOW + 1, outcome=failed)]
+            )
+            assert await journal.have_wait_for_room("sms", NOW + 1, 100) == 2
+            assert (await journal.due(NOW + 1, {"sms": 9})).entries == []
+            assert [entry.id for entry in await journal.resume([waits.repeat("sms")], [FetchPortion(9)])] == [
+                14
+            ]
+            assert {entry.id for entry in await journal.resume(_ROOM, [FetchPortion(9)])} == {1, 12}
+
+
+_ROOM = [waits.repeat("sms"), waits.room("sms")]
+
+
+async def _wait_for_room(
+    journal: Journal, numbers: Mapping[int, int], repeated: Collection[int] = ()
+) -> None:
+    """Have so many messages of these settings ids wait for room, some of them as repeats."""
+    settings_ids = [settings_id for settings_id, number in numbers.items() for _ in range(number)]
+    messages = [QueuedMessage(id_, settings_id, 1, {}) for id_, settings_id in enumerate(settings_ids, 1)]
+    await journal.take(messages, [], NOW)
+    await accept_all(journal)
+    await journal.change(
+        [
+            transitions.deferred(
+                Entry(*each, taken_at=NOW)._replace(provider="sms"),
+                NOW,
+                NOW + 50,
+                _ROOM[0 if each.id in repeated else 1],
+            )
+            for each in messages
+        ]
+    )

@@ -41,6 +41,22 @@ async def test_the_first_release_has_format_1(path: Path) -> None:
     assert query(path, "PRAGMA user_version") == [(1,)]
 
 
+async def test_the_index_of_what_waits_is_made_anew_in_a_journal_of_0_1_0(path: Path) -> None:
+    """The format stays: that release works with either."""
+    index = "SELECT sql FROM sqlite_master WHERE name = 'message_held'"
+    new = query(path, index)
+    query(path, "DROP INDEX message_held")
+    query(
+        path,
+        "CREATE INDEX message_held ON message (waits_for, due_at)"
+        " WHERE waits_for IS NOT NULL AND due_at IS NOT NULL",
+    )
+    async with open_journal_file(path):
+        pass
+    assert query(path, index) == new
+    assert query(path, "PRAGMA user_version") == [(1,)]
+
+
 @pytest.mark.parametrize("version", [0, FILE_FORMAT + 1, 99], ids=["none", "next", "later"])
 async def test_an_unknown_format_is_refused_and_left_untouched(path: Path, version: int) -> None:
     query(path, f"PRAGMA user_version = {version}")

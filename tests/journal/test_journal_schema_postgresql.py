@@ -93,6 +93,23 @@ async def test_each_statement_of_the_journal_can_be_prepared(source: JournalData
     assert done > 100
 
 
+async def test_the_index_of_what_waits_is_made_anew_in_a_journal_of_0_1_0(source: JournalDatabase) -> None:
+    index = "SELECT indexdef FROM pg_indexes WHERE schemaname = 'main' AND indexname = 'message_held'"
+    async with open_shared_journal(source):
+        pass
+    with connect_to_write(source, 900) as db:
+        new = db.execute(index).fetchone()
+        db.execute("DROP INDEX main.message_held")
+        db.execute(
+            "CREATE INDEX message_held ON main.message (log, waits_for, due_at)"
+            " WHERE waits_for IS NOT NULL AND due_at IS NOT NULL"
+        )
+    async with open_shared_journal(source):
+        pass
+    with connect_to_write(source, 900) as db:
+        assert db.execute(index).fetchone() == new
+
+
 async def test_a_session_sees_and_changes_the_rows_of_its_log_alone(source: JournalDatabase) -> None:
     """Though all logs are in the same tables; `main` has them all."""
     async with open_shared_journal(source) as one, open_shared_journal(source) as two:

@@ -147,6 +147,7 @@ def rules() -> Mapping[str, Rule]:
         "receipt_match._SETTLE": Rule(ENDS | {"stay", "stay_tries"} | ACCEPTED, PROVED),
         "orders._LEAVE": Rule(frozenset({"sent_by"}) | ACCEPTED, AWAITED),
         "pauses._PARK": Rule(frozenset({"waits_for"})),
+        "turns._WAIT_FOR_ROOM": Rule(DUE - {"state"}),
     }  # fmt: skip
 
 

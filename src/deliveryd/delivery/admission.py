@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from typing import Protocol
 
 from deliveryd.delivery.common import Common
-from deliveryd.delivery.dispatch_queue import KEPT
+from deliveryd.delivery.dispatch_queue import KEPT, NEW, REPEATS
 from deliveryd.delivery.message import Delivery
 from deliveryd.delivery.terms import DispatchTerms
 from deliveryd.journal.pauses import Pause
@@ -84,8 +84,8 @@ class Admission:
             keys = waits.repeat(self._name), waits.room(self._name)
             return dict.fromkeys(keys, PROBE_CANDIDATES // len(keys))
         return {
-            waits.room(self._name): max(self.kept - len(self._queue.new), 0),
-            waits.repeat(self._name): max(self.kept - len(self._queue.repeats), 0),
+            waits.room(self._name): max(self.kept - self._queue.counts[NEW], 0),
+            waits.repeat(self._name): max(self.kept - self._queue.counts[REPEATS], 0),
         }
 
     def begin(self, attempts: int) -> None:
@@ -113,11 +113,11 @@ class Admission:
         if self._refusals.refuses_all:
             self._queue.add_first(message)
             return None
-        queue = self._queue.repeats if message.entry.was_tried else self._queue.new
-        self._queue.add(message, queue)
-        if not self._breaker.is_open or len(queue) <= self.kept:
+        queue, kind = self._queue, REPEATS if message.entry.was_tried else NEW
+        queue.add(message, kind)
+        if not self._breaker.is_open or queue.counts[kind] <= self.kept:
             return None
-        leaving = self._queue.take_middle(queue, self.kept)
+        leaving = queue.take_middle(kind, self.kept)
         self._refusals.unanswered(leaving.entry.settings_id)
         return self.defer(leaving)
 
@@ -126,7 +126,7 @@ class Admission:
         entry, queue, refusals = message.entry, self._queue, self._refusals
         if self._is_orphan(entry) and not self.provider.is_reached:
             return False
-        held = len(queue.new) + len(queue.repeats) + self.under_way
+        held = queue.counts[REPEATS] + queue.counts[NEW] + self.under_way
         if self._breaker.is_open:
             has_room = not refusals.refuses_all or held < self.kept
         else:

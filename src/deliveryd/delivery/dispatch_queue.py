@@ -1,14 +1,18 @@
-"""The messages of one provider that wait for their attempt: repeats, and new ones."""
+"""The messages of one provider that wait for their attempt. Settings ids take turns, by priority."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain, islice, zip_longest
 
 import anyio
 
+from deliveryd.channels.sms_text import sms_parts
+from deliveryd.delivery.fetch_turns import SHARE
 from deliveryd.delivery.message import Delivery, is_expired
 from deliveryd.model import SECOND, Clock
+from deliveryd.rules.priorities import NO_RULES, PRIORITY_NAMES, Priorities
 from deliveryd.runtime.wakeup import HEARTBEAT_INTERVAL
 
 KEPT = 10
@@ -17,83 +21,220 @@ KEPT = 10
 The others wait in the journal. Whichever fail for their own sake, the next probe may be another one.
 """
 
+REPEATS, NEW = 0, 1
+"""The kinds of messages: those that were tried before, and the others."""
+
+ONE_PART = 160
+"""Characters of an SMS in Latin letters that counts as one part: an exact count costs ten times as much."""
+
+LONGEST_COUNTED = 1600
+"""Characters of an SMS up to which its parts are counted: ten parts."""
+
+
+def cost(message: Delivery) -> int:
+    """How many turns a message uses up: one, or one for each part of an SMS."""
+    if message.rendered.block != "sms":
+        return 1
+    text = str(message.rendered.fields.get("text", ""))
+    if len(text) <= ONE_PART and (text.isascii() or max(text) <= "\xff"):
+        return 1
+    return sms_parts(text[:LONGEST_COUNTED]).parts
+
+
+class _Line:
+    """What is queued of one settings id.
+
+    `debt` is how many turns it passes, for the parts of its latest message.
+    """
+
+    __slots__ = ("debt", "kinds", "probed_newest", "rank", "repeated_last")
+
+    def __init__(self) -> None:
+        self.kinds: tuple[deque[Delivery], deque[Delivery]] = (deque(), deque())
+        self.rank = 0
+        self.debt = 0
+        self.repeated_last = False
+        self.probed_newest = False
+
+    def take(self) -> tuple[Delivery, int]:
+        """Take the next message; also return its kind. Repeats go first, with half of the turns at most."""
+        repeats, new = self.kinds
+        self.repeated_last = bool(repeats) and not (new and self.repeated_last)
+        return (repeats.popleft(), REPEATS) if self.repeated_last else (new.popleft(), NEW)
+
+    def take_probe(self) -> tuple[Delivery, int]:
+        """The same, alternately the newest message and the next one."""
+        new = self.kinds[NEW]
+        self.probed_newest = not self.probed_newest and len(new) > 1
+        return (new.pop(), NEW) if self.probed_newest else self.take()
+
 
 class DispatchQueue:
-    """Two queues. Repeats go first, with half of the attempts at most while new messages wait."""
+    """A line for each settings id. The lines of one priority take turns, one message or SMS part each.
 
-    def __init__(self, clock: Clock) -> None:
-        self.repeats: deque[Delivery] = deque()
-        self.new: deque[Delivery] = deque()
+    Of a priority above others that wait, at most 9 messages are taken in a row.
+    """
+
+    def __init__(self, clock: Clock, priorities: Priorities = NO_RULES) -> None:
+        self.counts = [0, 0]
+        """How many repeats wait, and how many new messages."""
+
         self._clock = clock
-        self._repeated_last = False
-        self._probed_newest = False
+        self._priorities = priorities
+        self._lines: dict[int, _Line] = {}
+        self._rings: tuple[deque[int], ...] = tuple(
+            deque() for _ in PRIORITY_NAMES
+        )  # settings ids, the next first
+        self._in_a_row = [0] * len(PRIORITY_NAMES)
+        self._ended: _Line | None = _Line()  # one that is empty, for the next settings id
         self._check_expiry_at = float("inf")  # the event loop's time
 
     def __len__(self) -> int:
         """How many messages wait."""
-        return len(self.new) + len(self.repeats)
+        return self.counts[REPEATS] + self.counts[NEW]
+
+    def __iter__(self) -> Iterator[Delivery]:
+        """All messages, repeats first; see `_in_turn`."""
+        return chain(self._in_turn(REPEATS), self._in_turn(NEW))
 
     @property
     def first(self) -> Delivery | None:
         """The message whose turn is next, a repeat if there is one."""
-        return next(iter(self.repeats or self.new), None)
+        return next(iter(self), None)
 
     def settings_ids(self) -> set[int]:
         """The settings ids of all that wait."""
-        return {message.entry.settings_id for queue in (self.repeats, self.new) for message in queue}
+        return set(self._lines)
 
-    def add(self, message: Delivery, queue: deque[Delivery]) -> None:
-        """Put a message last in one of the two queues."""
-        queue.append(message)
+    def by_priority(self) -> Sequence[int]:
+        """How many messages wait, by their ranks."""
+        found = [0] * len(PRIORITY_NAMES)
+        for line in self._lines.values():
+            found[line.rank] += sum(map(len, line.kinds))
+        return found
+
+    def follow(self, priorities: Priorities) -> None:
+        """Go by other priorities from now on."""
+        if priorities == self._priorities:
+            return
+        self._priorities = priorities
+        settings_ids = list(chain.from_iterable(self._rings))
+        for ring in self._rings:
+            ring.clear()
+        for settings_id in settings_ids:
+            line = self._lines[settings_id]
+            line.rank = priorities.rank(settings_id)
+            self._rings[line.rank].append(settings_id)
+
+    def add(self, message: Delivery, kind: int) -> None:
+        """Put a message last among those of its settings id and kind."""
+        settings_id = message.entry.settings_id
+        line = self._lines.get(settings_id) or self._begin(settings_id)
+        line.kinds[kind].append(message)
+        self.counts[kind] += 1
         if message.expires_at is not None:
             self._expect_expiry(message.expires_at)
 
     def add_first(self, message: Delivery) -> None:
         """Put a message before all others."""
-        self.repeats.appendleft(message)
+        settings_id = message.entry.settings_id
+        line = self._lines.get(settings_id) or self._begin(settings_id)
+        self._rings[line.rank].remove(settings_id)
+        line.rank = line.debt = self._in_a_row[0] = 0
+        self._rings[0].appendleft(settings_id)
+        line.repeated_last = False
+        line.kinds[REPEATS].appendleft(message)
+        self.counts[REPEATS] += 1
         if message.expires_at is not None:
             self._expect_expiry(message.expires_at)
 
+    def _begin(self, settings_id: int) -> _Line:
+        line, self._ended = self._ended, None
+        if line is None:
+            line = _Line()
+        self._lines[settings_id] = line
+        line.rank = rank = self._priorities.rank(settings_id)
+        self._rings[rank].append(settings_id)
+        return line
+
+    def _end(self, settings_id: int, line: _Line) -> None:
+        """Remove a line that is empty."""
+        self._rings[line.rank].remove(settings_id)
+        del self._lines[settings_id]
+        line.debt = 0
+        line.repeated_last = False
+        self._ended = line
+
     def take(self, count: int) -> list[Delivery]:
         """Take this many messages in their order."""
-        if count and not self.repeats:
-            self._repeated_last = False
-            return [self.new.popleft() for _ in range(count)]
+        if count and len(self._lines) == 1:
+            ((settings_id, line),) = self._lines.items()
+            if not (new := line.kinds[NEW]) or line.kinds[REPEATS]:
+                return [self._next() for _ in range(count)]
+            taken = [new.popleft() for _ in range(count)]
+            self.counts[NEW] -= count
+            line.repeated_last = False
+            if not new:
+                self._end(settings_id, line)
+            return taken
         return [self._next() for _ in range(count)]
 
-    def _next(self) -> Delivery:
-        if self.repeats and not (self.new and self._repeated_last):
-            self._repeated_last = True
-            return self.repeats.popleft()
-        self._repeated_last = False
-        return self.new.popleft()
+    def _next(self, take: Callable[[_Line], tuple[Delivery, int]] = _Line.take) -> Delivery:
+        ring = self._ring()
+        while (line := self._lines[ring[0]]).debt and len(ring) > 1:
+            line.debt -= 1
+            ring.rotate(-1)
+        message, kind = take(line)
+        self.counts[kind] -= 1
+        if not any(line.kinds):
+            self._end(ring[0], line)
+        elif len(ring) > 1:
+            line.debt = cost(message) - 1
+            ring.rotate(-1)
+        return message
+
+    def _ring(self) -> deque[int]:
+        """The settings ids whose turn it is: those of a priority leave one message of ten to those below."""
+        waiting = [rank for rank, ring in enumerate(self._rings) if ring]
+        *above, last = waiting
+        for rank in above:
+            self._in_a_row[rank] += 1
+            if self._in_a_row[rank] < SHARE:
+                return self._rings[rank]
+            self._in_a_row[rank] = 0
+        return self._rings[last]
+
+    def _in_turn(self, kind: int) -> Iterator[Delivery]:
+        """The messages of a kind: the first of each settings id, the second of each, and so on."""
+        lines = [self._lines[settings_id].kinds[kind] for ring in self._rings for settings_id in ring]
+        rounds = zip_longest(*filter(None, lines))
+        return (message for each in rounds for message in each if message is not None)
 
     def take_probe(self) -> Sequence[Delivery]:
-        """Take the next probe: alternately the newest message and the first one.
+        """Take the next probe: of the settings id whose turn it is, alternately the newest and the first.
 
         Messages that are rejected for their own sake often come together, at one end of the queue.
         """
-        self._probed_newest = not self._probed_newest and len(self.new) > 1
-        return [self.new.pop()] if self._probed_newest else self.take(1)
+        return [self._next(_Line.take_probe)]
 
     def take_settings(self, settings_id: int) -> Sequence[Delivery]:
         """Take all messages of a settings id."""
         return self.take_if(lambda message: message.entry.settings_id == settings_id)
 
     def take_surplus(self, kept: int) -> Sequence[Delivery]:
-        """Take all but so many messages of each queue: half of these are the first ones, half the newest."""
+        """Take all but so many messages of each kind: half of these are the first ones, half the newest."""
         surplus: list[Delivery] = []
-        for queue in (self.new, self.repeats):
-            while len(queue) > kept:
-                surplus.append(self.take_middle(queue, kept))
-        return surplus
+        for kind in (NEW, REPEATS):
+            if (more := self.counts[kind] - kept) > 0:
+                place = kept - kept // 2
+                surplus += islice(self._in_turn(kind), place, place + more)
+        leaving = set(map(id, surplus))
+        return self.take_if(lambda message: id(message) in leaving) if surplus else ()
 
-    @staticmethod
-    def take_middle(queue: deque[Delivery], kept: int) -> Delivery:
-        """Take the message of one of the two queues that leaves when so many are kept."""
-        place = kept - kept // 2
-        leaving = queue[place]
-        del queue[place]
+    def take_middle(self, kind: int, kept: int) -> Delivery:
+        """Take the message of a kind that leaves when so many are kept."""
+        leaving = next(islice(self._in_turn(kind), kept - kept // 2, None))
+        self.take_if(lambda message: message is leaving)
         return leaving
 
     def take_expired(self) -> Sequence[Delivery]:
@@ -103,8 +244,7 @@ class DispatchQueue:
         self._check_expiry_at = float("inf")
         now = self._clock.now()
         expired = self.take_if(lambda message: is_expired(message.expires_at, now))
-        left = (message.expires_at for queue in (self.repeats, self.new) for message in queue)
-        if coming := [expires_at for expires_at in left if expires_at is not None]:
+        if coming := [message.expires_at for message in self if message.expires_at is not None]:
             self._expect_expiry(max(min(coming), now + SECOND))
         return expired
 
@@ -114,14 +254,16 @@ class DispatchQueue:
         self._check_expiry_at = min(self._check_expiry_at, anyio.current_time() + seconds)
 
     def take_if(self, condition: Callable[[Delivery], bool]) -> Sequence[Delivery]:
-        """Take all messages for which a condition holds."""
-        taken = []
-        for queue in (self.repeats, self.new):
-            waiting = list(queue)
-            queue.clear()
-            for message in waiting:
-                if condition(message):
-                    taken.append(message)
-                else:
-                    queue.append(message)
+        """Take all messages for which a condition holds, repeats first."""
+        taken: list[Delivery] = []
+        for kind in (REPEATS, NEW):
+            for line in self._lines.values():
+                waiting = list(line.kinds[kind])
+                line.kinds[kind].clear()
+                for message in waiting:
+                    (taken if condition(message) else line.kinds[kind]).append(message)
+            self.counts[kind] = sum(len(line.kinds[kind]) for line in self._lines.values())
+        for settings_id, line in list(self._lines.items()):
+            if not any(line.kinds):
+                self._end(settings_id, line)
         return taken

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import anyio
 
 from deliveryd.delivery.admission import PROBE_CANDIDATES, Admission, Sends
 from deliveryd.delivery.common import Common
+from deliveryd.delivery.fetch_turns import FetchTurns
 from deliveryd.delivery.waiting import WAKE_BATCH
+from deliveryd.journal.base import MOST_COUNTED
 from deliveryd.journal.pauses import Pause
 from deliveryd.model import SECOND
+from deliveryd.rules.priorities import NO_RULES, Priorities
 from deliveryd.runtime import waits
 from deliveryd.runtime.wakeup import HEARTBEAT_INTERVAL
 from deliveryd.telemetry.log_events import Event, log
@@ -41,6 +44,7 @@ class DueMessages:
         dispatchers: Mapping[str, Sends],
         *,
         max_waiting: int,
+        priorities: Priorities = NO_RULES,
     ) -> None:
         self._journal = common.journal
         self._waiting = common.waiting
@@ -52,6 +56,8 @@ class DueMessages:
         self._clock = common.clock
         self._heartbeats = common.heartbeats
         self._max_waiting = max_waiting
+        self._priorities = priorities
+        self._turns: dict[str, FetchTurns] = {}  # by provider
         self._passed = common.memory.passed
         self._look_again: dict[str, float] = {}  # by provider with an open breaker, the event loop's time
         self._pauses_seen = 0
@@ -61,9 +67,10 @@ class DueMessages:
         self._level = 0
         self._is_misplaced = False
 
-    def bound(self, max_waiting: int) -> None:
-        """Warn by another limit from now on."""
+    def adopt(self, max_waiting: int, priorities: Priorities) -> None:
+        """Warn by another limit, and fetch by other priorities from now on."""
         self._max_waiting = max_waiting
+        self._priorities = priorities
 
     async def run(self) -> None:
         """Make messages ready until cancelled."""
@@ -143,25 +150,42 @@ class DueMessages:
         if admission.provider.is_down:
             admission.reserve(0)
             return await self._fetch_candidates(name, admission)
-        room = min(admission.room_to_fetch, self._in_flight.free)
-        pause, left = await self._fetch({name: room})
-        room = min(admission.room_to_fetch, self._in_flight.free)
-        if self._backlog.is_short_of_room(name) and not left:
-            left = await self._fetch_for_room(name, room, admission.share)
+        pause, left = await self._fetch_in_turn(
+            name, lambda: min(admission.room_to_fetch, self._in_flight.free), admission.share
+        )
         # A single provider has room for whatever holds a place.
         admission.reserve(left if len(self._dispatchers) > 1 else 0)
         self._short += min(left, admission.room_to_fetch)
         return SHORT_OF_ROOM if left else pause
 
+    async def _fetch_in_turn(self, name: str, room: Callable[[], int], share: int) -> tuple[float, int]:
+        """Fetch what is due at a provider; what finds no room waits for it, where settings ids take turns.
+
+        Returns the seconds until more is due, and how many more may be, at most.
+        """
+        is_short = self._backlog.is_short_of_room(name)
+        pause, left = await self._fetch({name: 0 if is_short else room()})
+        if left >= (1 if name else MOST_COUNTED):  # those bound to none find room soon, unless they are many
+            left -= await self._waiting.have_wait_for_room(name, self._clock.in_journal())
+        if self._backlog.is_short_of_room(name):
+            return pause, max(left, await self._fetch_for_room(name, room(), share))
+        return pause, max(left, 0)
+
     async def _fetch_for_room(self, name: str, room: int, share: int) -> int:
-        """Fetch what waits for room in a dispatcher, repeats first; return how many more may, at most."""
+        """Fetch what waits for room at a provider; return how many more may, at most."""
         if room:
             self._backlog.begin_room(name)
-            found = await self._waiting.fetch_waiting_for([waits.repeat(name), waits.room(name)], room)
-            if found < room:
+            if await self._fetch_by_turns(name, [waits.repeat(name), waits.room(name)], room) < room:
                 return 0
             self._backlog.note_short_of_room([name])
         return share
+
+    async def _fetch_by_turns(self, name: str, waits_for: Sequence[str], room: int) -> int:
+        """Fetch so many messages that wait for one of these; return how many there were."""
+        turns = self._turns.setdefault(name, FetchTurns())
+        found = await self._waiting.fetch_waiting_for(waits_for, turns.portions(room, self._priorities))
+        turns.took(found, self._priorities)
+        return len(found)
 
     async def _fetch_paused(self, name: str, admission: Admission) -> float:
         """Let what waits for a paused provider be due at another one, or wait for the end of the pause.
@@ -195,13 +219,13 @@ class DueMessages:
             self._backlog.begin_room(name)
             for waits_for, lacking in admission.lacking.items():
                 room = min(lacking, self._in_flight.free_for_some)
-                if not room or await self._waiting.fetch_waiting_for([waits_for], room) == room:
+                if not room or await self._fetch_by_turns(name, [waits_for], room) == room:
                     self._backlog.note_short_of_room([name])
         return pause
 
     async def _fetch_unbound(self) -> float:
         """Fetch what is due and bound to no provider, into some of the places: it may have to wait again."""
-        pause, left = await self._fetch({"": self._in_flight.free_for_some})
+        pause, left = await self._fetch_in_turn("", lambda: self._in_flight.free_for_some, MOST_COUNTED)
         self._short += left
         return SHORT_OF_ROOM if left else pause
 

@@ -4,8 +4,9 @@ One rule decides: a provider that accepts others is set up well, and the fault l
 
 A template that a provider doesn't take costs 20 messages and not a campaign: after that many refusals in a
 row the id waits at this provider, and single probes find out when it is accepted. When several ids wait, or
-all that are used, and nothing else is accepted, the provider counts as misconfigured. A message that it
-rejects for its set-up is at fault if others were accepted since it was rejected before.
+all that are used, or as many messages of ids in turn were refused, and nothing else is accepted, the provider
+counts as misconfigured. A message that it rejects for its set-up is at fault if others were accepted since it
+was rejected before.
 """
 
 from __future__ import annotations
@@ -79,6 +80,7 @@ class Refusals:
         self._counted: OrderedDict[int, _Counted] = OrderedDict()  # by their latest refusal
         self._accepted: dict[int, float] = {}  # a few ids by their latest acceptance: see `_are_widespread`
         self._acceptances = 0
+        self._in_a_row = 0  # refusals of any id since the latest acceptance
         self._latest = anyio.current_time()
         self._usual_gap = 0.0
         self._rejected: OrderedDict[int, int] = OrderedDict()  # by message: acceptances before its rejection
@@ -104,6 +106,7 @@ class Refusals:
     def accepted(self, settings_id: int) -> None:
         """The provider accepted a message of this id: it is set up well, and takes these settings."""
         self._acceptances += 1
+        self._in_a_row = 0
         accepted, now = self._accepted, self._now
         if accepted.get(settings_id) != now:
             accepted.pop(settings_id, None)
@@ -159,13 +162,15 @@ class Refusals:
         self._counted[settings_id] = counted
         counted.refused_at = anyio.current_time()
         pause = counted.breaker.failed()
+        self._in_a_row += 1
         if len(self._counted) > MOST_KEPT:
             oldest, _ = self._counted.popitem(last=False)
             self.waiting.discard(oldest)
-        if pause is None or settings_id in self.waiting:
+        is_one_of_many = self._is_widely_refused and self._are_widespread()
+        if (pause is None and not is_one_of_many) or settings_id in self.waiting:
             return False
         self.waiting.add(settings_id)
-        self._log_waiting(settings_id, verdict, pause)
+        self._log_waiting(settings_id, verdict, pause or 0.0)
         return True
 
     def _log_waiting(self, settings_id: int, verdict: Refused, pause: float) -> None:
@@ -187,6 +192,11 @@ class Refusals:
                 reason=verdict.reason, host=host, delay=pause,
             )  # fmt: skip
 
+    @property
+    def _is_widely_refused(self) -> bool:
+        """Whether as many messages in a row were refused, of several ids in turn, as if these waited."""
+        return self._in_a_row >= WIDESPREAD * MOST_IN_A_ROW and len(self._counted) >= WIDESPREAD
+
     def _are_widespread(self) -> bool:
         """Whether enough ids wait that it is the provider's fault, or all that are in use.
 
@@ -196,7 +206,7 @@ class Refusals:
         """
         if self._has_accepted(max(JUST_NOW, min(2 * self._usual_gap, ACTIVE))):
             return False
-        if len(self.waiting) >= WIDESPREAD:
+        if len(self.waiting) >= WIDESPREAD or self._is_widely_refused:
             return True
         since = anyio.current_time() - ACTIVE
         used = {id_ for id_, at in self._accepted.items() if at > since}

@@ -9,6 +9,7 @@ from deliveryd.delivery.choice import Choice
 from deliveryd.delivery.listening import Awaited
 from deliveryd.delivery.policy import DispatchPolicy, DoubtPolicy
 from deliveryd.delivery.provider import Provider
+from deliveryd.rules.priorities import NO_RULES, Priorities
 from deliveryd.rules.windows import ALWAYS, Windows
 
 
@@ -27,6 +28,7 @@ class DispatchTerms(NamedTuple):
     intermediate: frozenset[str]
     awaited: Awaited | None = None
     windows: Windows = ALWAYS
+    priorities: Priorities = NO_RULES
 
     @property
     def is_enabled(self) -> bool:

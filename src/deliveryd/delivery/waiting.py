@@ -6,10 +6,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 
 from deliveryd.delivery.memory import LineMemory
-from deliveryd.journal.base import Doubtful
+from deliveryd.journal.base import Doubtful, FetchPortion
 from deliveryd.journal.journal import Journal
 from deliveryd.journal.pauses import Pause
 from deliveryd.model import SECOND, Entry
+from deliveryd.runtime import waits
 from deliveryd.telemetry.log_events import Event, log
 
 ALL = 1 << 62
@@ -43,11 +44,21 @@ class Waiting:
         self._fetched(due.entries)
         return due.next_due, due.left, len(due.entries)
 
-    async def fetch_waiting_for(self, waits_for: Sequence[str], limit: int) -> int:
-        """Make messages ready that wait for one of these, the first named first; return how many."""
-        entries = await self._journal.resume(waits_for, limit)
+    async def fetch_waiting_for(
+        self, waits_for: Sequence[str], portions: Sequence[FetchPortion]
+    ) -> Sequence[Entry]:
+        """Make messages ready that wait for one of these, see `Journal.resume`; return them."""
+        entries = await self._journal.resume(waits_for, portions)
         self._fetched(entries)
-        return len(entries)
+        return entries
+
+    async def have_wait_for_room(self, provider: str, now: int) -> int:
+        """Have a batch of what is due at a provider wait for room there; return how many."""
+        moved = await self._journal.have_wait_for_room(provider, now, WAKE_BATCH)
+        if moved:
+            self._backlog.note_short_of_room([provider])
+            self._backlog.expect_overdue(now + int(waits.LONGEST_ANSWER_WAIT * SECOND))
+        return moved
 
     async def fetch_overdue(self, now: int) -> None:
         """Make messages ready that have waited long enough for something: most of them have expired."""

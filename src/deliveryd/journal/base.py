@@ -160,6 +160,30 @@ class Due(NamedTuple):
 
 MOST_COUNTED = 500
 
+LOWEST_ID = -(2**63)
+
+
+class Turn(NamedTuple):
+    """How many messages of its settings id are ahead of one that waits for room, and how many other ids wait.
+
+    Both are counted up to `MOST_COUNTED`.
+    """
+
+    ahead: int
+    others: int
+
+
+class FetchPortion(NamedTuple):
+    """How many messages are fetched of some settings ids, which take turns.
+
+    `after` is the id that had the latest turn. `only`: these ids; None: all but `without`.
+    """
+
+    most: int
+    after: int = LOWEST_ID
+    only: frozenset[int] | None = None
+    without: frozenset[int] = frozenset()
+
 
 class Orphans(NamedTuple):
     """What would be left of a provider if it were removed.

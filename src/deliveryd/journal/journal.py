@@ -18,6 +18,7 @@ from deliveryd.journal.base import (
     Counts,
     Doubtful,
     Due,
+    FetchPortion,
     FromOthers,
     InCommit,
     Left,
@@ -35,7 +36,16 @@ from deliveryd.journal.log import Log, LogTerms, log_of
 from deliveryd.journal.orders import Decided, Order
 from deliveryd.journal.pauses import Pause
 from deliveryd.journal.rows import by_the_clock, to_json
-from deliveryd.journal.sql import account, deadlines, deletion, own_values, pauses, recovery, statements
+from deliveryd.journal.sql import (
+    account,
+    deadlines,
+    deletion,
+    own_values,
+    pauses,
+    recovery,
+    statements,
+    turns,
+)
 from deliveryd.journal.sql.account import open_work
 from deliveryd.journal.sql.db import Db
 from deliveryd.journal.sql.own_values import SignedToken, use_token
@@ -245,12 +255,22 @@ class Journal(GroupCommit[Db]):
 
         return await self._make_ready(limit, lambda log, db, left: log.operations.overdue(db, now, left))
 
-    async def resume(self, waits_for: Sequence[str], limit: int) -> list[Entry]:
-        """Make messages READY that wait for one of these: the first named first, then the first due."""
+    async def resume(self, waits_for: Sequence[str], portions: Sequence[FetchPortion]) -> list[Entry]:
+        """Make messages READY that wait for one of these, two at most; their settings ids take turns.
+
+        Of an id, what waits for the first named comes first. What one portion leaves, the others have.
+        """
         due = await self._make_ready(
-            limit, lambda log, db, left: Due(log.operations.resume(db, waits_for, left), None)
+            sum(portion.most for portion in portions),
+            lambda log, db, left: Due(log.operations.resume(db, waits_for, portions, left), None),
         )
         return due.entries
+
+    async def have_wait_for_room(self, provider: str, now: int, limit: int) -> int:
+        """Let messages that are due at a provider wait for room there; return how many, `limit` at most."""
+        return await self._up_to(
+            limit, lambda _log, db, left: turns.have_wait_for_room(db, provider, now, left)
+        )
 
     async def _make_ready(self, limit: int, due: Callable[[Log, Db, int], Due]) -> Due:
         """Make messages of all logs READY, `limit` at most."""

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import date
 from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, Field, PrivateAttr, StrictInt, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, StrictInt, model_validator
 
+from deliveryd.options.suggestion import suggestion
 from deliveryd.options.tables import Table
 from deliveryd.options.units import FilePath
+from deliveryd.rules.table import RuleTable
 from deliveryd.rules.windows import (
-    RuleTable,
     Window,
     WindowRule,
     known_zone,
@@ -19,6 +20,9 @@ from deliveryd.rules.windows import (
     parse_time,
     zone_named,
 )
+
+PRIORITIES = ("high", "low")
+"""The priorities that a rule gives; all other settings ids have the one between."""
 
 _LARGEST = 1 << 20
 """Bytes of a file of holidays at most."""
@@ -87,19 +91,54 @@ def _days_in(content: bytes) -> Iterator[date]:
             raise ValueError(f"line {number} is no date such as 2026-12-25") from None
 
 
+def _priority(text: object) -> object:
+    if text not in PRIORITIES:
+        meant = suggestion(text, PRIORITIES) if isinstance(text, str) else ""
+        raise ValueError(f'must be "high" or "low"{meant}')
+    return text
+
+
 class RuleOptions(RuleTable):
     """What holds for messages of `settings` on `channels`; for all, where these are left out."""
 
-    settings: tuple[StrictInt, ...] = Field((), description="settings ids; left out: all")
-    channels: tuple[str, ...] = Field((), description="channels; left out: all")
-    window: WindowOptions = Field(description="when they may be sent")
+    settings: tuple[StrictInt, ...] | None = Field(
+        None, min_length=1, description="settings ids; left out: all"
+    )
+    channels: tuple[str, ...] | None = Field(None, min_length=1, description="channels; left out: all")
+    priority: Annotated[Literal["high", "low"], BeforeValidator(_priority)] | None = Field(
+        None, description='"high": before all others; "low": after them; a tenth is left to those below'
+    )
+    window: WindowOptions | None = Field(None, description="when they may be sent; left out: at any time")
 
-    def window_rule(self) -> WindowRule:
-        """Return which messages have which window."""
+    @model_validator(mode="after")
+    def _rules_something(self) -> Self:
+        if self.priority is None and self.window is None:
+            raise ValueError("the rule has no effect: set priority or window")
+        if self.priority is not None and (self.settings is None or self.channels is not None):
+            raise ValueError(
+                "a priority is that of settings ids, on all channels: set settings, not channels"
+            )
+        return self
+
+    @property
+    def named_channels(self) -> Sequence[str]:
+        """Return the channels that it names."""
+        return self.channels or ()
+
+    @property
+    def ranked(self) -> tuple[Literal["high", "low"], Sequence[int]] | None:
+        """Return the priority that it gives, and to which settings ids; None: it gives none."""
+        return None if self.priority is None else (self.priority, self.settings or ())
+
+    def window_rule(self, place: int) -> WindowRule | None:
+        """Return which messages have which window by the table at this place; None: it has no window."""
+        if self.window is None:
+            return None
         return WindowRule(
-            frozenset(self.settings),
-            frozenset(self.channels),
+            frozenset(self.settings or ()),
+            frozenset(self.channels or ()),
             self.window.window(),
             None if self.window.zone == "customer" else zone_named(self.window.zone),
             self.window.outside == "send",
+            place,
         )

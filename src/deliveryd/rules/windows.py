@@ -9,7 +9,6 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from deliveryd.model import NEVER, SECOND
-from deliveryd.options.tables import Table
 
 DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 
@@ -91,7 +90,7 @@ class WindowRule(NamedTuple):
     """Which messages have which window: those of `settings` on `channels`; of all, where these are empty.
 
     Without a `zone` it is the customer's. `sends_outside`: what would expire before the window opens is sent
-    at once.
+    at once. `place` is that of its table among the rules.
     """
 
     settings: frozenset[int]
@@ -99,19 +98,12 @@ class WindowRule(NamedTuple):
     window: Window
     zone: tzinfo | None = None
     sends_outside: bool = False
+    place: int = 0
 
     @property
     def needs_customer(self) -> bool:
         """Whether the window opens by the customer's zone."""
         return self.zone is None and not self.window.is_always
-
-
-class RuleTable(Table):
-    """A table of `[[rules]]`; its model is loaded where one is given."""
-
-    def window_rule(self) -> WindowRule:
-        """Return which messages have which window."""
-        raise NotImplementedError
 
 
 class Windows:

@@ -122,7 +122,7 @@ class Handover:
         memory.pausing.configure(config.channels.providers)
         memory.in_flight.change(config.queue.max_in_flight)
         self._parts.journal.reserve = config.journal.reserve
-        stations.due.bound(config.queue.max_waiting)
+        stations.due.adopt(config.queue.max_waiting, config.priorities)
         stations.reporting.adopt(
             batch_size=config.events.batch_size, flush_interval=config.events.flush_interval
         )

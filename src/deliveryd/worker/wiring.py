@@ -207,7 +207,7 @@ def derive(
     terms = {
         name: DispatchTerms(
             states[name], choices[channel_of(name)], providers[name], policy, doubts[name], share,
-            intermediate, awaited.get(name), windows,
+            intermediate, awaited.get(name), windows, config.priorities,
         )
         for name, policy in policies.items()
     }  # fmt: skip
@@ -240,7 +240,9 @@ def _stations(  # noqa: PLR0917 - all that the stations are made of
         batch_size=config.events.batch_size,
         flush_interval=config.events.flush_interval,
     )  # fmt: skip
-    due = DueMessages(common, dispatchers.current, max_waiting=config.queue.max_waiting)
+    due = DueMessages(
+        common, dispatchers.current, max_waiting=config.queue.max_waiting, priorities=config.priorities
+    )
     availability = Availability(common, derived.choices, derived.limits)
     sharing = Sharing(common, dispatchers.current, doubts, availability)
     return Stations(

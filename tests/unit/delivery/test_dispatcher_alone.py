@@ -10,7 +10,7 @@ import trio
 
 from deliveryd.channels.base import Accepted, Dispatch, Expired, Stopped, Verdict
 from deliveryd.delivery.choice import Choice, Idle, Sender
-from deliveryd.delivery.dispatch_queue import DispatchQueue
+from deliveryd.delivery.dispatch_queue import NEW, DispatchQueue
 from deliveryd.delivery.dispatcher import Dispatcher
 from deliveryd.delivery.memory import LineMemory
 from deliveryd.delivery.message import Delivery
@@ -188,7 +188,7 @@ def test_what_expires_by_a_clock_that_is_put_forward_leaves_the_queue_soon() -> 
         queue = DispatchQueue(clock)
         expires_at = START + 3600 * SECOND
         message = Delivery(Entry(1, 1, 1, {}), compile_settings(Settings(1, expires_at, {})))
-        queue.add(message, queue.new)
+        queue.add(message, NEW)
         assert not queue.take_expired()
         clock.ahead = 2 * 3600 * SECOND
         await trio.sleep(HEARTBEAT_INTERVAL)

@@ -18,6 +18,7 @@ from deliveryd.journal.opening import open_reader
 from deliveryd.journal.sql.history import without_values
 from deliveryd.model import number_of
 from deliveryd.options.safety import limits_text
+from deliveryd.rules.priorities import NORMAL, PRIORITY_NAMES
 
 
 def explain(
@@ -51,14 +52,17 @@ def explain(
     safety = loaded.safety
     settings_id = None if life.message is None else life.message.settings_id
     reference = None if settings_id is None else _reference(loaded, settings_id)
+    rank = NORMAL if settings_id is None else loaded.priorities.rank(settings_id)
     if as_data:
         only_to, share = safety.figures
         limits = {"only_to": only_to, "share": share} if safety.limits else None
-        print_json({**life_data(shown), "settings_reference": reference, "safety": limits})
+        given = {"settings_reference": reference, "priority": PRIORITY_NAMES[rank], "safety": limits}
+        print_json({**life_data(shown), **given})
     else:
         if safety.limits:
             print_lines(f"this installation {limits_text(*safety.figures)}", "")
-        print_lines(*life_lines(shown, loaded.channels.reporting, reference))
+        ruled = None if rank == NORMAL else PRIORITY_NAMES[rank]
+        print_lines(*life_lines(shown, loaded.channels.reporting, reference, ruled))
 
 
 def _reference(config: Config, settings_id: int) -> str | None:

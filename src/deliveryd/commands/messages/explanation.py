@@ -9,6 +9,7 @@ from itertools import groupby
 from typing import Any, NamedTuple
 
 from deliveryd.commands.common.tables import length, moment, with_instants
+from deliveryd.journal.base import MOST_COUNTED, Turn
 from deliveryd.journal.orders import Action
 from deliveryd.journal.pauses import pause_data
 from deliveryd.journal.sql.deletion import Tombstone
@@ -65,15 +66,18 @@ class Step(NamedTuple):
     facts: tuple[str, ...] = ()
 
 
-def life_lines(life: Life, reporting: Collection[str], reference: str | None = None) -> Sequence[str]:
+def life_lines(
+    life: Life, reporting: Collection[str], reference: str | None = None, priority: str | None = None
+) -> Sequence[str]:
     """Return the history as lines: one per step, with its details below.
 
-    `reporting` are the providers that send receipts, `reference` is that of the settings.
+    `reporting` are the providers that send receipts, `reference` is that of the settings, and `priority` the
+    one that a rule gives them.
     """
     steps = chronicle(life)
     begin = next((step.at for step in steps if step.at is not None), 0)
     return [
-        *_heading(life, reporting, reference),
+        *_heading(life, reporting, reference, priority),
         "",
         *(line for step in steps for line in _lines(step, begin)),
     ]
@@ -95,7 +99,9 @@ def chronicle(life: Life) -> Sequence[Step]:
     return sorted(steps, key=lambda step: (step.at is None, step.at or 0))
 
 
-def _heading(life: Life, reporting: Collection[str], reference: str | None) -> Iterator[str]:
+def _heading(
+    life: Life, reporting: Collection[str], reference: str | None, priority: str | None
+) -> Iterator[str]:
     message = life.message
     if message is None:
         erased = any(decision.verb == Action.ERASE for decision in life.decisions)
@@ -107,7 +113,9 @@ def _heading(life: Life, reporting: Collection[str], reference: str | None) -> I
     if message.settings_id is None:
         yield "  its queue element was malformed: it has no settings, customer or variables"
         return
-    yield f"  settings   {message.settings_id}{'' if reference is None else f', reference {reference}'}"
+    known = f", reference {reference}" if reference is not None else ""
+    ruled = f", priority {priority}" if priority is not None else ""
+    yield f"  settings   {message.settings_id}{known}{ruled}"
     yield f"  customer   {message.customer_id}"
     yield f"  variables  {EMPTIED_TEXT if message.variables is None else _variables(message.variables)}"
     if message.state not in (State.SENT, State.DELIVERED) and message.lane is not None:
@@ -262,11 +270,25 @@ def _next_steps(message: MessageRecord) -> Iterator[Step]:
             return
         where = f"continues with {message.lane}" if message.lane is not None else "continues"
         if message.waits_for is not None:
-            yield Step(None, f"waits for {awaited(message.waits_for)}, until due at the latest")
+            what = f"waits for {awaited(message.waits_for)}, until due at the latest"
+            yield Step(None, what, _turn_facts(message.turn))
         if message.due_at == AT_ONCE:
             yield Step(None, f"due: {where} as soon as there is capacity")
         else:
             yield Step(message.due_at, f"due: {where} then, or as soon as there is capacity")
+
+
+def _turn_facts(turn: Turn | None) -> tuple[str, ...]:
+    if turn is None:
+        return ()
+    return (
+        f"messages of its settings id that are ahead: {_counted_up(turn.ahead)}",
+        f"other settings ids that wait there and take turns with it: {_counted_up(turn.others)}",
+    )
+
+
+def _counted_up(count: int) -> str:
+    return f"{count} or more" if count >= MOST_COUNTED else str(count)
 
 
 def _lines(step: Step, begin: int) -> Iterator[str]:
@@ -305,6 +327,7 @@ def _message_json(message: MessageRecord) -> Mapping[str, object]:
         "state": state,
         "spent": spent,
         "pause": pause,
+        "turn": None if message.turn is None else message.turn._asdict(),
     }
 
 

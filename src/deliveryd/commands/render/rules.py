@@ -85,7 +85,7 @@ def _outcomes(config: Config, settings_id: int, zone: str | None, now: int) -> I
     windows = config.windows
     for channel in (name for name in config.channels.order if name in config.channels.configured):
         rule = windows.rule_for(settings_id, channel)
-        place = None if rule is None else windows.rules.index(rule)
+        place = None if rule is None else rule.place
         known = "UTC" if rule is None else str(windows.zone_of(rule, zone))
         yield _Outcome(channel, place, known, windows.opening(settings_id, channel, zone, now), now)
 

@@ -252,7 +252,21 @@ def prepare_schema(db: Connected) -> bool:
         is_empty = writable_format(db) is None
         if is_empty:
             _create(db)
+        else:
+            _renew_index(db)
     return is_empty
+
+
+def _renew_index(db: Connected) -> None:
+    """Make the index anew that an earlier release made otherwise; it works with either."""
+    if db.execute(
+        "SELECT 1 FROM pg_indexes WHERE indexname = 'message_held' AND indexdef LIKE '%%settings_id%%'"
+    ).fetchone():
+        return
+    db.execute("SET LOCAL search_path = main")
+    db.execute("DROP INDEX IF EXISTS message_held")
+    statement = next(each for each in _statements() if each.startswith("CREATE INDEX message_held "))
+    db.execute(statement.encode(), prepare=False)
 
 
 def prepare_target(db: Connected) -> None:

@@ -6,12 +6,14 @@ import json
 from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
+from deliveryd.journal.base import Turn
 from deliveryd.journal.pauses import Pause
 from deliveryd.journal.rows import IDS, SENT_IN_PART, spent_of, to_json
 from deliveryd.journal.sql.db import Db
 from deliveryd.journal.sql.deletion import Tombstone, read_tombstones
 from deliveryd.journal.sql.outbox import ACCEPTED_AT, HAPPENED, WAITS
 from deliveryd.journal.sql.pauses import pauses
+from deliveryd.journal.sql.turns import turn_of
 from deliveryd.model import Spent, message_key
 from deliveryd.runtime.json_numbers import loads_variables
 from deliveryd.states import State
@@ -43,6 +45,7 @@ class MessageRecord(NamedTuple):
     sent_in_part: bool = False
     worker: str | None = None
     pause: Pause | None = None
+    turn: Turn | None = None
 
 
 class AttemptRecord(NamedTuple):
@@ -171,6 +174,12 @@ SELECT at, verb, kind, key, "user", caller, reason FROM (
 """
 
 
+def _turn(db: Db, message_id: int, message: MessageRecord) -> Turn | None:
+    if message.waits_for is None or message.due_at is None or message.settings_id is None:
+        return None
+    return turn_of(db, message_id, message.settings_id, message.waits_for, message.due_at)
+
+
 def life_of(db: Db, message_id: int, worker: str | None = None) -> Life:
     """Return everything about a message, whose log `worker` has; for a read transaction."""
 
@@ -212,6 +221,7 @@ def life_of(db: Db, message_id: int, worker: str | None = None) -> Life:
             doubt=bool(message.doubt and not message.sent_in_part),
             sent_in_part=bool(message.sent_in_part),
             variables=None if message.variables is None else loads_variables(row[2]),
+            turn=_turn(db, message_id, message),
             state=State(message.state),
             lane=message.lane or None,
             spent=spent_of(row[9]),

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from deliveryd import transitions
 from deliveryd.errors import IllegalTransition
-from deliveryd.journal.base import MOST_COUNTED, Due, OutboxRow, Recorded
+from deliveryd.journal.base import MOST_COUNTED, Due, FetchPortion, OutboxRow, Recorded
 from deliveryd.journal.orders import Effect
 from deliveryd.journal.rows import (
     IDS,
@@ -33,6 +33,7 @@ from deliveryd.journal.sql.receipt_match import Matching
 from deliveryd.journal.sql.repeats import report_again
 from deliveryd.journal.sql.statements import empty_words
 from deliveryd.journal.sql.stopped import record_stops
+from deliveryd.journal.sql.turns import next_by_turns
 from deliveryd.model import Entry, Malformed, Outcome, QueuedMessage, StopChange, Transition
 from deliveryd.states import ENDED, State, check_transition
 
@@ -144,11 +145,13 @@ class Operations:
         for provider, limit in room.items():
             found = _make_ready(db, db.execute(statements.SELECT_DUE, (provider, now, limit)))
             entries += found
-            if len(found) < limit:
+            more = 0
+            if len(found) == limit:
+                (more,) = db.execute(statements.LEFT, (provider, now, MOST_COUNTED)).fetchone()
+                left += more
+            if not more:
                 (next_due,) = db.execute(statements.NEXT_DUE, (provider,)).fetchone()
                 coming += [next_due] if next_due is not None else []
-            else:
-                left += db.execute(statements.LEFT, (provider, now, MOST_COUNTED)).fetchone()[0]
         return Due(entries, min(coming, default=None), left)
 
     def overdue(self, db: Db, now: int, limit: int) -> Due:
@@ -158,11 +161,17 @@ class Operations:
         paused = sum(is_paused for is_paused, *_ in rows)
         return Due(entries, db.execute(statements.NEXT_OVERDUE).fetchone()[0], paused=paused)
 
-    def resume(self, db: Db, waits_for: Sequence[str], limit: int) -> list[Entry]:
-        """Make messages READY that wait for one of these."""
+    def resume(
+        self, db: Db, waits_for: Sequence[str], portions: Sequence[FetchPortion], limit: int
+    ) -> list[Entry]:
+        """Make messages READY that wait for one of these; what one portion leaves, the others have."""
         entries: list[Entry] = []
-        for each in waits_for:
-            entries += _make_ready(db, db.execute(statements.WAITING_FOR, (each, limit - len(entries))))
+        again = [portion._replace(most=limit) for portion in portions] if len(portions) > 1 else []
+        allowed = 0
+        for portion in (*portions, *again):
+            allowed = min(allowed + portion.most, limit)
+            if wanted := allowed - len(entries):
+                entries += _make_ready(db, next_by_turns(db, waits_for, portion, wanted))
         return entries
 
     # reporting

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from deliveryd.states import State
 
+HELD_INDEX = """CREATE INDEX message_held ON message (waits_for, settings_id, due_at, id)
+    WHERE waits_for IS NOT NULL AND due_at IS NOT NULL"""
+"""Of what waits for something, by settings ids, which take turns. Journals of 0.1.0 have another one."""
+
 # Columns that may be large come last, so that reading the others needs no overflow pages.
 # A partial index includes the columns of its condition: without them SQLite reads each row, even to count.
 TABLES = f"""
@@ -37,7 +41,7 @@ CREATE TABLE message (
 );
 CREATE INDEX message_moving ON message (id) WHERE ended_at IS NULL AND due_at IS NULL;
 CREATE INDEX message_waiting ON message (waits_at, due_at) WHERE waits_at IS NOT NULL;
-CREATE INDEX message_held ON message (waits_for, due_at) WHERE waits_for IS NOT NULL AND due_at IS NOT NULL;
+{HELD_INDEX};
 CREATE INDEX message_held_until ON message (due_at, waits_for)
     WHERE waits_for IS NOT NULL AND due_at IS NOT NULL;
 CREATE INDEX message_ended ON message (ended_at, state) WHERE ended_at IS NOT NULL;

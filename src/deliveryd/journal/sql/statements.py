@@ -84,9 +84,6 @@ SELECT {IS_PAUSED}, {ENTRY} FROM message INDEXED BY message_held_until WHERE {_F
 ORDER BY due_at LIMIT ?
 """
 NEXT_OVERDUE = f"SELECT min(due_at) FROM message INDEXED BY message_held_until WHERE {_FOR_SOMETHING}"
-WAITING_FOR = (
-    f"SELECT {ENTRY} FROM message WHERE waits_for = ? AND due_at IS NOT NULL ORDER BY due_at LIMIT ?"
-)
 WAKE = """
 UPDATE message SET due_at = ?, waits_for = NULL WHERE id IN (SELECT id FROM message
     WHERE waits_for IN (SELECT value FROM json_each(?)) AND due_at IS NOT NULL LIMIT ?)

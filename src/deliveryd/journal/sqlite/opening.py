@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from deliveryd.errors import JournalError, JournalLocked, JournalUnusable
 from deliveryd.journal.sql.db import Db
-from deliveryd.journal.sql.schema import KEEP_VALUE, MOVED_BY, MOVED_TO, TABLES, was_moved
+from deliveryd.journal.sql.schema import HELD_INDEX, KEEP_VALUE, MOVED_BY, MOVED_TO, TABLES, was_moved
 from deliveryd.journal.sqlite.connection import FileConnection, advice, connect_file, unusable
 from deliveryd.journal.sqlite.files import (
     keep_private,
@@ -50,6 +50,13 @@ def prepare_file(db: sqlite3.Connection) -> None:
         _create(db)
     else:
         check_format(db)
+        _renew_index(db)
+
+
+def _renew_index(db: sqlite3.Connection) -> None:
+    """Make the index anew that an earlier release made otherwise; it works with either."""
+    if db.execute("SELECT sql FROM sqlite_master WHERE name = 'message_held'").fetchone() != (HELD_INDEX,):
+        db.executescript(f"BEGIN; DROP INDEX IF EXISTS message_held; {HELD_INDEX}; COMMIT;")
 
 
 def _create(db: sqlite3.Connection) -> None:

@@ -20,19 +20,16 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 LINE = "{:<50} {:>10} {:>10} {:>10} {:>10} {:>10}"
-RATE = 1000
-"""Messages that the provider takes each second."""
-
 OVER = 60.0
 """Seconds over which the others come."""
 
-CONFIG = f"""
-rate = "{RATE}/s"
+CONFIG = """
+rate = "RATE/s"
 concurrency = 200
 [channels.email]
 adapter = "http"
 url = "http://provider/email"
-json = {{ text = "{{content.body}}" }}
+json = { text = "{content.body}" }
 [queue]
 poll_interval = "250ms"
 max_poll_interval = "250ms"
@@ -49,12 +46,13 @@ def main() -> None:
     """Measure each installation, and print how long the others waited."""
     chosen = _arguments()
     if chosen.measure:
-        print(json.dumps(measured(chosen.backlog, chosen.others)))
+        print(json.dumps(measured(chosen.backlog, chosen.others, chosen.rate)))
         return
     print(LINE.format("python", "backlog", "others", "median, s", "p99, s", "by first"))
     first = None
     for python in chosen.python:
-        options = ("--measure", "--backlog", str(chosen.backlog), "--others", str(chosen.others))
+        numbers = ("--backlog", chosen.backlog, "--others", chosen.others, "--rate", chosen.rate)
+        options = ("--measure", *map(str, numbers))
         command = [str(python), str(Path(__file__).resolve()), *options]
         text = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
         waits = sorted(json.loads(text.splitlines()[-1]))
@@ -69,7 +67,7 @@ def main() -> None:
         )  # fmt: skip
 
 
-def measured(backlog: int, others: int) -> list[float]:
+def measured(backlog: int, others: int, rate: int) -> list[float]:
     """The seconds from the service's queue to the first attempt, for a message of each other id."""
     sys.path.insert(0, str(ROOT / "tests"))
     import trio  # noqa: PLC0415  # only here, as are the parts of the tests
@@ -80,7 +78,7 @@ def measured(backlog: int, others: int) -> list[float]:
 
     with tempfile.TemporaryDirectory() as folder:
         world = VirtualWorld(Path(folder))
-        world.add(CONFIG)
+        world.add(CONFIG.replace("RATE", str(rate)))
         settings = json.dumps({"content": {"en": {"sms": {"text": "hello"}}}})
         world.service.settings.update(dict.fromkeys(range(1, others + 2), settings))
 
@@ -120,6 +118,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("python", nargs="*", type=Path, default=[Path(sys.executable)], help="of each venv")
     parser.add_argument("--backlog", type=int, default=500_000)
     parser.add_argument("--others", type=int, default=999)
+    parser.add_argument("--rate", type=int, default=1000, help="of the provider, for each second")
     parser.add_argument("--measure", action="store_true", help=argparse.SUPPRESS)
     return parser.parse_args()
 

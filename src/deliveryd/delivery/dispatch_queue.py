@@ -8,7 +8,6 @@ from itertools import chain, islice, zip_longest
 
 import anyio
 
-from deliveryd.channels.sms_text import sms_parts
 from deliveryd.delivery.fetch_turns import SHARE
 from deliveryd.delivery.message import Delivery, is_expired
 from deliveryd.model import SECOND, Clock
@@ -24,21 +23,28 @@ The others wait in the journal. Whichever fail for their own sake, the next prob
 REPEATS, NEW = 0, 1
 """The kinds of messages: those that were tried before, and the others."""
 
-ONE_PART = 160
-"""Characters of an SMS in Latin letters that counts as one part: an exact count costs ten times as much."""
+_GSM_WHOLE, _GSM_EACH = 160, 153
+_UCS_WHOLE, _UCS_EACH = 70, 67
+"""Characters of an SMS of one part, and of each of several."""
 
-LONGEST_COUNTED = 1600
-"""Characters of an SMS up to which its parts are counted: ten parts."""
+_LONGEST_COUNTED = 1600
+"""Characters of an SMS beyond which it counts as no longer."""
 
 
 def cost(message: Delivery) -> int:
-    """How many turns a message uses up: one, or one for each part of an SMS."""
+    """How many turns a message uses up: one, or one for each part of an SMS.
+
+    Parts are estimated: to count them for each message would cost as much as a tenth of all the other work.
+    """
     if message.rendered.block != "sms":
         return 1
-    text = str(message.rendered.fields.get("text", ""))
-    if len(text) <= ONE_PART and (text.isascii() or max(text) <= "\xff"):
-        return 1
-    return sms_parts(text[:LONGEST_COUNTED]).parts
+    text = str(message.rendered.fields.get("text", ""))[:_LONGEST_COUNTED]
+    whole, each = _GSM_WHOLE, _GSM_EACH
+    try:
+        text.encode("latin-1")
+    except UnicodeEncodeError:
+        whole, each = _UCS_WHOLE, _UCS_EACH
+    return 1 if len(text) <= whole else -(-len(text) // each)
 
 
 class _Line:
@@ -105,13 +111,6 @@ class DispatchQueue:
     def settings_ids(self) -> set[int]:
         """The settings ids of all that wait."""
         return set(self._lines)
-
-    def by_priority(self) -> Sequence[int]:
-        """How many messages wait, by their ranks."""
-        found = [0] * len(PRIORITY_NAMES)
-        for line in self._lines.values():
-            found[line.rank] += sum(map(len, line.kinds))
-        return found
 
     def follow(self, priorities: Priorities) -> None:
         """Go by other priorities from now on."""

@@ -113,5 +113,7 @@ def cause(waits_for: str | None, provider: str) -> str:
 
 
 def _named(provider: str) -> str:
-    """A provider with its channel's name goes by that."""
+    """A provider with its channel's name goes by that; a message that has none waits for any."""
+    if not provider:
+        return "any channel"
     return f"provider {provider}" if "/" in provider else f"channel {provider}"

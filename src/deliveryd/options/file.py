@@ -19,6 +19,7 @@ from pydantic_core import ErrorDetails
 
 from deliveryd.errors import ConfigError
 from deliveryd.options.suggestion import plain_message, suggestion
+from deliveryd.options.tables import LoadedOnUse
 
 PREFIX = "DELIVERYD_"
 _WHICH = "; --config or DELIVERYD_CONFIG names another file"
@@ -336,7 +337,9 @@ def _fields_at(model: type[BaseModel], path: Iterable[str]) -> dict[str, FieldIn
 
 
 def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
+    arguments = get_args(annotation)
+    loaded = [each.load() for each in arguments if isinstance(each, LoadedOnUse)]
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
-    for argument in get_args(annotation):
+    for argument in loaded or arguments:
         yield from _models_in(argument)

@@ -21,7 +21,7 @@ from deliveryd.rules.windows import (
     zone_named,
 )
 
-PRIORITIES = ("high", "low")
+_RANKED = ("high", "low")
 """The priorities that a rule gives; all other settings ids have the one between."""
 
 _LARGEST = 1 << 20
@@ -92,19 +92,30 @@ def _days_in(content: bytes) -> Iterator[date]:
 
 
 def _priority(text: object) -> object:
-    if text not in PRIORITIES:
-        meant = suggestion(text, PRIORITIES) if isinstance(text, str) else ""
+    if text not in _RANKED:
+        meant = suggestion(text, _RANKED) if isinstance(text, str) else ""
         raise ValueError(f'must be "high" or "low"{meant}')
     return text
+
+
+def _named(names: tuple[object, ...]) -> tuple[object, ...]:
+    if not names:
+        raise ValueError("names none; name at least one, or leave the key out for all")
+    return names
+
+
+_NOT_EMPTY = AfterValidator(_named)
 
 
 class RuleOptions(RuleTable):
     """What holds for messages of `settings` on `channels`; for all, where these are left out."""
 
-    settings: tuple[StrictInt, ...] | None = Field(
-        None, min_length=1, description="settings ids; left out: all"
+    settings: Annotated[tuple[StrictInt, ...], _NOT_EMPTY] | None = Field(
+        None, description="settings ids; left out: all"
     )
-    channels: tuple[str, ...] | None = Field(None, min_length=1, description="channels; left out: all")
+    channels: Annotated[tuple[str, ...], _NOT_EMPTY] | None = Field(
+        None, description="channels; left out: all"
+    )
     priority: Annotated[Literal["high", "low"], BeforeValidator(_priority)] | None = Field(
         None, description='"high": before all others; "low": after them; a tenth is left to those below'
     )

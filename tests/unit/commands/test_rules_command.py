@@ -14,6 +14,7 @@ from support.world import World, open_world
 RULES = """
 [[rules]]
 settings = [501, 502]
+priority = "high"
 window = { from = "00:00", to = "24:00" }
 [[rules]]
 channels = ["sms"]
@@ -43,15 +44,19 @@ def tried(world: World, *options: object) -> list[str]:
 
 def test_what_holds_for_a_message_is_shown_with_its_rule(world: World) -> None:
     assert tried(world, "--settings", 500, "--customer", 17, *AT) == [
-        "settings 500, customer 17, zone Europe/Lisbon, at 2026-12-24T21:30:00.000000Z",
+        "settings 500, priority normal",
+        "customer 17, zone Europe/Lisbon, at 2026-12-24T21:30:00.000000Z",
         "sms  waits until Mon 2026-12-28 08:00 Europe/Lisbon: rules.1",
     ]
-    assert tried(world, "--settings", 501, *AT)[1:] == ["sms  may be sent: rules.0"]
+    assert tried(world, "--settings", 501, *AT)[2:] == ["sms  may be sent: rules.0"]
     assert tried(world, "--settings", 500, "--customer", 99, *AT) == [
-        "settings 500, customer 99, not in the directory, zone not known, at 2026-12-24T21:30:00.000000Z",
+        "settings 500, priority normal",
+        "customer 99, not in the directory, zone not known, at 2026-12-24T21:30:00.000000Z",
         "sms  waits until Mon 2026-12-28 08:00 Europe/Berlin: rules.1",
     ]
-    (shown,) = json.loads("\n".join(tried(world, "--settings", 500, "--json", *AT)))
+    found = json.loads("\n".join(tried(world, "--settings", 501, "--json", *AT)))
+    assert found["priority"] == "high"
+    (shown,) = json.loads("\n".join(tried(world, "--settings", 500, "--json", *AT)))["channels"]
     assert shown["opens_at"] == "2026-12-28T07:00:00.000000Z"
     assert (shown["channel"], shown["rule"], shown["may_be_sent"]) == ("sms", 1, False)
 
@@ -68,6 +73,15 @@ def test_what_holds_for_a_message_is_shown_with_its_rule(world: World) -> None:
         ('"Europe/Berlin"', '"Berlin"', "content.zone: 'Berlin' is no time zone"),
         ("2026-12-26", "26.12.2026", "rules.1.window: holidays_file: line 3 is no date such as 2026-12-25"),
         ("[501, 502]", '["501"]', "rules.0.settings"),
+        ("[501, 502]", "[]", "rules.0.settings: names none; name at least one, or leave the key out for all"),
+        ('"high"', '"hihg"', 'rules.0.priority: must be "high" or "low"; did you mean high?'),
+        ("settings = [501, 502]", "", "rules.0: a priority is that of settings ids, on all channels"),
+        ("settings =", "setings =", "rules.0.setings: unknown key; did you mean settings?"),
+        (
+            'channels = ["sms"]',
+            'settings = [501]\npriority = "low"',
+            "rules.1.settings: 501: prioritized by rules.0",
+        ),
     ],
 )
 def test_a_rule_that_cannot_work_is_named(world: World, old: str, new: str, problem: str) -> None:

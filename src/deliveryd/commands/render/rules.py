@@ -18,6 +18,7 @@ from deliveryd.commands.render.preview import customer_of
 from deliveryd.config import Config
 from deliveryd.delivery.message import ZONE_FIELD
 from deliveryd.model import NEVER, SECOND, format_instant
+from deliveryd.rules.priorities import PRIORITY_NAMES
 
 rules = CommandGroup(no_args_is_help=True, help="Try the rules of the configuration.")
 
@@ -71,12 +72,15 @@ def try_rules(
     zone = None if found is None else found.fields.get(ZONE_FIELD)
     outcomes = list(_outcomes(loaded, settings, zone, now))
     if as_data:
-        print_json([_data(outcome) for outcome in outcomes])
+        rank = PRIORITY_NAMES[loaded.priorities.rank(settings)]
+        print_json({"priority": rank, "channels": [_data(outcome) for outcome in outcomes]})
         return
     width = max(len(outcome.channel) for outcome in outcomes)
     who = "not given" if customer is None else str(customer) + ("" if found else ", not in the directory")
+    priority = PRIORITY_NAMES[loaded.priorities.rank(settings)]
     print_lines(
-        f"settings {settings}, customer {who}, zone {zone or 'not known'}, at {format_instant(now)}",
+        f"settings {settings}, priority {priority}",
+        f"customer {who}, zone {zone or 'not known'}, at {format_instant(now)}",
         *(f"{outcome.channel:{width}}  {outcome.text}" for outcome in outcomes),
     )
 

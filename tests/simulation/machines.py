@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from shutil import copytree
 
@@ -14,6 +15,7 @@ from deliveryd.journal.postgresql.connection import longest_idle
 from deliveryd.journal.postgresql.journal import SWEPT_EVERY, PostgresqlJournal
 from deliveryd.journal.postgresql.lease import Fenced
 from deliveryd.model import SECOND, WallClock
+from deliveryd.runtime.wakeup import RUNNING_STEP, wait_while_running
 from deliveryd.worker.wiring import Parts
 from simulation.case import MAY_BE_FENCED
 from simulation.kept_in_database import LEASE, DatabaseJournal
@@ -33,6 +35,17 @@ RESTART = 1.0
 
 SWEPT = 3 * SWEPT_EVERY
 """Seconds within which workers look again at receipts that fitted nothing."""
+
+
+_PROCESS: ContextVar[Process] = ContextVar("the process whose task it is")
+
+
+async def wait_while_awake(event: anyio.Event, seconds: float) -> None:
+    """What `wait_while_running` is in a process that the stage freezes, whose event loop goes on."""
+    while seconds > 0 and not event.is_set():
+        await wait_while_running(event, min(seconds, RUNNING_STEP))
+        await _PROCESS.get().awake()
+        seconds -= RUNNING_STEP
 
 
 @dataclass(slots=True)
@@ -185,6 +198,7 @@ class Machine:
 
     async def run(self) -> None:
         """Live one life after the other."""
+        _PROCESS.set(self.process)
         while not self.stage.is_over:
             await self._live(self.stage.shared.lives[self.number])
             self.is_idle = self.stage.is_over

@@ -12,11 +12,12 @@ import anyio
 import trio
 
 from deliveryd import model
+from deliveryd.delivery import intake
 from deliveryd.model import SECOND
 from deliveryd.worker import supervisor
 from simulation.kept import KeptJournal
 from simulation.kept_in_database import LEASE, DatabaseJournal
-from simulation.machines import Machine, Stage
+from simulation.machines import Machine, Stage, wait_while_awake
 from simulation.plan import Plan
 from simulation.providers import Providers
 from simulation.run import History
@@ -49,6 +50,7 @@ def run_shared(shared: SharedPlan, server: str) -> History:
         made_ready(shared.plan, keep) as (folder, kept),
         kept.worked_with(),
         statement_by_statement(),
+        patch.object(intake, "wait_while_running", wait_while_awake),
     ):
         assert isinstance(kept, DatabaseJournal)
         random.seed(shared.plan.seed)  # what a process makes once at its first run is made by now

@@ -14,7 +14,7 @@ from deliveryd.errors import ServiceError, ServiceRefused, ServiceUnavailable, S
 from deliveryd.metrics import FailureKind
 from deliveryd.model import Malformed
 from deliveryd.runtime.breaker import backoff
-from deliveryd.runtime.wakeup import HEARTBEAT_INTERVAL, AutoResetEvent
+from deliveryd.runtime.wakeup import HEARTBEAT_INTERVAL, AutoResetEvent, wait_while_running
 from deliveryd.service.batch import Batch
 from deliveryd.service.caller import Ready
 from deliveryd.telemetry.log_events import Event, log
@@ -35,7 +35,7 @@ TOO_SLOW = frozenset({408, 504})
 """Statuses with which a service, or a proxy before it, reports that its answer took too long."""
 
 RECORDED_WITHIN = 5.0
-"""Seconds within which a batch has to be recorded once the worker ends, if its answer is there."""
+"""Seconds in which a batch has to be recorded once the worker ends, if its answer is there."""
 
 CALM = 20
 """Full answers in a row after which a batch that had to be smaller grows towards a size that failed."""
@@ -116,6 +116,7 @@ class Intake:
         self._stopping = False
         self._stop_event = AutoResetEvent()
         self._taking = anyio.CancelScope()
+        self._taken = anyio.Event()
         self._asked = 0  # for how many, of which nothing is known or recorded yet
         self._answered_by = 0.0  # the event loop's time
         self.found_empty = False
@@ -140,16 +141,15 @@ class Intake:
         """Seconds until an answer that was asked for is there, or its time-out is over; 0: none was."""
         return max(self._answered_by - anyio.current_time(), 0.0) if self._asked else 0.0
 
-    def end(self) -> None:
+    async def end(self) -> None:
         """Take no more; end a take that is under way, but wait for an answer that was asked for.
 
-        Nothing else cancels such a take.
+        Nothing else cancels such a take. While the process is suspended its time doesn't pass.
         """
         self.stop()
         if self._asked:
-            self._taking.deadline = anyio.current_time() + self.answer_due + RECORDED_WITHIN
-        else:
-            self._taking.cancel()
+            await wait_while_running(self._taken, self.answer_due + RECORDED_WITHIN)
+        self._taking.cancel()
 
     def give_up(self, reason: str) -> None:
         """Log that a batch may be lost, if one was requested that isn't recorded."""
@@ -186,10 +186,12 @@ class Intake:
         The service hands out each batch once: from the request until its answer is recorded nothing cancels
         this but `end`, whatever ends the worker.
         """
+        self._taken = anyio.Event()
         with anyio.CancelScope() as self._taking:
             try:
                 return await self._take_and_record(count)
             finally:
+                self._taken.set()
                 if self._asked:
                     self.give_up("the worker ended before it was recorded")
         return 0.0

@@ -174,5 +174,5 @@ class Pipeline:
 
     async def end_take(self) -> None:
         """Wait for the batch that was asked for, if the end came before it; see `Intake.end`."""
-        self._stations.intake.end()
+        await self._stations.intake.end()
         await self._taken_last.wait()

@@ -1,4 +1,7 @@
-"""Waking idle loops and tasks: an auto-reset event, a parking lot, uses that end, and heartbeats of loops."""
+"""Waking idle loops and tasks: an auto-reset event, a parking lot, uses that end, and heartbeats of loops.
+
+Also a wait that a suspended process doesn't miss.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,22 @@ import sniffio
 
 HEARTBEAT_INTERVAL = 5.0
 """Most seconds between two turns of a loop, even without work, so that a stuck loop is noticed."""
+
+
+RUNNING_STEP = 0.5
+"""Most seconds of a suspension that count as ones in which the process ran."""
+
+
+async def wait_while_running(event: anyio.Event, seconds: float) -> None:
+    """Wait for an event, up to so many seconds in which this process runs.
+
+    A process that was suspended (SIGSTOP, a frozen machine) resumes after its deadlines; what it was about
+    then needs as much time as before.
+    """
+    while seconds > 0 and not event.is_set():
+        with anyio.move_on_after(min(seconds, RUNNING_STEP)):
+            await event.wait()
+        seconds -= RUNNING_STEP
 
 
 class AutoResetEvent:

@@ -440,17 +440,19 @@ def _serve_receipts(servers: TaskGroup, stop: anyio.Event, config: Config, recei
 
 
 @asynccontextmanager
-async def _loops(end: Callable[[], None]) -> AsyncIterator[TaskGroup]:
+async def _loops(end: Callable[[], Awaitable[None]]) -> AsyncIterator[TaskGroup]:
     """What runs side by side. If the journal ends it, the log has the reason: nothing more can be recorded.
 
-    `end` is called when they are to end, for what isn't cancelled with them.
+    `end` ends what isn't cancelled with them.
     """
     try:
         async with anyio.create_task_group() as loops:
             try:
                 yield loops
             finally:
-                end()
+                loops.cancel_scope.cancel()
+                with anyio.CancelScope(shield=True):
+                    await end()
     except BaseExceptionGroup as errors:
         lost: BaseException | None = errors.subgroup(JournalError)
         while isinstance(lost, BaseExceptionGroup):

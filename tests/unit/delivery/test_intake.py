@@ -10,7 +10,8 @@ from typing import Any
 import anyio
 import anyio.lowlevel
 import pytest
-from trio.testing import MockClock
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
 
 from deliveryd.errors import (
     ServiceRefused,
@@ -285,12 +286,43 @@ async def test_an_answer_is_waited_for_as_long_as_its_request_had(tmp_path: Path
         while queue.requests < 2:
             await anyio.lowlevel.checkpoint()
         station.intake.adopt(batch_size=BATCH, poll_interval=1.0, max_poll_interval=30.0, answered_within=1.0)
-        station.intake.end()
-        await anyio.sleep(40)
-        assert 19 < station.intake.answer_due <= 20
-        queue.answer.set()
-        await station.heard_of(1)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(station.intake.end)
+            await anyio.sleep(40)
+            assert 19 < station.intake.answer_due <= 20
+            queue.answer.set()
+            await station.heard_of(1)
     assert (station.intake.answer_due, station.intake.lost_a_batch) == (0.0, False)
+
+
+@in_virtual_time
+async def test_a_batch_is_recorded_after_the_process_was_suspended(tmp_path: Path) -> None:
+    """A process that ends and is suspended meanwhile has passed all its deadlines when it resumes."""
+    queue = SlowQueue()
+    async with running(tmp_path, queue=queue) as station:
+        queue.again.set()
+        while queue.requests < 2:
+            await anyio.lowlevel.checkpoint()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(station.intake.end)
+            await wait_all_tasks_blocked()
+            clock = trio.lowlevel.current_clock()
+            assert isinstance(clock, MockClock)
+            clock.jump(3600)
+            queue.answer.set()
+    assert (station.rows("SELECT id FROM message"), station.intake.lost_a_batch) == ([(1,)], False)
+
+
+@in_virtual_time
+async def test_an_end_waits_for_an_answer_only_so_long(tmp_path: Path) -> None:
+    """A batch whose answer doesn't come in time is given up, and that is known."""
+    queue = SlowQueue()
+    async with running(tmp_path, queue=queue) as station:
+        queue.again.set()
+        while queue.requests < 2:
+            await anyio.lowlevel.checkpoint()
+        await station.intake.end()
+    assert (anyio.current_time() < 70, station.intake.lost_a_batch) == (True, True)
 
 
 async def test_a_stopped_intake_repeats_no_request(tmp_path: Path) -> None:

@@ -310,9 +310,30 @@ class Case(NamedTuple):
 
     def may_be_forgotten(self, report: Reported) -> bool:
         """Whether it may be pruned, or dropped, before its attempt is in doubt; or it repeats such a one."""
-        return (self.history.forgets_soon or self.has_dropped_reports) and any(
-            one.answer == KEPT_FOR_LATER and one.provider_id == report.provider_id for one in self.reported
+        may_go = self.history.retention is not None or self.has_dropped_reports
+        return self._is_pruned_in_time(report) or (
+            may_go and any(one.answer == KEPT_FOR_LATER for one in self._alike(report))
         )
+
+    def _is_pruned_in_time(self, report: Reported) -> bool:
+        """Whether it became too old before the log of a dead worker was taken over, which had the message.
+
+        Others answer such reports as noted and put them into the log's inbox. Whoever takes the log over
+        keeps them, dated when they came, until the attempt counts as in doubt. A lease is over after seconds
+        and what fits nothing is kept for days, so that only a run with a shorter retention can prune them.
+        """
+        if self.history.retention is None:
+            return False
+        before = [asked for asked in self.asked if asked.order < report.order]
+        has_died = any(
+            asked.life in self.history.ledger.crashed and asked.life != report.life for asked in before
+        )
+        came_at = min(one.at for one in self._alike(report))
+        return has_died and self.asked[-1].at >= came_at + self.history.retention
+
+    def _alike(self, report: Reported) -> Iterator[Reported]:
+        """This report, and all others about the same acceptance."""
+        return (one for one in self.reported if one.provider_id == report.provider_id)
 
     def may_not_know(self, report: Reported, asked: Asked) -> bool:
         """Whether a report, which another worker took in, may not have come to who made a request."""

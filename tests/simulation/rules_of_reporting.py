@@ -161,7 +161,7 @@ def _receipts_told(case: Case) -> Iterator[str]:
     # What fits nothing for as long as the journal keeps anything is forgotten; so is what ended before.
     # A clock that is days ahead has only a shared journal forget.
     days = any(jump.seconds >= RETENTION for jump in case.history.plan.jumps)
-    is_old = (case.history.is_shared and (case.history.pruned or days)) or case.history.forgets_soon
+    is_old = (case.history.is_shared and (case.history.pruned or days)) or case.history.retention
     if is_old or case.has_dropped_reports or case.state is None:
         return
     known = [*case.noted, *_known_by_provider_id(case)]

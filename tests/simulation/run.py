@@ -56,8 +56,8 @@ class History(NamedTuple):
     """Those of which only is known how often they began."""
     is_shared: bool = False
     """Whether several workers lived at the same time."""
-    forgets_soon: bool = False
-    """Whether the journal kept what is over for seconds only, and so receipts that fitted nothing, too."""
+    retention: float | None = None
+    """Seconds for which the journal kept what is over, and receipts that fitted nothing; None: for days."""
     ages_by_database: bool = False
     """Whether the database's clock says what is old, also when it is days ahead."""
     skew: int = 0

@@ -81,7 +81,7 @@ async def _live(shared: SharedPlan, folder: Path, kept: DatabaseJournal) -> Hist
     return History(
         shared.plan, ledger, tuple(world.lives), kept.rows(), kept.pruned(), kept.forgotten(),
         is_shared=True,
-        forgets_soon=shared.retention is not None,
+        retention=None if shared.retention is None else shared.retention.seconds,
         skew=int(max(map(abs, shared.skews)) * SECOND),
     )  # fmt: skip
 

@@ -12,7 +12,9 @@ import trio
 from deliveryd.channels.base import Accepted, Dispatch, InDoubt, Verdict
 from deliveryd.directory.base import Terms
 from deliveryd.directory.remote import RemoteDirectory
+from deliveryd.errors import DirectoryUnavailable
 from deliveryd.model import SECOND, Customer, format_instant
+from support.logs import log_text
 from support.messages import message
 from support.terminal import command
 from support.virtual import START, SteppingClock, VirtualWorld, live
@@ -75,7 +77,8 @@ def test_it_goes_when_the_window_opens_through_a_kill(world: VirtualWorld) -> No
     ((waits_for, due_at),) = world.journal_rows("SELECT waits_for, due_at FROM message")
     assert (waits_for, due_at) == ("window", START + 2 * HOUR * SECOND)
     explained = command("explain", "--config", world.path, 1).out
-    assert "waits for the window in which it may be sent, until due at the latest" in explained
+    assert "waiting for the window in which it may be sent, or until its expiry" in explained
+    assert "its window opens then, or it expires" in explained
     world.clock = SteppingClock(HOUR * SECOND)
     live(world.run_until_idle)
     assert 0 <= sent_at(world)[1] - HOUR < 5
@@ -106,10 +109,11 @@ def test_what_is_queued_when_the_window_closes_waits_for_the_next_day(world: Vir
     assert len(times) == 100
 
 
+@pytest.mark.parametrize("hours", [1, 2])
 @pytest.mark.parametrize("outside", ["expire", "send"])
-def test_a_message_that_would_expire_before_it_opens(world: VirtualWorld, outside: str) -> None:
-    """It waits and expires, or is sent at once."""
-    expires_at = format_instant(START + HOUR * SECOND)
+def test_a_message_that_would_expire_before_it_opens(world: VirtualWorld, outside: str, hours: int) -> None:
+    """It waits and expires, or is sent at once; also where both come at the same instant."""
+    expires_at = format_instant(START + hours * HOUR * SECOND)
     world.service.settings[1] = json.dumps({**TEXT, "delivery": {"expiresAt": expires_at}})
     world.add(RULE.replace("}", f', outside = "{outside}" }}'))
     live(world.run_until_idle)
@@ -146,6 +150,49 @@ def test_a_repeat_waits_too(world: VirtualWorld) -> None:
     (first, second) = [at for at, _ in world.channels["sms"].attempts]
     assert first < 60
     assert 23 * HOUR <= second < 24 * HOUR
+
+
+def test_a_code_needs_no_directory(world: VirtualWorld) -> None:
+    """What may be sent at any time, or over a channel without a window, waits for no zone."""
+    always = '\n[[rules]]\nsettings = [2]\nwindow = { from = "00:00", to = "24:00" }\n'
+    world.add(f'\n[content]\nzone = "UTC"{always}')
+    world.add(RULE.replace('"UTC"', '"customer"'))
+    world.add('[[rules]]\nchannels = ["sms"]\nwindow = { from = "10:00", to = "20:00" }\n')
+
+    class Down(Zones):
+        async def look_up(self, ids: Collection[int]) -> Mapping[int, Customer]:
+            raise DirectoryUnavailable("the directory is down")
+
+    world.directory = RemoteDirectory(Down({}), Terms(cache_ttl=300.0, timeout=5.0, concurrency=10))
+    world.service.settings[2] = json.dumps(TEXT)
+    world.service.enqueue(message(2, 2))
+    live(lambda: cut_off(world, 60))
+    assert world.service.statuses(2) == ["dequeued", "sent"]
+    assert world.service.statuses(1) == ["dequeued"]
+
+
+def test_a_provider_is_not_removed_unnoticed_under_a_doubt_that_waits_for_its_window(
+    world: VirtualWorld,
+) -> None:
+    """As under one that waits for its retry: the reload is refused."""
+    begin = RULE.replace("10:00", "07:00").replace("20:00", "08:01")
+    text = world.path.read_text("utf-8").replace("json = { text", 'retry = { base = "2m" }\njson = { text')
+    other = text.replace("[channels.sms]", "[channels.sms.providers.b]")
+    world.write(text.replace("[channels.sms]", "[channels.sms.providers.a]") + begin)
+    world.channels["sms/a"].verdict = lambda _dispatch: InDoubt("cut off")
+
+    async def play() -> None:
+        async with world.at_work() as worker:
+            await trio.sleep(600)
+            assert ("window", 1) in world.journal_rows("SELECT waits_for, doubt FROM message")
+            world.write(other + begin)
+            worker.reload()
+            await trio.sleep(10)
+
+    with log_text("warning") as logged:
+        live(play)
+    assert "would orphan messages" in logged.getvalue()
+    assert ("window", 1) in world.journal_rows("SELECT waits_for, doubt FROM message")
 
 
 def test_a_reload_counts_at_once(world: VirtualWorld) -> None:

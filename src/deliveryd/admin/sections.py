@@ -140,7 +140,7 @@ def facts_of(overview: Overview) -> Iterator[Fact]:
     asides = [f"oldest {age(oldest.message)}"] if oldest.message is not None else []
     asides += [f"{in_doubt:,} in doubt"] if in_doubt else []
     if overview.waiting_unbound:
-        asides.append(f"{overview.waiting_unbound:,} for settings, a customer or a free provider")
+        asides.append(f"{overview.waiting_unbound:,} for settings, a customer, a free provider or a window")
     yield Fact("waiting", f"{waiting:,}", "message" if waiting == 1 else "messages", asides)
     asides = [f"oldest {age(oldest.event)}"] if events.waiting and oldest.event is not None else []
     asides += [f"{events.refused:,} refused"] if events.refused else []

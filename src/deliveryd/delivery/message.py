@@ -107,7 +107,8 @@ class Delivery:
         opening = windows.opening(settings_id, channel, self.zone, now)
         if opening == now:
             return None
-        if is_expired(self.expires_at, opening) and windows.sends_outside(settings_id, channel):
+        expires_first = self.expires_at is not None and self.expires_at <= opening
+        if expires_first and windows.sends_outside(settings_id, channel):
             return None
         return self.within_its_time(transitions.deferred(self.entry, now, opening, waits.WINDOW))
 

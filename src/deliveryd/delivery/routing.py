@@ -115,21 +115,21 @@ class Router:
 
         None: it depends on the customer, who is to be looked up.
         """
-        if not self._windows.rules:
-            return self._walk(message, now)
-        if self._needs_zone(message):
-            return message.held_back(self._pauses, now)
-        return self._open(self._walk(message, now), now)
-
-    def _needs_zone(self, message: Delivery) -> bool:
-        """Whether the window of a message opens by the zone of its customer, who isn't known yet."""
-        if message.looked_up or not self._windows.need_customer(message.entry.settings_id):
-            return False
-        return message.entry.content is not None or isinstance(message.settings, CompiledSettings)
+        route = self._walk(message, now)
+        return self._open(route, now) if self._windows.rules else route
 
     def _open(self, route: Route | None, now: int) -> Route | None:
-        """The message, if the window is open in which it may be sent; else the step by which it waits."""
-        return route.shut_out(self._windows, now) or route if isinstance(route, Delivery) else route
+        """The message, if the window of its channel is open; else the step by which it waits for that.
+
+        None: the window opens by the zone of its customer, who isn't known yet.
+        """
+        if not isinstance(route, Delivery):
+            return route
+        rule = self._windows.rule_for(route.entry.settings_id, channel_of(route.provider))
+        if rule is not None and rule.needs_customer and not route.looked_up:
+            route.provider = ""
+            return None
+        return route.shut_out(self._windows, now) or route
 
     def _walk(self, message: Delivery, now: int) -> Route | None:
         entry, settings = message.entry, message.settings

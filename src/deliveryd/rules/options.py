@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from datetime import date
+from pathlib import Path
 from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, StrictInt, model_validator
@@ -66,11 +67,11 @@ class WindowOptions(Table):
             raise ValueError('from and to are the same; a whole day is from = "00:00", to = "24:00"')
         if self.holidays_file is not None:
             try:
-                self._holidays = frozenset(_days_in(self.holidays_file.read_bytes()[: _LARGEST + 1]))
+                self._holidays = frozenset(_days_in(_content_of(self.holidays_file)))
             except OSError as error:
-                raise ValueError(f"holidays_file: {error.strerror or error}") from None
+                raise ValueError(f"holidays_file: {self.holidays_file}: {error.strerror or error}") from None
             except ValueError as error:
-                raise ValueError(f"holidays_file: {error}") from None
+                raise ValueError(f"holidays_file: {self.holidays_file}: {error}") from None
         return self
 
     def window(self) -> Window:
@@ -78,11 +79,20 @@ class WindowOptions(Table):
         return Window(parse_days(self.days), parse_time(self.from_), parse_time(self.to), self._holidays)
 
 
-def _days_in(content: bytes) -> Iterator[date]:
-    """Yield the dates of a file, with comments behind a #. Raises ValueError."""
+def _content_of(path: Path) -> bytes:
+    """Read a file. Raises ValueError or OSError, and never waits."""
+    if path.exists() and not path.is_file():
+        raise ValueError("is no regular file")
+    with path.open("rb") as file:
+        content = file.read(_LARGEST + 1)
     if len(content) > _LARGEST:
         raise ValueError("is larger than 1 MiB")
-    for number, line in enumerate(content.decode("utf-8", "replace").splitlines(), 1):
+    return content
+
+
+def _days_in(content: bytes) -> Iterator[date]:
+    """Yield the dates of a file, with comments behind a #. Raises ValueError."""
+    for number, line in enumerate(content.decode("utf-8-sig", "replace").splitlines(), 1):
         if not (text := line.partition("#")[0].strip()):
             continue
         try:

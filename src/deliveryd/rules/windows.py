@@ -137,12 +137,6 @@ class Windows:
             self._found[key] = next(fitting, None)
         return self._found[key]
 
-    def need_customer(self, settings_id: int) -> bool:
-        """Whether the zone of the customer may matter to messages of this settings id."""
-        return any(
-            rule.needs_customer and (not rule.settings or settings_id in rule.settings) for rule in self.rules
-        )
-
     def zone_of(self, rule: WindowRule, zone: str | None) -> tzinfo:
         """Return the zone by which a rule's window opens for a customer whose field `zone` is this."""
         return rule.zone or (zone_named(zone) if zone else None) or self.zone or UTC
@@ -185,7 +179,10 @@ def zone_named(name: str) -> tzinfo | None:
 def known_zone(name: str) -> str:
     """Check the name of a time zone. Raises ValueError."""
     if zone_named(name) is None:
-        raise ValueError(f'{name!r} is no time zone; expected an IANA name such as "Europe/Berlin"')
+        expected = 'expected an IANA name such as "Europe/Berlin"'
+        if zone_named("UTC") is None:
+            expected = "this machine has no time zone files: install tzdata"
+        raise ValueError(f"{name!r} is no time zone; {expected}")
     return name
 
 

@@ -22,7 +22,7 @@ from deliveryd.journal.sql.history import (
     ReceiptRecord,
 )
 from deliveryd.model import AT_ONCE, NEVER, SECOND, channel_of, parse_instant
-from deliveryd.runtime.waits import awaited
+from deliveryd.runtime.waits import WINDOW, awaited
 from deliveryd.states import State
 
 STATES: Mapping[State, str] = {
@@ -135,7 +135,8 @@ def _state(message: MessageRecord) -> str:
     if message.state is State.WAITING and message.pause is not None:
         return PAUSED_TEXT
     if message.state is State.WAITING and message.waits_for is not None:
-        return f"waiting for {awaited(message.waits_for)}, or until it is due"
+        until = "its expiry" if message.waits_for == WINDOW else "it is due"
+        return f"waiting for {awaited(message.waits_for)}, or until {until}"
     return STATES[message.state]
 
 
@@ -267,6 +268,9 @@ def _next_steps(message: MessageRecord) -> Iterator[Step]:
             yield Step(None, f"paused: {message.pause}")
             if message.due_at < NEVER:
                 yield Step(message.due_at, "expires then, or is examined again")
+            return
+        if message.waits_for == WINDOW:
+            yield Step(message.due_at, "its window opens then, or it expires")
             return
         where = f"continues with {message.lane}" if message.lane is not None else "continues"
         if message.waits_for is not None:

@@ -143,6 +143,10 @@ SELECT doubt, count(*) FROM (
     WHERE waits_for IN (SELECT value FROM json_each(?1)) AND due_at IS NOT NULL
     UNION ALL SELECT {_DOUBT} FROM message WHERE waits_at = ?2
     UNION ALL SELECT {_DOUBT} FROM message INDEXED BY message_held WHERE {IS_PAUSED} AND provider = ?2
+    UNION ALL SELECT {_DOUBT} FROM message INDEXED BY message_held
+        WHERE waits_for IN ('{waits.WINDOW}', '{waits.DIRECTORY}') AND due_at IS NOT NULL AND provider = ?2
+    UNION ALL SELECT {_DOUBT} FROM message INDEXED BY message_held
+        WHERE waits_for > 'customer ' AND waits_for < 'customer!' AND due_at IS NOT NULL AND provider = ?2
 ) GROUP BY doubt
 """  # noqa: S608  # constants
 _UNCONFIRMED = f"""

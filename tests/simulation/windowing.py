@@ -51,8 +51,8 @@ def _rule(choices: Choices, plan: Plan) -> Mapping[str, Any]:
     closed = choices.one_of(CLOSED)
     opens = f"{closed[:4]}{int(closed[4]) + 1}"
     return {
-        "settings": choices.one_of(((), (), (1,), tuple(plan.templates)[:2])),
-        "channels": choices.one_of(((), (), CHANNELS[:1], CHANNELS[1:])),
+        "settings": choices.one_of((None, None, (1,), tuple(plan.templates)[:2])),
+        "channels": choices.one_of((None, None, CHANNELS[:1], CHANNELS[1:])),
         "window": {
             "from": opens,
             "to": closed,

@@ -103,6 +103,10 @@ NEVER_PASSED: Mapping[str, str] = {
     "Orders.end_pauses": "no pause of the scenario ends by itself",
     "ListeningTime.skip": "the scenario's disk isn't full",
     **dict.fromkeys(
+        ("Safety.admits", "Safety.admits_customer", "Safety.lists"),
+        "the scenario's worker sends to everybody: see tests/process/test_only_to_these.py",
+    ),
+    **dict.fromkeys(
         (
             *(f"{owner}.use_token" for owner in ("COMMIT", "Recorder", "SqliteJournal")),
             "ReceiptRequest.with_token",
@@ -131,7 +135,7 @@ NEVER_PASSED: Mapping[str, str] = {
             *(f"Dispatcher.{step}" for step in ("leave", "route_all_again")),
             *(f"Provider.{step}" for step in ("follow", "probe_soon")),
             *(f"{part}.reload" for part in ("Reloader", "Supervisor")),
-            "DueMessages.bound",
+            "DueMessages.adopt",
             "SettingsCache.ask_again",
         ),
         "nobody reloads anything: see test_reload_under_load.py, and the simulation's reloading.py",

@@ -244,7 +244,7 @@ async def _besides(journal: Journal, choices: random.Random, ids: Sequence[int])
 
 
 class Readings(NamedTuple):
-    """All that commands read, but the numbers of events and the names of workers: the place's own."""
+    """All that commands read, but what is the place's own: numbers of events, names of workers, turns."""
 
     lives: Any
     found: Any
@@ -263,7 +263,7 @@ def read_before_opening(place: JournalPlace) -> tuple[Any, Any, Any]:
     ids = [*range(1, 5), *range(100, 200), *range(901, 905), *range(1000, 1100)]
     lives = [
         life._replace(
-            message=life.message and life.message._replace(worker=None),
+            message=life.message and life.message._replace(worker=None, turn=None),
             events=tuple(event._replace(seq=0, worker=None) for event in life.events),
         )
         for life in reader.lives(ids)

@@ -20,7 +20,9 @@ from deliveryd.delivery.message import ZONE_FIELD
 from deliveryd.model import NEVER, SECOND, format_instant
 from deliveryd.rules.priorities import PRIORITY_NAMES
 
-rules = CommandGroup(no_args_is_help=True, help="Try the rules of the configuration.")
+rules = CommandGroup(
+    no_args_is_help=True, help="Show what the rules of the configuration mean for a message."
+)
 
 
 @rules.callback()
@@ -63,9 +65,10 @@ def try_rules(
     at: AtOption = None,
     as_data: AsData = False,
 ) -> None:
-    """Show on which channels a message may be sent at a time, when its window opens, and by which rule.
+    """Show when a message may be sent, and by which rule.
 
-    Nothing is sent, and no running worker is asked.
+    Shows its priority, and for each channel whether its window is open or when it opens. Nothing is
+    sent, and no running worker is asked.
     """
     loaded, now = load_as_owner(config), instant_of(at)
     found = None if customer is None else anyio.run(customer_of, loaded, customer)

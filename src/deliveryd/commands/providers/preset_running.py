@@ -23,6 +23,7 @@ from deliveryd.channels.base import (
     Unknown,
     Verdict,
 )
+from deliveryd.channels.devices import DevicesChannel
 from deliveryd.channels.http.adapter import open_http_channel
 from deliveryd.channels.http.options import HttpChannelOptions
 from deliveryd.channels.options import ProviderTable
@@ -233,7 +234,8 @@ class _Offline:
 
 def _channel(opened: OpenedCase, wire: _Offline) -> Channel:
     options = opened.options().reporting_to(f"{PUBLIC_URL}/receipts/{opened.block}")
-    return open_http_channel(opened.block, opened.block, options, 5.0, wire)
+    channel = open_http_channel(opened.block, opened.block, options, 5.0, wire)
+    return channel if options.devices_field is None else DevicesChannel(channel, options.devices_field)
 
 
 def _request(opened: OpenedCase, case: RequestCase) -> Iterator[str]:

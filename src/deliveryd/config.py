@@ -41,12 +41,12 @@ from deliveryd.options.connections import ProxyOptions, TlsOptions, tls_problems
 from deliveryd.options.file import PREFIX, ConfigFile, Opened
 from deliveryd.options.safety import SafetyOptions
 from deliveryd.options.suggestion import suggestion
-from deliveryd.options.tables import LoadedOnUse, OnUse, leaves
+from deliveryd.options.tables import OnUse, leaves
 from deliveryd.options.units import Duration, FilePath, Positive, SecretPath, Size, resolve_path
 from deliveryd.rendering.escaping import EmailFormat
 from deliveryd.rendering.language import standard_tag
+from deliveryd.rules.options import RuleOptions
 from deliveryd.rules.priorities import Priorities
-from deliveryd.rules.table import RuleTable
 from deliveryd.rules.windows import Windows, known_zone, zone_named
 from deliveryd.runtime.privileges import owner_of
 from deliveryd.runtime.rights import tampering
@@ -74,9 +74,6 @@ The container image sets that one, whatever the journal is.
 
 _CERTIFICATES = frozenset({"ca_file", "cert_file", "key_file"})
 _HOST_NAME = re.compile(r"[A-Za-z0-9_-]{1,63}(?:\.[A-Za-z0-9_-]{1,63}){0,126}")
-
-
-RULE = LoadedOnUse("deliveryd.rules.options", "RuleOptions")
 
 
 def _address(url: str) -> str:
@@ -385,7 +382,7 @@ class Config(Section):
     log: LogOptions = LogOptions.model_construct()
     otlp: OnUse[OtlpOptions] = OtlpOptions.model_construct()
     run: OnUse[RunOptions] = RunOptions.model_construct()
-    rules: tuple[Annotated[RuleTable, RULE], ...] = ()
+    rules: tuple[OnUse[RuleOptions], ...] = ()
 
     @property
     def windows(self) -> Windows:
@@ -697,7 +694,7 @@ def _rule_problems(config: Config) -> Iterator[tuple[str, str]]:
     known = list(config.channels.configured)
     first: dict[int, int] = {}
     for number, rule in enumerate(config.rules):
-        for name in sorted(set(rule.named_channels) - set(known)):
+        for name in sorted(set(rule.channels or ()) - set(known)):
             there_are = suggestion(name, known) or f"; there are {', '.join(known)}"
             yield f"rules.{number}.channels", f"no channel {name!r} is configured{there_are}"
         window = rule.window_rule(number)
@@ -711,7 +708,7 @@ def _rule_problems(config: Config) -> Iterator[tuple[str, str]]:
         if twice:
             yield (
                 f"rules.{number}.settings",
-                f"{', '.join(map(str, twice))}: prioritized by rules.{first[twice[0]]} too; do it once",
+                f"{', '.join(map(str, twice))}: rules.{first[twice[0]]} sets a priority too; remove one",
             )
 
 

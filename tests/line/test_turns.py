@@ -83,20 +83,25 @@ def reported(world: VirtualWorld) -> list[int]:
     return sorted(event["messageId"] for event in world.service.events if event["status"] == "sent")
 
 
-def test_a_campaign_delays_other_messages_by_a_turn(world: VirtualWorld) -> None:
-    """Its backlog is 40 seconds long; what comes meanwhile is sent within a few, and nothing is lost."""
+def delayed_by_a_turn(world: VirtualWorld, after: float) -> None:
+    """Assert that messages wait for a turn that come so many seconds `after` a campaign, and none is lost."""
     waits = Waits(world)
 
     async def run() -> None:
         waits.enqueue([CAMPAIGN] * BACKLOG)
         async with world.at_work():
-            await trio.sleep(10)
+            await trio.sleep(after)
             ids = waits.enqueue(OTHERS)
             await trio.sleep(60)
         assert waits.longest(ids) < A_TURN
 
     live(run)
     assert reported(world) == list(range(1, BACKLOG + len(OTHERS) + 1))
+
+
+def test_a_campaign_delays_other_messages_by_a_turn(world: VirtualWorld) -> None:
+    """Its backlog is 40 seconds long; what comes meanwhile is sent within a few, and nothing is lost."""
+    delayed_by_a_turn(world, after=10)
 
 
 def test_it_does_after_a_restart(world: VirtualWorld) -> None:
@@ -139,7 +144,6 @@ def test_it_does_after_a_kill(world: VirtualWorld) -> None:
 
 def test_repeats_of_a_campaign_delay_other_messages_by_a_turn(world: VirtualWorld) -> None:
     """Its provider puts off all of it for 20 seconds: 200 repeats are due when the others come."""
-    waits = Waits(world)
     put_off: set[int] = set()
 
     def verdict(made: Dispatch) -> Verdict:
@@ -149,17 +153,7 @@ def test_repeats_of_a_campaign_delay_other_messages_by_a_turn(world: VirtualWorl
         return TryAgain("later", after=20.0, only_this=True)
 
     world.channels["sms"].verdict = verdict
-
-    async def run() -> None:
-        waits.enqueue([CAMPAIGN] * BACKLOG)
-        async with world.at_work():
-            await trio.sleep(41)
-            ids = waits.enqueue(OTHERS)
-            await trio.sleep(60)
-        assert waits.longest(ids) < A_TURN
-
-    live(run)
-    assert reported(world) == list(range(1, BACKLOG + len(OTHERS) + 1))
+    delayed_by_a_turn(world, after=41)
 
 
 def test_codes_go_first_from_a_reload_on_and_leave_a_share_to_the_others(world: VirtualWorld) -> None:

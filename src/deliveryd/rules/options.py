@@ -12,7 +12,6 @@ from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, Strict
 from deliveryd.options.suggestion import suggestion
 from deliveryd.options.tables import Table
 from deliveryd.options.units import FilePath
-from deliveryd.rules.table import RuleTable
 from deliveryd.rules.windows import (
     Window,
     WindowRule,
@@ -117,7 +116,7 @@ def _named(names: tuple[object, ...]) -> tuple[object, ...]:
 _NOT_EMPTY = AfterValidator(_named)
 
 
-class RuleOptions(RuleTable):
+class RuleOptions(Table):
     """What holds for messages of `settings` on `channels`; for all, where these are left out."""
 
     settings: Annotated[tuple[StrictInt, ...], _NOT_EMPTY] | None = Field(
@@ -140,11 +139,6 @@ class RuleOptions(RuleTable):
                 "a priority is that of settings ids, on all channels: set settings, not channels"
             )
         return self
-
-    @property
-    def named_channels(self) -> Sequence[str]:
-        """Return the channels that it names."""
-        return self.channels or ()
 
     @property
     def ranked(self) -> tuple[Literal["high", "low"], Sequence[int]] | None:

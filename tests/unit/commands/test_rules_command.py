@@ -81,7 +81,7 @@ def test_what_holds_for_a_message_is_shown_with_its_rule(world: World) -> None:
         (
             'channels = ["sms"]',
             'settings = [501]\npriority = "low"',
-            "rules.1.settings: 501: prioritized by rules.0",
+            "rules.1.settings: 501: rules.0 sets a priority too; remove one",
         ),
     ],
 )

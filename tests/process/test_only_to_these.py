@@ -103,7 +103,9 @@ def test_the_list_is_shown_wherever_an_operator_looks(world: World) -> None:
     page = get(f"{url}/").text
     assert SENTENCE.capitalize().partition(" of safety")[0] in page
     deadline = time.monotonic() + PATIENCE
-    while SENTENCE.capitalize() not in (status := command("status", "--config", world.config).out):
+    while SENTENCE.capitalize() not in " ".join(
+        (status := command("status", "--config", world.config).out).split()  # it is wrapped
+    ):
         assert time.monotonic() < deadline, status
     explained = command("explain", "--config", world.config, 1)
     assert explained.out.startswith(f"this installation {SENTENCE}\n")

@@ -184,6 +184,9 @@ class QueueOptions(Section):
         le=1_000_000,
         description="most messages under way",
     )
+    take_ahead: StrictInt = Field(
+        0, ge=0, description="messages that may wait in the journal while more than max_in_flight are taken"
+    )
     max_waiting: StrictInt = Field(2_000_000, ge=1, description="waiting messages at which taking stops")
     max_paused: StrictInt = Field(2_000_000, ge=1, description="paused messages at which taking stops")
 
@@ -191,6 +194,8 @@ class QueueOptions(Section):
     def _fits(self) -> QueueOptions:
         if self.max_poll_interval < self.poll_interval:
             raise ValueError("max_poll_interval must not be shorter than poll_interval")
+        if self.take_ahead > self.max_waiting:
+            raise ValueError("take_ahead must not be greater than max_waiting, at which taking stops")
         return self
 
 

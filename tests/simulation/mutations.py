@@ -22,6 +22,7 @@ from simulation import (
     breaks_of_rejecting,
     breaks_of_reloading,
     breaks_of_reporting,
+    breaks_of_taking,
     breaks_of_tokens,
     breaks_of_windows,
 )
@@ -57,6 +58,9 @@ REJECTING: Mapping[str, Break] = breaks_in(breaks_of_rejecting)
 
 WINDOWING: Mapping[str, Break] = breaks_in(breaks_of_windows)
 """Those that only plans with windows and lifetimes show."""
+
+AHEAD: Mapping[str, Break] = breaks_in(breaks_of_taking)
+"""Those that only plans show in which messages are taken ahead."""
 
 LIMITING: Mapping[str, Break] = breaks_in(breaks_of_limiting)
 """Those that only plans show in which an installation doesn't send to all customers."""

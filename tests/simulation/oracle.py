@@ -26,6 +26,7 @@ from simulation.plan import Offers, Trouble
 from simulation.rules_of_beginning import began_anew
 from simulation.rules_of_pausing import broken_pauses
 from simulation.rules_of_rejecting import broken_waits
+from simulation.rules_of_taking import broken_takes
 from simulation.rules_of_tokens import broken_tokens
 from simulation.run import History
 from simulation.service import id_of
@@ -74,6 +75,7 @@ def violations(history: History) -> list[str]:
     found += _malformed_told(history)
     found += _taken_without_room(history)
     found += broken_pauses(history)
+    found += broken_takes(history)
     found += broken_waits(history)
     found += broken_tokens(history)
     for case in cases(history):

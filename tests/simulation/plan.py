@@ -133,6 +133,8 @@ class Tuning:
     intermediate: tuple[str, ...]
     breaker: int
     """Failures in a row that open a provider's breaker; 0: none do."""
+    take_ahead: int = 0
+    """Messages that may wait in the journal while more are taken than there are places."""
     service_timeout: float = 2.0
     cache_ttl: float = 300.0
     """Seconds for which what the directory said of a customer is kept."""

@@ -9,12 +9,13 @@ from typing import NamedTuple
 import pytest
 
 from simulation.limiting import limited_plan
-from simulation.mutations import LIMITING, REJECTING, WINDOWING, Break
+from simulation.mutations import AHEAD, LIMITING, REJECTING, WINDOWING, Break
 from simulation.oracle import violations
 from simulation.plan import Plan
 from simulation.rejecting import rejecting_plan
 from simulation.run import run_plan
 from simulation.soak import garbage_collected_seldom
+from simulation.taking_ahead import ahead_plan
 from simulation.windowing import windowed_plan
 
 pytestmark = [pytest.mark.slow, pytest.mark.no_cover]
@@ -35,6 +36,7 @@ class Family(NamedTuple):
 FAMILIES = {
     "rejections": Family(rejecting_plan, REJECTING, part=10, most=30),
     "limits": Family(limited_plan, LIMITING, part=5, most=100),
+    "ahead": Family(ahead_plan, AHEAD, part=5, most=100),
     "windows": Family(windowed_plan, WINDOWING, part=5, most=100),
 }
 

@@ -151,6 +151,7 @@ def configure(life: Life, plan: Plan, folder: Path, base_url: str = "http://serv
             )
             channels[name] = channel.model_copy(update={"common": keys, "providers": providers})
     queue = {"batch_size": tuning.take, "max_in_flight": tuning.in_flight}
+    queue["take_ahead"] = tuning.take_ahead
     events = {"batch_size": tuning.post, "intermediate": tuning.intermediate}
     return whole.model_copy(
         update={
@@ -288,6 +289,8 @@ class Worker(Supervisor):
             return
         # A take that is under way may meet what came due meanwhile, and what operators have begin anew.
         most = tuning.in_flight + min(tuning.take, tuning.in_flight)
+        if tuning.take_ahead:  # until the service accepts their `dequeued`, they don't wait yet
+            most += tuning.in_flight
         # Past elements without an id so many more are asked for, and messages may come in their place.
         nameless = Counter(handed.request for handed in self._world.ledger.handed if handed.id is None)
         most += max(nameless.values(), default=0)

@@ -102,8 +102,8 @@ class WatchedRecorder(Recorder):
     def obstacle(self) -> str | None:
         return self.blocked_by
 
-    async def take(self, *batch: Any) -> Sequence[Entry]:
-        entries = await super().take(*batch)
+    async def take(self, *batch: Any, ahead: bool = False) -> Sequence[Entry]:
+        entries = await super().take(*batch, ahead=ahead)
         self.taken += entries
         self.told.append(len(entries))
         self.news.set()
@@ -125,7 +125,7 @@ class Station:
         poll_interval = 1.0 if sniffio.current_async_library() == "trio" else 0.01
         self.intake = Intake(
             queue, common_on(journal, memory, self.recorder, metrics=self.metrics),
-            batch_size=BATCH, poll_interval=poll_interval, max_poll_interval=30.0,
+            batch_size=BATCH, take_ahead=0, poll_interval=poll_interval, max_poll_interval=30.0,
             answered_within=60.0,
         )  # fmt: skip
 

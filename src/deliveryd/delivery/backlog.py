@@ -83,6 +83,8 @@ class Backlog:
                 self.expect_overdue(transition.due_at)
                 if transition.entry.provider is not None:
                     self._short_of_room.add(transition.entry.provider)
+                elif transition.waits_for == waits.room(waits.ANY):
+                    self._short_of_room.add(waits.ANY)
 
     def expect_overdue(self, at: float) -> None:
         """Look at this instant, if not before, for messages that have waited long enough."""

@@ -225,7 +225,9 @@ class DueMessages:
 
     async def _fetch_unbound(self) -> float:
         """Fetch what is due and bound to no provider, into some of the places: it may have to wait again."""
-        pause, left = await self._fetch_in_turn("", lambda: self._in_flight.free_for_some, MOST_COUNTED)
+        pause, left = await self._fetch_in_turn(
+            waits.ANY, lambda: self._in_flight.free_for_some, MOST_COUNTED
+        )
         self._short += left
         return SHORT_OF_ROOM if left else pause
 

@@ -1,4 +1,7 @@
-"""Intake: take batches from the queue, as many as there are free places, and record them in the journal."""
+"""Intake: take batches from the queue, as many as there are free places, and record them in the journal.
+
+Beyond them it takes ahead (`queue.take_ahead`): that waits in the journal for places, and takes turns there.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,7 @@ from deliveryd.errors import ServiceError, ServiceRefused, ServiceUnavailable, S
 from deliveryd.metrics import FailureKind
 from deliveryd.model import Malformed
 from deliveryd.runtime.breaker import backoff
+from deliveryd.runtime.waits import ANY
 from deliveryd.runtime.wakeup import HEARTBEAT_INTERVAL, AutoResetEvent, wait_while_running
 from deliveryd.service.batch import Batch
 from deliveryd.service.caller import Ready
@@ -90,6 +94,7 @@ class Intake:
         common: Common,
         *,
         batch_size: int,
+        take_ahead: int,
         poll_interval: float,
         max_poll_interval: float,
         answered_within: float,
@@ -98,12 +103,15 @@ class Intake:
         self._journal = common.journal
         self._recorder = common.recorder
         self._in_flight = common.memory.in_flight
+        self._backlog = common.memory.backlog
         self._outbox = common.memory.outbox
         self._pauses_in_force = common.memory.pauses
         self._metrics = common.metrics
         self._heartbeats = common.heartbeats
         self._batch_size = batch_size
         self._size = TakeSize(batch_size)
+        self._take_ahead = take_ahead
+        self._is_ahead = False  # whether what is asked for has no places
         self._pause_ends = 0.0  # the event loop's time
         self._extra = 0
         self._poll_interval = poll_interval
@@ -160,12 +168,19 @@ class Intake:
             self.lost_a_batch = True
 
     def adopt(
-        self, *, batch_size: int, poll_interval: float, max_poll_interval: float, answered_within: float
+        self,
+        *,
+        batch_size: int,
+        take_ahead: int,
+        poll_interval: float,
+        max_poll_interval: float,
+        answered_within: float,
     ) -> None:
         """Take by other limits from now on; a pause ends at once. A take that is under way keeps its own."""
         if batch_size != self._batch_size:
             self._batch_size = batch_size
             self._size = TakeSize(batch_size)
+        self._take_ahead = take_ahead
         self._poll_interval = poll_interval
         self._max_poll_interval = max_poll_interval
         self._answered_within = answered_within
@@ -253,6 +268,9 @@ class Intake:
             await self._in_flight.freed.wait(NO_ROOM_PAUSE)
             return 0
         whole = min(self._size.now, self._in_flight.most)
+        self._is_ahead = bool(self._take_ahead) and self._backlog.is_short_of_room(ANY)
+        if self._is_ahead:  # those that wait for places come before new ones
+            return await self._room_ahead(whole)
         with anyio.move_on_after(TOP_UP):
             while (short := whole - self._in_flight.free_to_take) > 0 and not self._stopping:
                 # As many events as places are missing are enough for a post: many small ones cost too much.
@@ -261,7 +279,23 @@ class Intake:
         if self._pauses_in_force.intake is not None:  # since the check above
             return 0
         room = min(whole, self._in_flight.free_to_take)
+        if not room and self._take_ahead:
+            self._is_ahead = True
+            return await self._room_ahead(whole)
         return room + self._extra if room and not self._stopping else 0
+
+    async def _room_ahead(self, whole: int) -> int:
+        """A whole batch to take beyond the places, if it may wait in the journal; 0: look again soon.
+
+        While the service accepts no `dequeued`, no more are taken than there are places.
+        """
+        ahead = self._recorder.ahead
+        whole = min(whole, self._take_ahead)
+        most = min(self._take_ahead - self._backlog.count, self._in_flight.most) - ahead
+        if whole <= most and not self._stopping:
+            return whole + self._extra
+        await self._in_flight.freed.wait(TOP_UP)
+        return 0
 
     def _set_paused(self, reason: str | None) -> None:
         if (reason is not None) is self._paused:
@@ -278,7 +312,7 @@ class Intake:
         if not batch.size and not lost:
             self._asked = 0
             return 0
-        new = len(await self._recorder.take(batch.messages, batch.malformed, lost))
+        new = len(await self._recorder.take(batch.messages, batch.malformed, lost, ahead=self._is_ahead))
         self._asked = 0
         if batch.size:
             repeated = len(batch.messages) - new

@@ -13,6 +13,7 @@ from itertools import repeat
 from operator import attrgetter
 from typing import NamedTuple
 
+from deliveryd import transitions
 from deliveryd.delivery.failures import Failures
 from deliveryd.delivery.memory import LineMemory
 from deliveryd.errors import JournalFull
@@ -33,7 +34,7 @@ from deliveryd.model import (
     Transition,
     channel_of,
 )
-from deliveryd.runtime.waits import awaited
+from deliveryd.runtime import waits
 from deliveryd.states import ENDED, State
 from deliveryd.telemetry.log_events import DEBUG, Event, Fields, enabled, log
 
@@ -79,12 +80,18 @@ class Recorder:
         self._metrics = metrics
         self._failures = Failures()
         self._awaiting: dict[int, Entry] = {}  # taken; the service hasn't accepted their `dequeued` yet
+        self._ahead: set[int] = set()  # those of them that were taken beyond the places
         self._recovered = False
 
     @property
     def recovered(self) -> bool:
         """Whether recovery is complete; until then nothing else may change a message."""
         return self._recovered
+
+    @property
+    def ahead(self) -> int:
+        """How many messages without a place wait until the service accepts their `dequeued`."""
+        return len(self._ahead)
 
     def obstacle(self) -> str | None:
         """Why no more may be taken; None: it may."""
@@ -122,8 +129,12 @@ class Recorder:
     def _hold(self, left: Recovery, providers: Collection[str]) -> None:
         """What was left awaits its acceptance, or is reported, in this line's hands."""
         self._awaiting.update((entry.id, entry) for entry in left.taken)
-        self._in_flight.hold([*(entry.id for entry in left.taken), *left.reporting])
-        self._backlog.note_short_of_room(providers)
+        self._in_flight.hold(left.reporting)
+        taken = [entry.id for entry in left.taken]
+        places = self._in_flight.free
+        self._in_flight.hold(taken[:places])
+        self._ahead.update(taken[places:])
+        self._backlog.note_short_of_room([*providers, waits.ANY])
 
     def open(self) -> None:
         """Recovery is complete: accept receipts and orders, look for due messages, post what waits."""
@@ -158,11 +169,17 @@ class Recorder:
     # intake
 
     async def take(
-        self, messages: Sequence[QueuedMessage], malformed: Sequence[Malformed], lost: int = 0
+        self,
+        messages: Sequence[QueuedMessage],
+        malformed: Sequence[Malformed],
+        lost: int = 0,
+        *,
+        ahead: bool = False,
     ) -> Sequence[Entry]:
         """Record a batch of the queue; return the messages that are new.
 
-        They wait until the service has accepted their `dequeued`, which is posted at once.
+        They wait until the service has accepted their `dequeued`, which is posted at once. Those that are
+        taken `ahead` hold no place: they wait for one in the journal then.
         """
         at = self._clock.now()
         new = await self._journal.take(messages, malformed, at, lost)
@@ -174,6 +191,8 @@ class Recorder:
             for message in firsts.values()
             if message.id in new
         ]
+        if ahead:
+            self._ahead.update(entry.id for entry in entries)
         if messages or malformed:
             self._await_acceptance(entries)
         for watcher in self._memory.watchers:
@@ -182,7 +201,7 @@ class Recorder:
 
     def _await_acceptance(self, entries: Sequence[Entry]) -> None:
         self._awaiting.update((entry.id, entry) for entry in entries)
-        self._in_flight.hold(entry.id for entry in entries)
+        self._in_flight.hold(entry.id for entry in entries if entry.id not in self._ahead)
         self._outbox.expect_now(len(entries))
 
     # reporting
@@ -192,11 +211,11 @@ class Recorder:
 
         Messages whose `dequeued` is among them become ready; those that ended free their places.
         """
-        return self._accepted(rows, await self._journal.accept(rows, self._clock.now()))
+        return await self._accepted(rows, await self._journal.accept(rows, self._clock.now()))
 
     async def accept_early(self, rows: Sequence[OutboxRow]) -> int:
         """Do the same for events that have others ahead of them; `settle` follows once they haven't."""
-        return self._accepted(rows, await self._journal.accept_early(rows, self._clock.now()))
+        return await self._accepted(rows, await self._journal.accept_early(rows, self._clock.now()))
 
     async def settle(self, rows: Sequence[OutboxRow]) -> None:
         """Settle events that were accepted early, and that nothing is ahead of any more."""
@@ -206,10 +225,15 @@ class Recorder:
         """Free the place of a message that waits for nothing but an event that the service fails at."""
         if row.status == "dequeued" or row.status in FINAL:
             self._in_flight.release([row.message_id])
+            self._ahead.discard(row.message_id)
 
-    def _accepted(self, rows: Sequence[OutboxRow], reopened: Sequence[Entry]) -> int:
+    async def _accepted(self, rows: Sequence[OutboxRow], reopened: Sequence[Entry]) -> int:
         dequeued = [row.message_id for row in rows if row.status == "dequeued"]
         ready = [entry for entry in map(self._awaiting.pop, dequeued, repeat(None)) if entry]
+        ahead: Sequence[Entry] = ()
+        if self._ahead:
+            ahead = [entry for entry in ready if entry.id in self._ahead]
+            ready = [entry for entry in ready if entry.id not in self._ahead]
         self._in_flight.hold(
             entry.id for entry in ready
         )  # one at whose event the service failed has no place
@@ -219,7 +243,16 @@ class Recorder:
         self._memory.ready.add(reopened)
         for watcher in self._memory.watchers:
             watcher.reported(rows, self._clock.now())
+        if ahead:
+            await self._have_wait_for_places(ahead)
         return len(reopened)
+
+    async def _have_wait_for_places(self, ahead: Sequence[Entry]) -> None:
+        """Have messages that were taken ahead wait; later it is seen whether they expired meanwhile."""
+        now = self._clock.now()
+        until = now + int(waits.LONGEST_ANSWER_WAIT * SECOND)
+        await self.record([transitions.deferred(entry, now, until, waits.room(waits.ANY)) for entry in ahead])
+        self._ahead.difference_update(entry.id for entry in ahead)
 
     async def refuse(self, row: OutboxRow, reason: str) -> RefusedEvent:
         """Record that the service refused an event for good."""
@@ -227,6 +260,7 @@ class Recorder:
         is_set_aside = row.status == "dequeued" and row.message_id in self._awaiting
         if is_set_aside:
             del self._awaiting[row.message_id]
+            self._ahead.discard(row.message_id)
             self._metrics.ended(State.SET_ASIDE, None)
             self._in_flight.release([row.message_id])
         elif row.status in FINAL:
@@ -291,7 +325,7 @@ class Recorder:
                 provider = step.entry.provider or "none"
                 fields = Fields(message_id=step.entry.id, channel=channel_of(provider), provider=provider)
                 if step.waits_for is not None:
-                    fields["reason"] = f"waits for {awaited(step.waits_for)}"
+                    fields["reason"] = f"waits for {waits.awaited(step.waits_for)}"
                 log(event, **fields)
 
     # receipts and operators' orders

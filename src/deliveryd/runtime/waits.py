@@ -20,6 +20,9 @@ LONGEST_ANSWER_WAIT = 3600.0
 DIRECTORY = "directory"
 """A turn to query the customer directory, which is down or has too many queries queued."""
 
+ANY = ""
+"""Stands for a provider where messages are bound to none: their room is a place in flight."""
+
 WINDOW = "window"
 """The opening of the window in which the message may be sent; `due_at` is that, or its expiry."""
 
@@ -92,6 +95,8 @@ def awaited(waits_for: str) -> str:
             return "the window in which it may be sent"
         case "paused":
             return f"the end of the pause of {name}"
+        case _ if name == ANY:
+            return "one of the places in flight (queue.max_in_flight)"
         case _:
             return f"room at {_named(name)}, which is full or takes no messages now"
 
@@ -114,6 +119,6 @@ def cause(waits_for: str | None, provider: str) -> str:
 
 def _named(provider: str) -> str:
     """A provider with its channel's name goes by that; a message that has none waits for any."""
-    if not provider:
-        return "any channel"
+    if provider == ANY:
+        return "places in flight"
     return f"provider {provider}" if "/" in provider else f"channel {provider}"

@@ -129,6 +129,7 @@ class Handover:
         if is_other_service or before.queue != config.queue:
             stations.intake.adopt(
                 batch_size=config.queue.batch_size,
+                take_ahead=config.queue.take_ahead,
                 poll_interval=config.queue.poll_interval,
                 max_poll_interval=config.queue.max_poll_interval,
                 answered_within=config.service.timeout,

@@ -38,7 +38,7 @@ IN_PLACE = frozenset(
         "events.batch_size", "events.flush_interval", "events.intermediate",
         "journal.allow_shared_folder", "journal.reserve", "journal.retention",
         "queue.batch_size", "queue.max_in_flight", "queue.max_paused", "queue.max_poll_interval",
-        "queue.max_waiting", "queue.poll_interval",
+        "queue.max_waiting", "queue.poll_interval", "queue.take_ahead",
         "receipts.max_body", "receipts.public_url",
         "settings.stale_while_down", "settings.ttl",
     }

@@ -231,6 +231,7 @@ def _stations(  # noqa: PLR0917 - all that the stations are made of
     intake = Intake(
         service, common,
         batch_size=config.queue.batch_size,
+        take_ahead=config.queue.take_ahead,
         poll_interval=config.queue.poll_interval,
         max_poll_interval=config.queue.max_poll_interval,
         answered_within=config.service.timeout,

@@ -170,3 +170,17 @@ def test_messages_of_a_provider_that_was_removed_are_told(world: World) -> None:
         db.execute("UPDATE message SET provider = 'sms'")
         db.commit()
     assert "isn't configured" not in check(world, "--offline").out
+
+
+def test_what_goes_first_has_to_be_taken_first(world: World) -> None:
+    """With one provider, codes wait at the service behind a backlog: `queue.take_ahead` is missing."""
+    world.add('[[rules]]\nsettings = [2]\npriority = "high"\n')
+    answered = check(world, "--offline")
+    assert line(answered, "queue.take_ahead").startswith("hint ")
+    assert answered.status == 0
+    world.change("[queue]\n", "[queue]\ntake_ahead = 1000\n")
+    assert "queue.take_ahead" not in check(world, "--offline").out
+    world.change("take_ahead = 1000", "take_ahead = 3000000")
+    wrong = check(world, "--offline")
+    assert wrong.status == 78
+    assert "take_ahead must not be greater than max_waiting" in wrong.err + wrong.out

@@ -285,7 +285,9 @@ async def test_an_answer_is_waited_for_as_long_as_its_request_had(tmp_path: Path
         queue.again.set()
         while queue.requests < 2:
             await anyio.lowlevel.checkpoint()
-        station.intake.adopt(batch_size=BATCH, poll_interval=1.0, max_poll_interval=30.0, answered_within=1.0)
+        station.intake.adopt(
+            batch_size=BATCH, take_ahead=0, poll_interval=1.0, max_poll_interval=30.0, answered_within=1.0
+        )
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(station.intake.end)
             await anyio.sleep(40)

@@ -339,8 +339,19 @@ def _limits(config: Config) -> Iterator[Finding]:
         yield Finding("safety", Level.HINT, limits_text(*config.safety.figures))
 
 
+def _first_too_late(config: Config) -> Iterator[Finding]:
+    """With a single provider its backlog has all places: what goes first is taken too late."""
+    if config.priorities.high and not config.queue.take_ahead and len(config.channels.providers) == 1:
+        yield Finding(
+            "queue.take_ahead", Level.HINT,
+            "is 0, so messages of high priority wait in the service's queue behind a backlog; set how many"
+            " messages may wait here",
+        )  # fmt: skip
+
+
 CAUTIONS: Sequence[Callable[[Config], Iterator[Finding]]] = (
     _limits,
+    _first_too_late,
     _open_pages,
     _unverified_receipts,
     _stand_ins,

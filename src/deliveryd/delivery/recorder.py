@@ -134,7 +134,7 @@ class Recorder:
         places = self._in_flight.free
         self._in_flight.hold(taken[:places])
         self._ahead.update(taken[places:])
-        self._backlog.note_short_of_room([*providers, waits.ANY])
+        self._backlog.note_short_of_room([*providers, waits.ANY] if left.waiting else providers)
 
     def open(self) -> None:
         """Recovery is complete: accept receipts and orders, look for due messages, post what waits."""

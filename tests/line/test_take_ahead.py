@@ -46,6 +46,20 @@ def world_with(folder: Path, ahead: int) -> VirtualWorld:
     return world
 
 
+def test_it_begins_at_once_at_a_provider_that_frees_places_all_the_time(tmp_path: Path) -> None:
+    """At 60/s, reported at once, there are always some places, and never enough for a whole batch."""
+    world = world_with(tmp_path, 1000)
+    text = world.path.read_text(encoding="utf-8").replace('rate = "10/s"', 'rate = "60/s"\nconcurrency = 200')
+    world.write(text + '[events]\nflush_interval = "20ms"\n')
+
+    async def run() -> None:
+        async with world.at_work():
+            await trio.sleep(1)
+            assert left_in_queue(world) == 0
+
+    live(run)
+
+
 def wait_of_a_code(world: VirtualWorld) -> float:
     """Run until all is sent; return how long a code waited that came ten seconds after the campaign."""
 

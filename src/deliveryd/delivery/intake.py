@@ -279,7 +279,7 @@ class Intake:
         if self._pauses_in_force.intake is not None:  # since the check above
             return 0
         room = min(whole, self._in_flight.free_to_take)
-        if not room and self._take_ahead:
+        if room < whole and self._take_ahead:
             self._is_ahead = True
             return await self._room_ahead(whole)
         return room + self._extra if room and not self._stopping else 0

@@ -84,8 +84,8 @@ class Admission:
             keys = waits.repeat(self._name), waits.room(self._name)
             return dict.fromkeys(keys, PROBE_CANDIDATES // len(keys))
         return {
-            waits.room(self._name): max(self.kept - self._queue.counts[NEW], 0),
-            waits.repeat(self._name): max(self.kept - self._queue.counts[REPEATS], 0),
+            waits.room(self._name): max(self.kept - self._queue.count_of(NEW), 0),
+            waits.repeat(self._name): max(self.kept - self._queue.count_of(REPEATS), 0),
         }
 
     def begin(self, attempts: int) -> None:
@@ -115,7 +115,7 @@ class Admission:
             return None
         queue, kind = self._queue, REPEATS if message.entry.was_tried else NEW
         queue.add(message, kind)
-        if not self._breaker.is_open or queue.counts[kind] <= self.kept:
+        if not self._breaker.is_open or queue.count_of(kind) <= self.kept:
             return None
         leaving = queue.take_middle(kind, self.kept)
         self._refusals.unanswered(leaving.entry.settings_id)
@@ -126,7 +126,7 @@ class Admission:
         entry, queue, refusals = message.entry, self._queue, self._refusals
         if self._is_orphan(entry) and not self.provider.is_reached:
             return False
-        held = queue.counts[REPEATS] + queue.counts[NEW] + self.under_way
+        held = queue.count + self.under_way
         if self._breaker.is_open:
             has_room = not refusals.refuses_all or held < self.kept
         else:

@@ -228,19 +228,13 @@ class Attempts:
     def _step_after(self, message: Delivery, verdict: Verdict, rest: Content | None = None) -> Transition:
         entry = message.entry
         if isinstance(verdict, Accepted):
-            return self._accepted(entry, verdict)
+            return self._verdicts.accepted(entry, verdict)
         if isinstance(verdict, Unsent):
             self.provider.lacks_files(verdict.reason)
             return self._verdicts.unsent(entry, verdict.reason)
         if isinstance(verdict, Expired | AtDevices):
             return self._after_delay(message)
         return self._after_failure(message, verdict, rest)
-
-    def _accepted(self, entry: Entry, verdict: Accepted, reason: str | None = None) -> Transition:
-        if verdict.lacks_id:
-            self.provider.lacks_id()
-            self._metrics.without_id.add_at(self._name)
-        return self._verdicts.accepted(entry, verdict, reason)
 
     async def _before_repeat(self, message: Delivery, dispatch: Dispatch) -> Transition | None:
         """The step of a message in doubt that isn't repeated; None: it is, by the policy or an order."""
@@ -312,7 +306,7 @@ class Attempts:
         reason = devices.summary(found, self._device_digest)
         accepted, rest = devices.first_accepted(found), self._content_for(message, devices.to_repeat(found))
         if accepted is not None:
-            step = self._accepted(message.entry, accepted, reason)
+            step = self._verdicts.accepted(message.entry, accepted, reason)
             if rest is not None:
                 asked = devices.pause_asked(found)
                 step = message.within_its_time(self._verdicts.in_part(step, rest, asked))

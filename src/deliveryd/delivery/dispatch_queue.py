@@ -20,8 +20,8 @@ KEPT = 10
 The others wait in the journal. Whichever fail for their own sake, the next probe may be another one.
 """
 
-REPEATS, NEW = 0, 1
-"""The kinds of messages: those that were tried before, and the others."""
+NEW, REPEATS = 0, 1
+"""The kinds of messages: those that were tried before are repeats."""
 
 _GSM_WHOLE, _GSM_EACH = 160, 153
 _UCS_WHOLE, _UCS_EACH = 70, 67
@@ -36,15 +36,19 @@ def cost(message: Delivery) -> int:
 
     Parts are estimated: to count them for each message would cost as much as a tenth of all the other work.
     """
-    if message.rendered.block != "sms":
+    rendered = message.rendered
+    if rendered.block != "sms":
         return 1
-    text = str(message.rendered.fields.get("text", ""))[:_LONGEST_COUNTED]
-    whole, each = _GSM_WHOLE, _GSM_EACH
-    try:
-        text.encode("latin-1")
-    except UnicodeEncodeError:
-        whole, each = _UCS_WHOLE, _UCS_EACH
-    return 1 if len(text) <= whole else -(-len(text) // each)
+    text = rendered.fields.get("text", "")
+    length = len(text)
+    if length <= _UCS_WHOLE:
+        return 1
+    if length > _LONGEST_COUNTED:
+        text, length = text[:_LONGEST_COUNTED], _LONGEST_COUNTED
+    # Not by an exception, which costs more than all of this: many texts have a sign such as "€".
+    if len(text.encode("latin-1", "ignore")) < length:
+        return -(-length // _UCS_EACH)
+    return 1 if length <= _GSM_WHOLE else -(-length // _GSM_EACH)
 
 
 class _Line:
@@ -53,10 +57,11 @@ class _Line:
     `debt` is how many turns it passes, for the parts of its latest message.
     """
 
-    __slots__ = ("debt", "kinds", "probed_newest", "rank", "repeated_last")
+    __slots__ = ("debt", "kinds", "probed_newest", "rank", "repeated_last", "settings_id")
 
     def __init__(self) -> None:
-        self.kinds: tuple[deque[Delivery], deque[Delivery]] = (deque(), deque())
+        self.settings_id = 0
+        self.kinds: tuple[deque[Delivery], deque[Delivery]] = (deque(), deque())  # new messages, repeats
         self.rank = 0
         self.debt = 0
         self.repeated_last = False
@@ -64,9 +69,12 @@ class _Line:
 
     def take(self) -> tuple[Delivery, int]:
         """Take the next message; also return its kind. Repeats go first, with half of the turns at most."""
-        repeats, new = self.kinds
-        self.repeated_last = bool(repeats) and not (new and self.repeated_last)
-        return (repeats.popleft(), REPEATS) if self.repeated_last else (new.popleft(), NEW)
+        new, repeats = self.kinds
+        if not repeats or (new and self.repeated_last):
+            self.repeated_last = False
+            return new.popleft(), NEW
+        self.repeated_last = True
+        return repeats.popleft(), REPEATS
 
     def take_probe(self) -> tuple[Delivery, int]:
         """The same, alternately the newest message and the next one."""
@@ -82,22 +90,26 @@ class DispatchQueue:
     """
 
     def __init__(self, clock: Clock, priorities: Priorities = NO_RULES) -> None:
-        self.counts = [0, 0]
-        """How many repeats wait, and how many new messages."""
+        self.count = 0
+        """How many messages wait."""
+        self.repeats = 0
+        """How many of them were tried before."""
 
         self._clock = clock
         self._priorities = priorities
-        self._lines: dict[int, _Line] = {}
-        self._rings: tuple[deque[int], ...] = tuple(
-            deque() for _ in PRIORITY_NAMES
-        )  # settings ids, the next first
+        self._lines: dict[int, _Line] = {}  # by settings id
+        self._rings: tuple[deque[_Line], ...] = tuple(deque() for _ in PRIORITY_NAMES)  # the next first
         self._in_a_row = [0] * len(PRIORITY_NAMES)
         self._ended: _Line | None = _Line()  # one that is empty, for the next settings id
         self._check_expiry_at = float("inf")  # the event loop's time
 
     def __len__(self) -> int:
         """How many messages wait."""
-        return self.counts[REPEATS] + self.counts[NEW]
+        return self.count
+
+    def count_of(self, kind: int) -> int:
+        """How many messages of a kind wait."""
+        return self.repeats if kind == REPEATS else self.count - self.repeats
 
     def __iter__(self) -> Iterator[Delivery]:
         """All messages, repeats first; see `_in_turn`."""
@@ -117,20 +129,21 @@ class DispatchQueue:
         if priorities == self._priorities:
             return
         self._priorities = priorities
-        settings_ids = list(chain.from_iterable(self._rings))
+        lines = list(chain.from_iterable(self._rings))
         for ring in self._rings:
             ring.clear()
-        for settings_id in settings_ids:
-            line = self._lines[settings_id]
-            line.rank = priorities.rank(settings_id)
-            self._rings[line.rank].append(settings_id)
+        for line in lines:
+            line.rank = priorities.rank(line.settings_id)
+            self._rings[line.rank].append(line)
 
     def add(self, message: Delivery, kind: int) -> None:
         """Put a message last among those of its settings id and kind."""
         settings_id = message.entry.settings_id
         line = self._lines.get(settings_id) or self._begin(settings_id)
         line.kinds[kind].append(message)
-        self.counts[kind] += 1
+        self.count += 1
+        if kind == REPEATS:
+            self.repeats += 1
         if message.expires_at is not None:
             self._expect_expiry(message.expires_at)
 
@@ -138,12 +151,13 @@ class DispatchQueue:
         """Put a message before all others."""
         settings_id = message.entry.settings_id
         line = self._lines.get(settings_id) or self._begin(settings_id)
-        self._rings[line.rank].remove(settings_id)
+        self._rings[line.rank].remove(line)
         line.rank = line.debt = self._in_a_row[0] = 0
-        self._rings[0].appendleft(settings_id)
+        self._rings[0].appendleft(line)
         line.repeated_last = False
         line.kinds[REPEATS].appendleft(message)
-        self.counts[REPEATS] += 1
+        self.count += 1
+        self.repeats += 1
         if message.expires_at is not None:
             self._expect_expiry(message.expires_at)
 
@@ -152,48 +166,52 @@ class DispatchQueue:
         if line is None:
             line = _Line()
         self._lines[settings_id] = line
+        line.settings_id = settings_id
         line.rank = rank = self._priorities.rank(settings_id)
-        self._rings[rank].append(settings_id)
+        self._rings[rank].append(line)
         return line
 
-    def _end(self, settings_id: int, line: _Line) -> None:
+    def _end(self, line: _Line) -> None:
         """Remove a line that is empty."""
-        self._rings[line.rank].remove(settings_id)
-        del self._lines[settings_id]
+        self._rings[line.rank].remove(line)
+        del self._lines[line.settings_id]
         line.debt = 0
         line.repeated_last = False
         self._ended = line
 
     def take(self, count: int) -> list[Delivery]:
         """Take this many messages in their order."""
-        if count and len(self._lines) == 1:
-            ((settings_id, line),) = self._lines.items()
-            if not (new := line.kinds[NEW]) or line.kinds[REPEATS]:
-                return [self._next() for _ in range(count)]
-            taken = [new.popleft() for _ in range(count)]
-            self.counts[NEW] -= count
-            line.repeated_last = False
-            if not new:
-                self._end(settings_id, line)
-            return taken
-        return [self._next() for _ in range(count)]
+        high, normal, low = self._rings
+        if not (high or low):
+            return self._take_turns(normal, count)
+        return list(chain.from_iterable(self._take_turns(self._ring(), 1) for _ in range(count)))
 
-    def _next(self, take: Callable[[_Line], tuple[Delivery, int]] = _Line.take) -> Delivery:
-        ring = self._ring()
-        while (line := self._lines[ring[0]]).debt and len(ring) > 1:
-            line.debt -= 1
-            ring.rotate(-1)
-        message, kind = take(line)
-        self.counts[kind] -= 1
-        if not any(line.kinds):
-            self._end(ring[0], line)
-        elif len(ring) > 1:
-            line.debt = cost(message) - 1
-            ring.rotate(-1)
-        return message
+    def _take_turns(
+        self, ring: deque[_Line], count: int, take: Callable[[_Line], tuple[Delivery, int]] = _Line.take
+    ) -> list[Delivery]:
+        """Take this many messages of the lines of a priority, one after the other."""
+        taken = []
+        repeats = 0
+        for _ in range(count):
+            line = ring[0]
+            while line.debt and len(ring) > 1:
+                line.debt -= 1
+                ring.rotate(-1)
+                line = ring[0]
+            message, kind = take(line)
+            taken.append(message)
+            repeats += kind
+            if not any(line.kinds):
+                self._end(line)
+            elif len(ring) > 1:
+                line.debt = cost(message) - 1
+                ring.rotate(-1)
+        self.count -= count
+        self.repeats -= repeats
+        return taken
 
-    def _ring(self) -> deque[int]:
-        """The settings ids whose turn it is: those of a priority leave one message of ten to those below."""
+    def _ring(self) -> deque[_Line]:
+        """The lines whose turn it is: those of a priority leave one message of ten to those below."""
         waiting = [rank for rank, ring in enumerate(self._rings) if ring]
         *above, last = waiting
         for rank in above:
@@ -205,7 +223,7 @@ class DispatchQueue:
 
     def _in_turn(self, kind: int) -> Iterator[Delivery]:
         """The messages of a kind: the first of each settings id, the second of each, and so on."""
-        lines = [self._lines[settings_id].kinds[kind] for ring in self._rings for settings_id in ring]
+        lines = [line.kinds[kind] for ring in self._rings for line in ring]
         rounds = zip_longest(*filter(None, lines))
         return (message for each in rounds for message in each if message is not None)
 
@@ -214,7 +232,7 @@ class DispatchQueue:
 
         Messages that are rejected for their own sake often come together, at one end of the queue.
         """
-        return [self._next(_Line.take_probe)]
+        return self._take_turns(self._ring(), 1, _Line.take_probe)
 
     def take_settings(self, settings_id: int) -> Sequence[Delivery]:
         """Take all messages of a settings id."""
@@ -224,7 +242,7 @@ class DispatchQueue:
         """Take all but so many messages of each kind: half of these are the first ones, half the newest."""
         surplus: list[Delivery] = []
         for kind in (NEW, REPEATS):
-            if (more := self.counts[kind] - kept) > 0:
+            if (more := self.count_of(kind) - kept) > 0:
                 place = kept - kept // 2
                 surplus += islice(self._in_turn(kind), place, place + more)
         leaving = set(map(id, surplus))
@@ -261,8 +279,9 @@ class DispatchQueue:
                 line.kinds[kind].clear()
                 for message in waiting:
                     (taken if condition(message) else line.kinds[kind]).append(message)
-            self.counts[kind] = sum(len(line.kinds[kind]) for line in self._lines.values())
-        for settings_id, line in list(self._lines.items()):
+        self.repeats = sum(len(line.kinds[REPEATS]) for line in self._lines.values())
+        self.count = sum(len(line.kinds[NEW]) for line in self._lines.values()) + self.repeats
+        for line in list(self._lines.values()):
             if not any(line.kinds):
-                self._end(settings_id, line)
+                self._end(line)
         return taken

@@ -21,7 +21,7 @@ from deliveryd.channels.base import Channel
 from deliveryd.delivery.admission import Admission
 from deliveryd.delivery.attempts import Attempts
 from deliveryd.delivery.common import Common
-from deliveryd.delivery.dispatch_queue import KEPT, NEW, REPEATS
+from deliveryd.delivery.dispatch_queue import KEPT
 from deliveryd.delivery.message import Delivery
 from deliveryd.delivery.pace import Pace, ProbeTurns, SharedPace
 from deliveryd.delivery.provider import Provider
@@ -336,7 +336,7 @@ class Dispatcher:
             self._outcomes.add(await attempts.make(message))
             self.admission.end(1)
             attempts.use.end(1)
-            if self._queue.counts[NEW] or self._queue.counts[REPEATS] or self._breaker.is_open:
+            if self._queue.count or self._breaker.is_open:
                 self._wakeup.set()
             if self._stopping:
                 self._finished.set()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from deliveryd.journal.base import LOWEST_ID, FetchPortion
 from deliveryd.model import Entry
@@ -41,7 +41,9 @@ class FetchTurns:
         self._shared[rank] = before + most
         return self._shared[rank] // SHARE - before // SHARE
 
-    def took(self, entries: Iterable[Entry], priorities: Priorities) -> None:
+    def took(self, entries: Sequence[Entry], priorities: Priorities) -> None:
         """Note which ids had their turns."""
+        if priorities == NO_RULES:
+            entries = entries[-1:]
         for entry in entries:
             self._after[priorities.rank(entry.settings_id)] = entry.settings_id

@@ -52,7 +52,9 @@ class Delivery:
         self.entry = entry
         self.settings = settings
         if isinstance(settings, CompiledSettings):
-            self.expires_at = settings.expiry_of(entry.taken_at)
+            self.expires_at = settings.expires_at
+            if settings.lifetime is not None:
+                self.expires_at = settings.expiry_of(entry.taken_at)
         else:
             self.expires_at = None if entry.content is None else entry.content.expires_at
         self.customer: Customer | None = None

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
+from operator import itemgetter
 
 import anyio
 
@@ -42,6 +43,9 @@ ACTIVE = 600.0
 
 MOST_KEPT = 1000
 """Settings ids whose refusals are counted; beyond that the one that was refused longest ago is forgotten."""
+
+MOST_ACCEPTED = 20
+"""Settings ids whose latest acceptance is known; beyond that only the `WIDESPREAD` latest ones stay known."""
 
 MOST_REJECTED = 10_000
 """Messages whose latest rejection is known; beyond that the oldest one is forgotten."""
@@ -108,14 +112,12 @@ class Refusals:
         self._acceptances += 1
         self._in_a_row = 0
         accepted, now = self._accepted, self._now
-        if accepted.get(settings_id) != now:
-            accepted.pop(settings_id, None)
-            accepted[settings_id] = now
-            if len(accepted) > WIDESPREAD:
-                del accepted[next(iter(accepted))]
-            if now > self._latest:
-                self._usual_gap = max(min(now - self._latest, ACTIVE), self._usual_gap * FADING)
-                self._latest = now
+        accepted[settings_id] = now
+        if len(accepted) > MOST_ACCEPTED:
+            self._accepted = dict(sorted(accepted.items(), key=itemgetter(1))[-WIDESPREAD:])
+        if now > self._latest:
+            self._usual_gap = max(min(now - self._latest, ACTIVE), self._usual_gap * FADING)
+            self._latest = now
         if self._counted:
             self._begin_anew(settings_id)
         if self.refuses_all:

@@ -115,23 +115,6 @@ class Router:
 
         None: it depends on the customer, who is to be looked up.
         """
-        route = self._walk(message, now)
-        return self._open(route, now) if self._windows.rules else route
-
-    def _open(self, route: Route | None, now: int) -> Route | None:
-        """The message, if the window of its channel is open; else the step by which it waits for that.
-
-        None: the window opens by the zone of its customer, who isn't known yet.
-        """
-        if not isinstance(route, Delivery):
-            return route
-        rule = self._windows.rule_for(route.entry.settings_id, channel_of(route.provider))
-        if rule is not None and rule.needs_customer and not route.looked_up:
-            route.provider = ""
-            return None
-        return route.shut_out(self._windows, now) or route
-
-    def _walk(self, message: Delivery, now: int) -> Route | None:
         entry, settings = message.entry, message.settings
         if entry.provider is not None or entry.via is not None:
             entry = message.becomes(self.without_removed(entry))
@@ -144,20 +127,41 @@ class Router:
             customer = Customer(entry.customer_id, entry.content.values)
             why = None if entry.doubt else self._why_kept_from(provider, entry, customer)
             if why is None:
-                return self._repeat(message, provider, entry.content.rendered, customer, now)
+                return self._open(self._repeat(message, provider, entry.content.rendered, customer, now), now)
             entry = message.becomes(entry.left(why))
         if not isinstance(settings, CompiledSettings):
-            return _end(message, [str(settings)], now)
+            return self._open(_end(message, [str(settings)], now), now)
         if not message.looked_up and self._needs_customer(entry, settings):
             return None
-        return self._admitted(message, settings, now)
+        if self._safety.limits or self._windows.rules:
+            return self._within_limits(message, settings, now)
+        return self._first_usable(message, settings, now)
 
     def route_on(self, message: Delivery, now: int) -> Route | None:
         """Go on where `route` returned None, with the customer, in the same turn of the event loop."""
-        if message.entry.content is None and isinstance(message.settings, CompiledSettings):
-            route = self._admitted(message, message.settings, now)
-            return self._open(route, now) if self._windows.rules else route
-        return self.route(message, now)
+        if message.entry.content is not None or not isinstance(message.settings, CompiledSettings):
+            return self.route(message, now)
+        if self._safety.limits or self._windows.rules:
+            return self._within_limits(message, message.settings, now)
+        return self._first_usable(message, message.settings, now)
+
+    def _within_limits(self, message: Delivery, settings: CompiledSettings, now: int) -> Route | None:
+        """The first offer that can be sent, if this installation sends to the customer, and does so now."""
+        held = self._withheld(message, now) if self._safety.limits else None
+        return self._open(held or self._first_usable(message, settings, now), now)
+
+    def _open(self, route: Route | None, now: int) -> Route | None:
+        """The message, if the window of its channel is open; else the step by which it waits for that.
+
+        None: the window opens by the zone of its customer, who isn't known yet.
+        """
+        if not self._windows.rules or not isinstance(route, Delivery):
+            return route
+        rule = self._windows.rule_for(route.entry.settings_id, channel_of(route.provider))
+        if rule is not None and rule.needs_customer and not route.looked_up:
+            route.provider = ""
+            return None
+        return route.shut_out(self._windows, now) or route
 
     def without_removed(self, entry: Entry) -> Entry:
         """A message that has left its provider if that was removed or disabled; one in doubt stays."""
@@ -261,11 +265,6 @@ class Router:
                 unfit[channel] = flaw
                 return None
         return message.to(provider, rendered, message.customer)
-
-    def _admitted(self, message: Delivery, settings: CompiledSettings, now: int) -> Route:
-        """The first offer that can be sent, unless this installation doesn't send to the customer."""
-        held = self._withheld(message, now) if self._safety.limits else None
-        return held or self._first_usable(message, settings, now)
 
     def _withheld(self, message: Delivery, now: int) -> Route | None:
         """The end of a message whose customer isn't sent to at any address; None: it goes on.

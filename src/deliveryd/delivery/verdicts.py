@@ -43,11 +43,15 @@ class VerdictHandler:
         self._blame = terms.provider.blame
         self._outcomes = common.outcomes
         self._clock = common.clock
+        self._metrics = common.metrics
         self._intermediate = terms.intermediate
         self._awaited = terms.awaited
 
     def accepted(self, entry: Entry, verdict: Accepted, reason: str | None = None) -> Transition:
         """The step of a message that the provider accepted; `reason` is about its devices."""
+        if verdict.lacks_id:
+            self._provider.lacks_id()
+            self._metrics.without_id.add_at(self._name)
         self._refusals.accepted(entry.settings_id)
         self._provider.answered()
         if self._blame.has_failures:

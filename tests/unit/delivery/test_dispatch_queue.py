@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from itertools import count
 
-from deliveryd.delivery.dispatch_queue import NEW, REPEATS, DispatchQueue
+from deliveryd.delivery.dispatch_queue import NEW, REPEATS, DispatchQueue, cost
 from deliveryd.delivery.fetch_turns import FetchTurns
 from deliveryd.delivery.message import Delivery
 from deliveryd.model import Entry, Rendered
@@ -56,6 +56,11 @@ def test_an_sms_of_three_parts_uses_three_turns() -> None:
         queue.add(queued(1, "x" * 400), NEW)
         queue.add(queued(2), NEW)
     assert taken(queue, 8) == [1, 2, 2, 2, 1, 2, 2, 2]
+
+
+def test_parts_are_counted_by_the_alphabet_of_the_text() -> None:
+    """100 characters are one part in Latin letters, also beyond ASCII, and two in Cyrillic ones."""
+    assert [cost(queued(1, letter * 100)) for letter in "xüж"] == [1, 1, 2]
 
 
 def test_a_mail_uses_one_turn_however_long_it_is() -> None:

@@ -37,7 +37,6 @@ from deliveryd.journal.sql.turns import next_by_turns
 from deliveryd.model import Entry, Malformed, Outcome, QueuedMessage, StopChange, Transition
 from deliveryd.states import ENDED, State, check_transition
 
-_WITHIN_THE_ROW = frozenset({State.SENDING, State.SENT})
 """After a step to one of these, the try stands in its message's row."""
 
 _EVENTS = attrgetter("events")
@@ -342,14 +341,17 @@ def _conclude(db: Db, steps: Sequence[Transition]) -> None:
     ended = []
     held = []
     stops: list[StopChange] = []
+    sending, sent = State.SENDING, State.SENT
     for transition in steps:
         after = transition.after
+        if after is sending:
+            continue
         if transition.stops:
             stops += transition.stops
-        if after in _WITHIN_THE_ROW and (transition.entry.sent_by is None or not _stays_sent(transition)):
+        if after is sent and (transition.entry.sent_by is None or not _stays_sent(transition)):
             continue
         entry, before, outcome = transition.entry, transition.before, transition.outcome
-        if before is State.SENDING:
+        if before is sending:
             ended.append((*_outcome(outcome, transition.at), entry.id))
         elif after is State.IN_DOUBT and outcome is not None:
             held.append((to_text(outcome.reason), entry.id, entry.stay, entry.stay_tries))

@@ -64,7 +64,7 @@ LEAST_BEYOND_TIMEOUT = 5.0
 LEAST_TOKEN = 16
 """Characters of the token for actions on the status page."""
 
-_RECEIPT_KEYS = ("receipt_deadline", "receipt_failed_then", "receipt_overdue")
+_RECEIPT_KEYS = ("receipt_deadline", "receipt_failed_then", "receipt_overdue", "slow_after")
 _OF_FILES = ("reserve",)
 _OF_DATABASES = ("password_file", "lease")
 """Keys of [journal] that concern one kind of journal only; allow_shared_folder isn't among them.
@@ -687,6 +687,8 @@ def _receipt_keys(config: Config) -> Iterator[tuple[str, str]]:
                 yield place, "receipts.listen is empty, so no receipt could arrive"
             elif isinstance(length, float) and length >= config.journal.retention:
                 yield place, "must be shorter than journal.retention, which deletes messages before"
+            elif key == "slow_after" and sum(receipt.confirms for receipt in receipts) < 2:
+                yield place, "needs two providers of the channel whose receipt tables have delivered"
 
 
 def _is_installed(package: str, part: str) -> bool:

@@ -63,6 +63,9 @@ DELAYS = (
 )
 """Bounds of the histogram of delays, in seconds."""
 
+DELIVERIES = (1, 2.5, 5, 10, 30, _MINUTE, 2 * _MINUTE, 5 * _MINUTE, 10 * _MINUTE, 30 * _MINUTE, _HOUR)
+"""Bounds of the histogram of what providers take until they deliver, in seconds."""
+
 _ATTEMPTS = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10)
 _COMMITS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10)
 
@@ -96,6 +99,11 @@ class Levels:
     providers_silent: Mapping[str, bool] = _level(
         "receipts_silent",
         "1 while a provider reports nothing and its receipt deadlines stand still.",
+        *AT_PROVIDER,
+    )
+    shares: Mapping[str, float] = _level(
+        "channel_share_ratio",
+        "What a provider has of its own share where its channel has slow_after: 1 unless it is slow.",
         *AT_PROVIDER,
     )
     pauses: Mapping[str, int] = _level("paused", "Pauses in force, by what is paused.", "kind")
@@ -287,6 +295,12 @@ class Metrics:
         self.overdue = counts(
             "receipts_overdue", "Messages that weren't confirmed for receipt_overdue.", *AT_PROVIDER
         )
+        self._deliveries = timed(
+            "delivered_after",
+            "From the sending to the delivery that a provider reports.",
+            DELIVERIES,
+            *AT_PROVIDER,
+        )
         self.without_id = counts(
             "accepted_without_id", "Messages accepted without the ID that provider_id names.", *AT_PROVIDER
         )
@@ -342,6 +356,15 @@ class Metrics:
     def accepted_after(self, provider: str, delays: Sequence[float]) -> None:
         """Record the seconds from messages' takes to their acceptance by a provider."""
         self._delays.series[self._channels[provider], provider].observe_all(delays)
+
+    def delivered_after(self, provider: str, seconds: float) -> None:
+        """Record how long after its sending a message was delivered; the provider may have been removed."""
+        if (channel := self._channels.get(provider)) is not None:
+            self._deliveries.series[channel, provider].observe(seconds)
+
+    def deliveries(self, provider: str) -> Durations:
+        """Return how long what a provider delivered since the start took."""
+        return self._deliveries.series[self._channels[provider], provider]
 
     def posted(self, count: int) -> None:
         """Count a post of so many status events."""

@@ -22,6 +22,7 @@ from simulation import (
     breaks_of_rejecting,
     breaks_of_reloading,
     breaks_of_reporting,
+    breaks_of_slowness,
     breaks_of_taking,
     breaks_of_tokens,
     breaks_of_windows,
@@ -61,6 +62,9 @@ WINDOWING: Mapping[str, Break] = breaks_in(breaks_of_windows)
 
 AHEAD: Mapping[str, Break] = breaks_in(breaks_of_taking)
 """Those that only plans show in which messages are taken ahead."""
+
+SLOWING: Mapping[str, Break] = breaks_in(breaks_of_slowness)
+"""Those that only plans show in which deliveries take long."""
 
 LIMITING: Mapping[str, Break] = breaks_in(breaks_of_limiting)
 """Those that only plans show in which an installation doesn't send to all customers."""

@@ -16,6 +16,7 @@ from simulation import (
     rules_of_reporting,
     rules_of_sending,
     rules_of_sharing,
+    rules_of_slowness,
     rules_of_tokens,
     rules_of_windows,
 )
@@ -78,6 +79,7 @@ def violations(history: History) -> list[str]:
     found += broken_takes(history)
     found += broken_waits(history)
     found += broken_tokens(history)
+    found += rules_of_slowness.broken_shares(history)
     for case in cases(history):
         anew = began_anew(case)
         rules = rules_of_beginning.RULES if anew else RULES

@@ -144,6 +144,8 @@ class Tuning:
     """Seconds within which what was sent has to be confirmed; then the next channel takes it."""
     failed_next: bool = False
     """Whether a failure that a provider reports leads to the next channel."""
+    slow_after: float | None = None
+    """Seconds after which a delivery counts as slow; None: none does."""
     lookup_after: float | None = None
     """Seconds after a doubt at which a provider is asked whether it has the message; None: none can be."""
 
@@ -248,6 +250,15 @@ class Outage:
     at: float
     seconds: float
     trouble: Trouble
+
+
+@dataclass(frozen=True, slots=True)
+class Slowness:
+    """From some second of the run on what some providers accept is delivered so many seconds later."""
+
+    providers: tuple[str, ...]
+    at: float
+    seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -358,6 +369,8 @@ class Plan:
     weights: Mapping[str, int] = field(default_factory=lambda: dict.fromkeys(CHANNELS, 1))
     """The providers of all channels and their weights; as a rule each channel has one, of its own name."""
     outages: tuple[Outage, ...] = ()
+    slowness: Slowness | None = None
+    """Nothing is wrong but this, and reports have the time at which they are made."""
     opt_outs: tuple[OptOut, ...] = ()
     halts: tuple[Halt, ...] = ()
     reloads: tuple[Reload, ...] = ()
@@ -369,6 +382,8 @@ class Plan:
     """Lives before which a worker is started that has this journal, and another service's address."""
     moved: int | None = None
     """The life before which the service moves to another address, and an operator says so; None: none."""
+    handed_at_once: int | None = None
+    """The queue hands out no more in one answer; None: as many as are asked for."""
     has_spare: bool = False
     """Nothing is wrong but the outages, and each channel has a provider without one."""
     has_devices: bool = False

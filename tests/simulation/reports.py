@@ -55,7 +55,7 @@ class Reports:
         """A provider took a message, and will report."""
         for report in sent.reports:
             for copy in range(report.copies):
-                at = anyio.current_time() + report.delay + copy * 0.3
+                at = anyio.current_time() + report.delay + copy * 0.3 + self._slowness_of(sent.provider)
                 due = Due(
                     next(self._numbers),
                     at,
@@ -67,6 +67,12 @@ class Reports:
                     _reference(sent, report.names),
                 )
                 self._begin(due)
+
+    def _slowness_of(self, provider: str) -> float:
+        """How much later than others a provider delivers what it takes now."""
+        slowness = self._world.plan.slowness
+        is_slow = slowness is not None and provider in slowness.providers
+        return slowness.seconds if slowness and is_slow and anyio.current_time() >= slowness.at else 0.0
 
     def begin(self, receipts: Receipts, tasks: TaskGroup) -> None:
         """A worker lives: report to its room of receipts."""
@@ -138,7 +144,8 @@ class Reports:
         """Report; tell whether the worker answered that it has it, or never will."""
         if receipts is None or due.provider not in self._world.providers:
             return due.provider not in self._world.providers
-        reported_at = iso(START + due.number)
+        is_honest = self._world.plan.slowness is not None
+        reported_at = iso(self._world.wall.at(anyio.current_time()) if is_honest else START + due.number)
         report = {"id": due.provider_id, "status": due.status, "at": reported_at}
         if due.reference is not None:
             report["reference"] = due.reference

@@ -124,7 +124,7 @@ class Service:
         self._give_forgotten_again()
         count = int(request.path.rpartition("=")[2])
         ledger = self._world.ledger
-        raws = tuple(islice(self.queue, count))
+        raws = tuple(islice(self.queue, min(count, self._world.plan.handed_at_once or count)))
         if self._world.plan.offers is not Offers.UNTIL_DEQUEUED:
             for _ in raws:
                 self.queue.popleft()

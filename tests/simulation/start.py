@@ -13,7 +13,7 @@ from unittest.mock import patch
 import trio
 
 from deliveryd import __version__
-from deliveryd.delivery import pipeline, settings
+from deliveryd.delivery import pipeline, settings, shares
 from deliveryd.metrics import Metrics
 from deliveryd.runtime.disk_cache import DiskCache
 from deliveryd.runtime.threads import inline
@@ -29,6 +29,10 @@ SAMPLE_INTERVAL = 10.0
 FEW_FETCHES = 4
 """Settings that are asked for at a time: with few slots, few ids that hang would fill them."""
 
+SPAN = 10.0
+FEWEST = 5
+"""Seconds between two moves of a slow provider's share, and the deliveries by which it is judged."""
+
 MEMORY = Path("/dev/shm")  # noqa: S108 - a folder of our own is made in it
 CACHE_FILE = "cache.db"
 
@@ -41,6 +45,8 @@ def made_ready(plan: Plan, keep: KeepsJournals) -> Iterator[tuple[Path, KeptJour
         patch.object(pipeline, "IDLE_CHECK", IDLE_CHECK),
         patch.object(supervisor, "SAMPLE_INTERVAL", SAMPLE_INTERVAL),
         patch.object(settings, "MOST_FETCHES", FEW_FETCHES),
+        patch.object(shares, "SPAN", SPAN),
+        patch.object(shares, "FEWEST_DELIVERIES", FEWEST),
         patch.object(wiring, "Metrics", lambda *_: _metrics()),
     ):
         (folder / CACHE).mkdir(mode=0o700)

@@ -9,11 +9,12 @@ from typing import NamedTuple
 import pytest
 
 from simulation.limiting import limited_plan
-from simulation.mutations import AHEAD, LIMITING, REJECTING, WINDOWING, Break
+from simulation.mutations import AHEAD, LIMITING, REJECTING, SLOWING, WINDOWING, Break
 from simulation.oracle import violations
 from simulation.plan import Plan
 from simulation.rejecting import rejecting_plan
 from simulation.run import run_plan
+from simulation.slowing import slowed_plan
 from simulation.soak import garbage_collected_seldom
 from simulation.taking_ahead import ahead_plan
 from simulation.windowing import windowed_plan
@@ -38,6 +39,7 @@ FAMILIES = {
     "limits": Family(limited_plan, LIMITING, part=5, most=100),
     "ahead": Family(ahead_plan, AHEAD, part=5, most=100),
     "windows": Family(windowed_plan, WINDOWING, part=5, most=100),
+    "slowness": Family(slowed_plan, SLOWING, part=20, most=30),
 }
 
 SEEN = {"channel_closed_by_three_refused_ids": 413}

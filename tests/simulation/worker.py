@@ -146,6 +146,7 @@ def configure(life: Life, plan: Plan, folder: Path, base_url: str = "http://serv
                 update={
                     "unavailable_after": tuning.unavailable_after,
                     "receipt_deadline": tuning.receipt_deadline,
+                    "slow_after": tuning.slow_after,
                     "receipt_failed_then": "next" if tuning.failed_next else "error",
                 }
             )

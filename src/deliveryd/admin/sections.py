@@ -177,6 +177,8 @@ def _provider(provider: ProviderView, paused: AbstractSet[tuple[str, str]], now:
         state = Cell("paused", "held")
     elif provider.refused_settings:
         state = Cell("refusing", "fair", f"{len(provider.refused_settings)} settings")
+    elif provider.share is not None and provider.share < 1:
+        state = Cell("slow", "fair", f"{provider.share:.0%} of its share")
     else:
         state = Cell("up", "good")
     return ProviderRow("provider", provider.identity, state, is_paused, [provider], now)
@@ -292,6 +294,9 @@ def _of_provider(provider: ProviderView, now: str) -> Iterator[Notice]:
         yield Notice("fair", name, f"{count} held in doubt for a decision: see deliveryd in-doubt list.")
     if provider.receipts == "silent":
         yield Notice("fair", name, "Reports no deliveries: its receipt deadlines stand still.")
+    if provider.share is not None and provider.share < 1:
+        text = f"Has {provider.share:.0%} of its share: its deliveries took longer than slow_after."
+        yield Notice("fair", name, text)
 
 
 def _counted(count: int, one: str, many: str) -> str:

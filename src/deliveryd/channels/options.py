@@ -79,6 +79,10 @@ class ChannelTable(BaseModel):
         "error",
         description="what a failure leads to that is reported after the acceptance",
     )
+    slow_after: Positive | None = Field(
+        None,
+        description="time for a delivery; a provider that takes longer loses of its share; left out: none",
+    )
     receipt_overdue: Positive = Field(
         3 * 86400.0, description="time after which a message without a report counts as overdue"
     )
@@ -189,6 +193,15 @@ class ChannelsOptions(BaseModel):
             name: self.configured[self.providers[name].channel].common.receipt_overdue
             for name, receipt in self.reporting.items()
             if receipt.confirms
+        }
+
+    @property
+    def slow_after(self) -> Mapping[str, float]:
+        """Return after how many seconds a delivery counts as slow, by channel."""
+        return {
+            name: channel.common.slow_after
+            for name, channel in self.configured.items()
+            if channel.common.slow_after is not None
         }
 
     def has_later(self, channel: str) -> bool:

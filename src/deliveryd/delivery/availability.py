@@ -1,4 +1,7 @@
-"""Providers that are down for too long, and when what waits for them goes to the next channel."""
+"""Providers that are down for too long, and when what waits for them goes to the next channel.
+
+The same loop has the shares of slow providers move.
+"""
 
 from __future__ import annotations
 
@@ -26,6 +29,7 @@ class Availability:
     def __init__(self, common: Common, choices: Mapping[str, Choice], limits: Mapping[str, float]) -> None:
         self._journal = common.journal
         self._backlog = common.memory.backlog
+        self._shares = common.memory.shares
         self._all = choices
         self._choices = {channel: choices[channel] for channel in limits}
         self._limits = limits
@@ -91,6 +95,8 @@ class Availability:
         while True:
             self._heartbeats.beat("availability")
             await self._look()
+            if self._shares.channels:
+                self._shares.look()
             await anyio.sleep(HEARTBEAT_INTERVAL / 2)
 
     async def _look(self) -> None:

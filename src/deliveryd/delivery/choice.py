@@ -2,7 +2,8 @@
 
 Rendezvous hashing: each provider has a score for each message, which depends on nothing else, and the highest
 one is chosen. So a message chooses the same provider while nothing changed, and one that is left out gives
-its messages to the others by their weights, and has the same ones again afterwards.
+its messages to the others by their weights, and has the same ones again afterwards. A weight that is lowered
+moves only as many messages away from its provider as it has to, and none between the others.
 """
 
 from __future__ import annotations
@@ -82,7 +83,12 @@ class Choice:
         """Whether a message has to claim its provider: there are several, or the only one is given up."""
         self.changes = 0
         """How often what is queued for a provider that is down was to be routed again."""
+        self._weights: Mapping[str, float] = {name: sender.weight for name, sender in self.enabled.items()}
         self._salts = {name: hashlib.blake2b(name.encode(), digest_size=16).digest() for name in senders}
+
+    def weigh(self, weights: Mapping[str, float]) -> None:
+        """Choose by these weights of enabled providers instead of those of the configuration."""
+        self._weights = {**self._weights, **weights}
 
     @property
     def is_enabled(self) -> bool:
@@ -167,8 +173,8 @@ class Choice:
             or {name: each for name, each in found.items() if not each.standing.is_paused}
             or found
         )
-        weights = {name: each.weight for name, each in ready.items() if each.weight}
-        weights = weights or dict.fromkeys(ready, 1)
+        weights = {name: weight for name in ready if (weight := self._weights[name])}
+        weights = weights or dict.fromkeys(ready, 1.0)
         return max(weights, key=lambda name: self._score(entry.id, name, weights[name]))
 
     def claim(self, entry: Entry, customer: Customer | None, provider: str) -> bool:
@@ -227,7 +233,7 @@ class Choice:
             if other != name and sender.standing.takes(entry.settings_id)
         )
 
-    def _score(self, message_id: int, name: str, weight: int) -> float:
+    def _score(self, message_id: int, name: str, weight: float) -> float:
         number = message_id.to_bytes(8, "big", signed=True)
         digest = hashlib.blake2b(number, digest_size=8, key=self._salts[name]).digest()
         share = ((int.from_bytes(digest, "big") >> (64 - _BITS)) + 0.5) / (1 << _BITS)

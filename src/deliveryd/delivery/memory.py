@@ -13,6 +13,7 @@ from deliveryd.delivery.passed_time import PassedTime
 from deliveryd.delivery.pauses import Pauses
 from deliveryd.delivery.pausing import Pausing
 from deliveryd.delivery.safety import Safety
+from deliveryd.delivery.shares import Shares
 from deliveryd.delivery.stopped import StoppedRecipients
 from deliveryd.journal.base import MatchedReceipt, OutboxRow
 from deliveryd.journal.journal import Journal
@@ -80,7 +81,8 @@ class ReadyMessages:
 class LineMemory(NamedTuple):
     """The places in flight, the signals between the loops, what waits or is paused, and who isn't sent to.
 
-    Each of the `watchers` is called after each record; `passed` has the age of records.
+    Each of the `watchers` is called after each record; `passed` has the age of records. `shares`: those
+    of slow providers.
     """
 
     clock: LineClock
@@ -91,6 +93,7 @@ class LineMemory(NamedTuple):
     pausing: Pausing
     stopped: StoppedRecipients
     safety: Safety
+    shares: Shares
     passed: PassedTime
     watchers: list[Watcher]
 
@@ -121,6 +124,7 @@ class LineMemory(NamedTuple):
             Pausing(journal, backlog, in_flight, clock),
             StoppedRecipients(journal.stop_key, metrics),
             Safety(),
+            Shares(),
             PassedTime(shown, journal.kept_clock, journal.last_at),
             [],
         )

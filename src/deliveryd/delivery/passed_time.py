@@ -81,6 +81,18 @@ class PassedTime:
         ]
         return min(lowest)
 
+    def since(self, at: int) -> int:
+        """Return how many microseconds passed since the clock showed an instant, for the last time."""
+        self._look()
+        now = self._passed
+        first, *others = self._readings
+        when = first.passed + at - first.shown
+        ends = [*(later.passed for later in others[1:]), now]
+        for (passed, shown), end in zip(others, ends, strict=False):
+            if 0 <= at - shown <= end - passed + STEP:
+                when = passed + at - shown
+        return max(now - when, 0)
+
     def is_measured(self, seconds: float) -> bool:
         """Whether so many seconds passed, as measured, since the machine or this record began."""
         return self._passed - int(seconds * SECOND) >= self._measured_since

@@ -412,6 +412,18 @@ class Recorder:
                 self._failures.add_reported(count)
         if events := sum(effect.events for effect in effects):
             self._outbox.expect(events)
+        self._note_times(effects)
+
+    def _note_times(self, effects: Sequence[Effect]) -> None:
+        """Note how long deliveries took: from the sending to the instant that is reported, or its arrival."""
+        for effect in effects:
+            if effect.delivered is None or effect.provider is None:
+                continue
+            sent_at, reported_at = effect.delivered
+            since = self._memory.passed.since(sent_at)
+            seconds = max(since - max(self._clock.now() - reported_at, 0), 0) / SECOND
+            self._metrics.delivered_after(effect.provider, seconds)
+            self._memory.shares.note(effect.provider, seconds)
 
 
 def _ended_at(step: Transition) -> str | None:

@@ -88,13 +88,20 @@ class Order(NamedTuple):
     lasts: float | None = None
 
 
+class Delivered(NamedTuple):
+    """When a message was sent that is delivered, and when its provider reports that it was."""
+
+    sent_at: int
+    reported_at: int
+
+
 class Effect(NamedTuple):
     """What a step that the journal took by itself changes in the recorder's counts.
 
     `taken`: this message waits for its `dequeued` to be accepted. `waiting`: one more message waits (1), or
     one less (-1). `paused`: the same for messages that are paused, which aren't counted as waiting. `ended`:
     the ends that a message came to, at `provider`. `events`: how many entered the outbox. `stop`: a change of
-    the suppression list.
+    the suppression list. `delivered`: it arrived, by its only or latest try.
     """
 
     taken: Entry | None = None
@@ -104,6 +111,7 @@ class Effect(NamedTuple):
     stop: StopChange | None = None
     paused: int = 0
     provider: str | None = None
+    delivered: Delivered | None = None
 
     def __or__(self, other: Effect) -> Effect:
         """Both, one after the other, of one message."""
@@ -115,6 +123,7 @@ class Effect(NamedTuple):
             self.stop or other.stop,
             self.paused + other.paused,
             self.provider or other.provider,
+            self.delivered or other.delivered,
         )
 
 

@@ -87,6 +87,8 @@ class Event(StrEnum):
         "all providers of a channel are down for long; its messages go to the next one",
     )
     CHANNEL_AVAILABLE = "channel.available", INFO, "a channel that was given up works again"
+    CHANNEL_SLOW = "channel.slow", WARNING, "a provider's deliveries take long; a part of its share moves"
+    CHANNEL_LESS_SLOW = "channel.less_slow", INFO, "a part of a slow provider's share comes back"
 
     SETTINGS_FETCHED = "settings.fetched", DEBUG, "settings were fetched from the service"
     SETTINGS_UNAVAILABLE = (
@@ -314,6 +316,7 @@ class Fields(TypedDict, total=False):
     seconds: float
     sent: int
     set_aside: int
+    share: float
     server: str
     settings_id: int
     signal: str

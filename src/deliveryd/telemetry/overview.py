@@ -50,7 +50,8 @@ class ProviderView:
 
     `rate` is attempts per second over the last ten seconds, `rate_limit` as it is configured. `since` is when
     the breaker opened. From the start of the worker count: attempts that were `accepted` and that `failed`,
-    messages that were `delivered`, `unconfirmed` by their receipt deadline, and `overdue`.
+    messages that were `delivered`, `unconfirmed` by their receipt deadline, and `overdue`. `share` is what it
+    has of its own share, 1 unless its deliveries are slow; None: its channel has no `slow_after`.
     """
 
     identity: str
@@ -73,6 +74,7 @@ class ProviderView:
     delivered: int
     unconfirmed: int
     overdue: int
+    share: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

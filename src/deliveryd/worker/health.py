@@ -214,6 +214,7 @@ class WorkerHealth:
                 if each.terms.is_enabled
             },
             self._parts.stations.deadlines.is_silent,
+            self._parts.memory.shares.all,
             {str(kind): pauses[kind] for kind in PauseKind},
             sum(counts.paused.values()),
             ready=self.ready()[0],
@@ -273,6 +274,7 @@ class WorkerHealth:
             delivered=totals.delivered,
             unconfirmed=totals.unconfirmed,
             overdue=totals.overdue,
+            share=self._parts.memory.shares.of(name),
         )
 
     def _receipts(self, name: str) -> Receiving:

@@ -42,7 +42,7 @@ class Tried(NamedTuple):
 class Matched(NamedTuple):
     """What a receipt's effect depends on, of its message. `failed_next` None: nothing was left to confirm.
 
-    `is_only_try`: the accepted try is the only one at its provider.
+    `is_only_try`: the accepted try is the only one at its provider. `sent_at`: when it began.
     """
 
     id: int
@@ -54,6 +54,7 @@ class Matched(NamedTuple):
     spent: str
     is_paused: int
     is_only_try: int
+    sent_at: int | None = None
 
     def failed_before(self, provider: str) -> Iterator[str]:
         """Why the other providers failed that were tried before this one accepted the message."""

@@ -16,7 +16,7 @@ from deliveryd.journal.sql.db import Db
 from deliveryd.states import State
 
 SENT_ROWS = f"""
-SELECT message.id, message.provider_id, message.generation, message.state = {State.SENT:d}
+SELECT message.id, message.provider_id, message.generation, message.started_at, message.state = {State.SENT:d}
     AND message.accepted_at IS NOT NULL AND message.confirm_by IS NULL AND message.failed_next IS NULL
     AND message.spent = '[]'
 """

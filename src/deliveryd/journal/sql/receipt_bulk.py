@@ -11,10 +11,11 @@ import json
 import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from deliveryd import transitions
 from deliveryd.journal.base import NOT_OURS, MatchedReceipt
-from deliveryd.journal.orders import Effect
+from deliveryd.journal.orders import Delivered, Effect
 from deliveryd.journal.sql import statements
 from deliveryd.journal.sql.db import Db
 from deliveryd.journal.sql.outbox import Outbox
@@ -52,6 +53,13 @@ VALUES (?, ?, ?, ?, ?, ?, ?, ?)
 """
 
 
+class _Sent(NamedTuple):
+    """A message that is sent, and when its try began."""
+
+    id: int
+    at: int
+
+
 class BulkMatching:
     """Applies receipts of the plain case. `namespace` is what all keys begin with."""
 
@@ -72,7 +80,7 @@ class BulkMatching:
         by_provider: defaultdict[str, list[Receipt | ProgressReport]] = defaultdict(list)
         for report in reports:
             by_provider[report.provider].append(report)
-        meant: dict[Receipt, int] = {}
+        meant: dict[Receipt, _Sent] = {}
         unmatched: list[Receipt] = []
         went_on: list[int] = []
         for provider, group in by_provider.items():
@@ -85,14 +93,19 @@ class BulkMatching:
             meant |= found
             unmatched += unknown
         others = [id_ for report in reports if report not in meant and (id_ := _referred(report)) is not None]
-        messages = Counter([*meant.values(), *others, *went_on])
-        wanted = json.dumps([id_ for id_ in meant.values() if messages[id_] == 1])
+        messages = Counter([*(sent.id for sent in meant.values()), *others, *went_on])
+        wanted = json.dumps([sent.id for sent in meant.values() if messages[sent.id] == 1])
         reported = {id_ for (id_,) in db.execute(_REPORTED, (wanted,))}
         not_ours = [each for each in unmatched if isinstance(each, SharedReceipt)]
         kept = [each for each in unmatched if not isinstance(each, SharedReceipt)]
         db.executemany(_MATCHED, [_row(receipt, None) for receipt in kept])
         done = self._apply(
-            db, {each: id_ for each, id_ in meant.items() if messages[id_] == 1 and id_ not in reported}
+            db,
+            {
+                each: sent
+                for each, sent in meant.items()
+                if messages[sent.id] == 1 and sent.id not in reported
+            },
         )
         done |= dict.fromkeys(kept, MatchedReceipt("unmatched"))
         return done | dict.fromkeys(not_ours, MatchedReceipt(NOT_OURS))
@@ -103,7 +116,7 @@ class BulkMatching:
         provider: str,
         ids: Collection[str],
         reports: Iterable[Receipt | ProgressReport],
-    ) -> tuple[dict[Receipt, int], list[Receipt]]:
+    ) -> tuple[dict[Receipt, _Sent], list[Receipt]]:
         """Return the messages that a provider's reports are about, and the receipts about none.
 
         `ids` are those of all its reports.
@@ -115,7 +128,7 @@ class BulkMatching:
         meant, unknown = _by_id(db, self._ids, provider, by_id)
         return meant | self._by_key(db, provider, named), unknown
 
-    def _by_key(self, db: Db, provider: str, receipts: Iterable[Receipt]) -> dict[Receipt, int]:
+    def _by_key(self, db: Db, provider: str, receipts: Iterable[Receipt]) -> dict[Receipt, _Sent]:
         """Return the messages that are named by their key, and have the provider's id that is reported."""
         ids = {
             int(key[1]): receipt
@@ -124,34 +137,35 @@ class BulkMatching:
         }
         rows = db.execute(_BY_MESSAGES, (provider, json.dumps(list(ids)))) if ids else ()
         return {
-            ids[id_]: id_
-            for id_, provider_id, generation, is_sent in rows
+            ids[id_]: _Sent(id_, sent_at)
+            for id_, provider_id, generation, sent_at, is_sent in rows
             if is_sent
             and provider_id == ids[id_].provider_id
             and ids[id_].reference == message_key(self._namespace, id_, provider, generation)
         }
 
-    def _apply(self, db: Db, found: Mapping[Receipt, int]) -> dict[Receipt, MatchedReceipt]:
+    def _apply(self, db: Db, found: Mapping[Receipt, _Sent]) -> dict[Receipt, MatchedReceipt]:
         """Take the step of each."""
         steps: dict[Receipt, ReceiptStep] = {}
         events: list[StatusEvent] = []
-        for receipt, id_ in found.items():
-            step = transitions.reported(id_, State.SENT, receipt)
+        for receipt, sent in found.items():
+            step = transitions.reported(sent.id, State.SENT, receipt)
             if step is not None:
                 steps[receipt] = step
                 events.append(step.event)
-        db.executemany(_MATCHED, [_row(receipt, found[receipt]) for receipt in steps])
+        db.executemany(_MATCHED, [_row(receipt, found[receipt].id) for receipt in steps])
         db.executemany(
             statements.END_BY_REPORT,
-            [(+step.after, step.ended_at, found[each]) for each, step in steps.items()],
+            [(+step.after, step.ended_at, found[each].id) for each, step in steps.items()],
         )
         self._outbox.put(db, events)
-        return {
-            receipt: MatchedReceipt(
-                "matched", Effect(ended=(step.after,), events=1, provider=receipt.provider), found[receipt]
-            )
-            for receipt, step in steps.items()
-        }
+        return {receipt: _matched(receipt, found[receipt], step) for receipt, step in steps.items()}
+
+
+def _matched(receipt: Receipt, sent: _Sent, step: ReceiptStep) -> MatchedReceipt:
+    timing = Delivered(sent.at, receipt.reported_at) if receipt.delivered else None
+    effect = Effect(ended=(step.after,), events=1, provider=receipt.provider, delivered=timing)
+    return MatchedReceipt("matched", effect, sent.id)
 
 
 def _row(receipt: Receipt, message_id: int | None) -> tuple[object, ...]:
@@ -168,17 +182,17 @@ def _referred(report: Receipt | ProgressReport) -> int | None:
 
 def _by_id(
     db: Db, ids: ProviderIds, provider: str, receipts: Iterable[Receipt]
-) -> tuple[dict[Receipt, int], list[Receipt]]:
+) -> tuple[dict[Receipt, _Sent], list[Receipt]]:
     """Return the messages that are sent under an id of the provider, and the receipts whose id none has.
 
     An id that was used again lately is neither.
     """
     left = {receipt.provider_id: receipt for receipt in receipts}
-    found: dict[Receipt, int] = {}
+    found: dict[Receipt, _Sent] = {}
     for rows in ids.all_of(db, provider, left):
         times = Counter(row[1] for row in rows)
-        for id_, provider_id, _beginning, is_sent in rows:
+        for id_, provider_id, _beginning, sent_at, is_sent in rows:
             receipt = left.pop(provider_id, None)
             if receipt is not None and is_sent and times[provider_id] == 1:
-                found[receipt] = id_
+                found[receipt] = _Sent(id_, sent_at)
     return found, list(left.values())

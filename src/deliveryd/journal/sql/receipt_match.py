@@ -13,7 +13,7 @@ from typing import Any
 
 from deliveryd import transitions
 from deliveryd.journal.base import NOT_OURS, MatchedReceipt
-from deliveryd.journal.orders import Effect
+from deliveryd.journal.orders import Delivered, Effect
 from deliveryd.journal.rows import ENTRY, entry_of, to_name
 from deliveryd.journal.rules.receipts import (
     AFTER_A_STEP,
@@ -102,7 +102,7 @@ _MATCHED = (
     f"SELECT id, state, stay, accepted_at, provider_id, failed_next, spent, {IS_PAUSED},"  # noqa: S608  # a constant
     " NOT EXISTS (SELECT 1 FROM unaccepted AS u WHERE u.message_id = message.id"
     " AND u.provider = message.provider"
-    " AND (u.stay, u.stay_tries) <> (message.stay, message.stay_tries))"
+    " AND (u.stay, u.stay_tries) <> (message.stay, message.stay_tries)), started_at"
     " FROM message WHERE id = ?"
 )
 
@@ -337,7 +337,10 @@ class Matching:
             case Consequence.KEPT:
                 return None
             case Consequence.CONFIRMS:
-                return self._confirm(db, message, State(message.state), receipt)
+                effect = self._confirm(db, message, State(message.state), receipt)
+                if State.DELIVERED in effect.ended and message.key == tried.key and message.sent_at:
+                    effect = effect._replace(delivered=Delivered(message.sent_at, receipt.reported_at))
+                return effect
             case Consequence.SETTLES:
                 events = self._settle(db, tried, State(message.state), receipt)
                 settled = settled_effect(message, events, receipt.provider)

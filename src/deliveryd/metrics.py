@@ -304,6 +304,9 @@ class Metrics:
         self.without_id = counts(
             "accepted_without_id", "Messages accepted without the ID that provider_id names.", *AT_PROVIDER
         )
+        self.parts = counts(
+            "attempt_parts", "SMS parts of attempts at providers whose rate is in parts.", *AT_PROVIDER
+        )
         self.deadlines_dropped = counts(
             "receipt_deadlines_dropped",
             "Receipt deadlines dropped because their provider was removed from the configuration.",

@@ -86,6 +86,18 @@ class Workers:
                     self.sent += [(trio.current_time(), name)] * count
                     await wakeup.wait(pace.wait())
 
+    async def send_parts(self, name: int, parts: int) -> None:
+        """Send messages of so many parts each, as long as there is a permit."""
+        with closing(Pacing(self._connect, inline, self.clock)) as pacing:
+            pace, wakeup = SharedPace("sms", self.rate, pacing), AutoResetEvent()
+            async with anyio.create_task_group() as tasks:
+                while True:
+                    pace.reserve(tasks, wakeup, DEMAND)
+                    while pace.allowed(1):
+                        pace.spend(parts)
+                        self.sent += [(trio.current_time(), name)] * parts
+                    await wakeup.wait(pace.wait())
+
     def between(self, begin: float, end: float) -> int:
         return sum(begin <= at < end for at, _ in self.sent)
 
@@ -102,6 +114,24 @@ class Workers:
     @property
     def per_second(self) -> float:
         return self.rate.permits / self.rate.per
+
+
+@pytest.mark.parametrize(("count", "parts"), [(1, 3), (2, 3), (3, 12)])
+def test_workers_together_keep_a_rate_in_parts(source: JournalDatabase, count: int, parts: int) -> None:
+    """What a message has beyond its permit is paid before the worker's next one, and none starves."""
+    workers = Workers(source, "50 parts/s")
+
+    async def scene() -> None:
+        with trio.move_on_after(60):
+            async with trio.open_nursery() as nursery:
+                for name in range(count):
+                    nursery.start_soon(workers.send_parts, name, parts)
+
+    live(scene)
+    expected = 60 * workers.per_second
+    assert expected * 0.95 <= len(workers.sent) <= expected * 1.01 + count * parts
+    assert workers.most_within(1.0) <= workers.per_second * 1.25 + count * parts
+    assert min(Counter(name for _, name in workers.sent).values()) >= expected / count / 3
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from simulation import (
     breaks_of_leaving,
     breaks_of_limiting,
     breaks_of_naming,
+    breaks_of_pacing,
     breaks_of_pages,
     breaks_of_refusals,
     breaks_of_rejecting,
@@ -62,6 +63,9 @@ WINDOWING: Mapping[str, Break] = breaks_in(breaks_of_windows)
 
 AHEAD: Mapping[str, Break] = breaks_in(breaks_of_taking)
 """Those that only plans show in which messages are taken ahead."""
+
+PACING: Mapping[str, Break] = breaks_in(breaks_of_pacing)
+"""Those that only plans with rates show."""
 
 SLOWING: Mapping[str, Break] = breaks_in(breaks_of_slowness)
 """Those that only plans show in which deliveries take long."""

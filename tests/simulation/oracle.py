@@ -12,6 +12,7 @@ from simulation import (
     rules_of_devices,
     rules_of_leaving,
     rules_of_limiting,
+    rules_of_pacing,
     rules_of_rejecting,
     rules_of_reporting,
     rules_of_sending,
@@ -80,6 +81,7 @@ def violations(history: History) -> list[str]:
     found += broken_waits(history)
     found += broken_tokens(history)
     found += rules_of_slowness.broken_shares(history)
+    found += rules_of_pacing.broken_rates(history)
     for case in cases(history):
         anew = began_anew(case)
         rules = rules_of_beginning.RULES if anew else RULES

@@ -144,6 +144,8 @@ class Tuning:
     """Seconds within which what was sent has to be confirmed; then the next channel takes it."""
     failed_next: bool = False
     """Whether a failure that a provider reports leads to the next channel."""
+    rate: str | None = None
+    """The rate of each provider, as in a configuration."""
     slow_after: float | None = None
     """Seconds after which a delivery counts as slow; None: none does."""
     lookup_after: float | None = None

@@ -9,8 +9,9 @@ from typing import NamedTuple
 import pytest
 
 from simulation.limiting import limited_plan
-from simulation.mutations import AHEAD, LIMITING, REJECTING, SLOWING, WINDOWING, Break
+from simulation.mutations import AHEAD, LIMITING, PACING, REJECTING, SLOWING, WINDOWING, Break
 from simulation.oracle import violations
+from simulation.pacing import paced_plan
 from simulation.plan import Plan
 from simulation.rejecting import rejecting_plan
 from simulation.run import run_plan
@@ -39,6 +40,7 @@ FAMILIES = {
     "limits": Family(limited_plan, LIMITING, part=5, most=100),
     "ahead": Family(ahead_plan, AHEAD, part=5, most=100),
     "windows": Family(windowed_plan, WINDOWING, part=5, most=100),
+    "rates": Family(paced_plan, PACING, part=10, most=30),
     "slowness": Family(slowed_plan, SLOWING, part=20, most=30),
 }
 

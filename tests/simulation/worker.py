@@ -28,6 +28,7 @@ from deliveryd.http.tls import TlsFiles
 from deliveryd.journal.base import Account
 from deliveryd.journal.orders import Action
 from deliveryd.options.safety import SafetyOptions
+from deliveryd.options.units import parse_rate
 from deliveryd.rules.options import RuleOptions
 from deliveryd.runtime.secret_file import RenewedValue
 from deliveryd.service.client import ServiceClient
@@ -179,6 +180,7 @@ def _provider(life: Life, plan: Plan, identity: str) -> ProviderConfig:
             "weight": plan.weights[identity],
             "enabled": identity not in life.disabled,
             "concurrency": tuning.concurrency,
+            "rate": None if tuning.rate is None else parse_rate(tuning.rate),
             "timeout": TIMEOUT,
             "on_in_doubt": "hold" if provider.channel in life.hold else "resend",
             "retry": provider.common.retry.model_copy(update={"attempts": tuning.attempts}),

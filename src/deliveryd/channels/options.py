@@ -105,7 +105,8 @@ class ProviderTable(BaseModel):
         description="attempts under way at a time",
     )
     rate: RateLimit | None = Field(
-        None, description='attempts that start per time, of all workers of a journal together, such as "50/s"'
+        None,
+        description='attempts that start per time, or SMS parts, at all workers: "50/s" or "50 parts/s"',
     )
     timeout: Positive = Field(10.0, description="for one whole attempt")
     on_in_doubt: Literal["resend", "hold"] = Field(
@@ -349,6 +350,9 @@ def _read_provider(
     for problem in kind.check(options, block):
         key, _, text = problem.partition(": ")
         file.complain(f"{place}.{key}", text)
+    if block != "sms" and common.rate is not None and common.rate.in_parts:
+        text = f"only the block sms has parts, and this channel sends {block}: name a rate such as 50/s"
+        file.complain(f"{place}.rate", text)
     return ProviderConfig(
         identity=identity, name=name, channel=channel, block=block, place=place,
         common=common, options=options,

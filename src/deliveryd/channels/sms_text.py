@@ -92,6 +92,11 @@ def _parts(widths: Iterable[int], *, whole: int, part: int) -> int:
     return parts
 
 
+def count_parts(text: str) -> int:
+    """Return the number of parts; of a text that is too long for an SMS, about that many."""
+    return -(-len(text) // _PART_GSM) if len(text) > _MOST_PARTS * _WHOLE_GSM else sms_parts(text).parts
+
+
 def parts_beyond(text: str, most: int) -> int | None:
     """Return the number of parts if it is greater than `most`."""
     if len(text) <= most * _SMALLEST_PART:

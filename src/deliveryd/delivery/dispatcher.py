@@ -59,6 +59,7 @@ class Dispatcher:
         self._recorder = common.recorder
         self._waiting = common.waiting
         self._outcomes = common.outcomes
+        self._metrics = common.metrics
         self._pace: Pace | SharedPace | None = None
         self._equip(terms, Uses(), under_way=0)
         self._begun: deque[tuple[Delivery, Attempts]] = deque()
@@ -77,6 +78,7 @@ class Dispatcher:
         self._choice = terms.choice
         self._policy = policy
         self._pace = self._paced_by(policy.rate)
+        self._counts_parts = policy.rate is not None and policy.rate.in_parts
         self._queue = provider.queue
         self._queue.follow(terms.priorities)
         self._provider = provider
@@ -186,8 +188,22 @@ class Dispatcher:
             min(len(self._queue), self._policy.concurrency - self.admission.under_way)
         )
         if self._pace is not None and count:
+            if self._counts_parts:
+                return self._by_parts(self._pace, count)
             count = self._pace.allowed(count)
             self._pace.spend(count)
+        return self._taken(count)
+
+    def _by_parts(self, pace: Pace | SharedPace, most: int) -> Sequence[Delivery]:
+        """Take messages while the rate has a permit left; one with more parts uses up later permits."""
+        batch: list[Delivery] = []
+        while len(batch) < most and pace.allowed(1):
+            batch += (taken := self._taken(1))
+            pace.spend(parts := sum(message.parts for message in taken))
+            self._metrics.parts.add_at(self.name, count=parts)
+        return batch
+
+    def _taken(self, count: int) -> Sequence[Delivery]:
         if count and self._breaker.is_open:
             self._provider.probe()
             if not self._refusals.refuses_all:  # otherwise the settings ids take turns

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from deliveryd import transitions
+from deliveryd.channels.sms_text import count_parts
 from deliveryd.delivery.pauses import Pauses
 from deliveryd.errors import CustomerUnreadable, DeliverydError
 from deliveryd.journal.pauses import Pause
@@ -36,6 +37,7 @@ class Delivery:
     """
 
     __slots__ = (
+        "_parts",
         "customer",
         "entry",
         "expires_at",
@@ -62,7 +64,7 @@ class Delivery:
         self.provider = ""
         self.rendered = UNRENDERED
         self.flaw: str | None = None
-        self.size = 0
+        self.size = self._parts = 0
         self.zone: str | None = None
 
     def of(self, customer: Customer | None) -> None:
@@ -78,9 +80,18 @@ class Delivery:
         """The message, which can be sent: by which provider, what, and with which values of the customer."""
         self.provider = provider
         self.rendered = rendered
+        self._parts = 0
         self.customer = customer
         self.size = size_of(self.entry, rendered, customer)
         return self
+
+    @property
+    def parts(self) -> int:
+        """How many parts its SMS has, as it is sent; 1 for any other block. They are counted once."""
+        if not self._parts:
+            is_sms = self.rendered.block == "sms"
+            self._parts = count_parts(str(self.rendered.fields.get("text", ""))) if is_sms else 1
+        return self._parts
 
     def becomes(self, entry: Entry) -> Entry:
         """Go on with what the message is now: it left a provider, or has its intent."""

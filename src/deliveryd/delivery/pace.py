@@ -24,7 +24,11 @@ from deliveryd.runtime.wakeup import AutoResetEvent
 
 
 class Pace:
-    """Spaces attempts out evenly: no second has more than the rate and a twentieth."""
+    """Spaces attempts out evenly: no second has more than the rate and a twentieth.
+
+    What uses more permits than there are, such as an SMS of many parts, begins with the first one, and the
+    next attempt waits for all of them.
+    """
 
     def __init__(self, rate: Rate) -> None:
         self._interval = rate.per / rate.permits
@@ -35,10 +39,10 @@ class Pace:
         """How many attempts may be made now, `wanted` at most."""
         now = anyio.current_time()
         self._next = max(self._next, now - self._burst * self._interval)
-        return min(wanted, int((now - self._next) / self._interval + 1e-9))
+        return max(min(wanted, int((now - self._next) / self._interval + 1e-9)), 0)
 
     def spend(self, number: int) -> None:
-        """Count attempts that are made."""
+        """Count permits that are used."""
         self._next += number * self._interval
 
     def wait(self) -> float:
@@ -103,7 +107,8 @@ class SharedPace:
     """Has slices of the rate reserved, each before the one before it is over, while there is demand.
 
     A worker that has a slice asks later than one that has none, so that they take turns. Answers are measured
-    from before the question: what comes late is lost, and overlaps no other worker's slice.
+    from before the question: what comes late is lost, and overlaps no other worker's slice. What uses more
+    permits than there are owes them: they are paid before the next attempt.
     """
 
     def __init__(self, provider: str, rate: Rate, journal: SharedLimits) -> None:
@@ -111,6 +116,7 @@ class SharedPace:
         self._interval = rate.per / rate.permits
         self._journal = journal
         self._slices: deque[_Slice] = deque()
+        self._owed = 0
         self._most: int | None = None  # after a slice that wasn't used up: there was no use for more
         self._asks_at = 0.0
         self._is_asking = False
@@ -118,16 +124,24 @@ class SharedPace:
 
     def allowed(self, wanted: int) -> int:
         """How many attempts may be made now, `wanted` at most."""
+        if self._owed:
+            self._pay()
+        if self._owed:
+            return 0
         now = anyio.current_time()
         return min(wanted, sum(each.allowed(now) for each in self._current(now)))
 
     def spend(self, number: int) -> None:
-        """Count attempts that are made."""
+        """Use permits; those that there aren't are owed."""
+        self._owed += number
+        self._pay()
+
+    def _pay(self) -> None:
         now = anyio.current_time()
-        for each in self._slices:
-            here = min(number, each.allowed(now))
+        for each in self._current(now):
+            here = min(self._owed, each.allowed(now))
             each.spend(here)
-            number -= here
+            self._owed -= here
 
     def wait(self) -> float:
         """Seconds until another attempt may be made, or more are to be reserved."""
@@ -140,7 +154,7 @@ class SharedPace:
     def reserve(self, tasks: TaskGroup, wakeup: AutoResetEvent, wanted: int) -> None:
         """Begin to request more attempts if this many are needed and it is time; wake when they are there."""
         now = anyio.current_time()
-        more = wanted - sum(each.left for each in self._current(now))
+        more = wanted + self._owed - sum(each.left for each in self._current(now))
         self._is_short = more > 0
         if self._is_short and not self._is_asking and now >= self._next_question:
             self._is_asking = True

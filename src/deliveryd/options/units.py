@@ -16,7 +16,7 @@ from deliveryd.runtime.secret_file import SecretDocument, SecretFile
 _BYTES = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "kB": 10**3, "MB": 10**6, "GB": 10**9}
 _QUANTITY = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,15})?)\s*([A-Za-z]+)")
 _PERCENTAGE = re.compile(r"([0-9]{1,3}(?:\.[0-9]{1,3})?)\s*%")
-_RATE = re.compile(r"([0-9]{1,7})\s*/\s*(ms|s|m|h|d)")
+_RATE = re.compile(r"([0-9]{1,7})\s*(parts)?\s*/\s*(ms|s|m|h|d)")
 _LONGEST = 100 * 365 * 86400.0
 _LARGEST = 1 << 50
 _MOST_PERMITS = 1_000_000
@@ -54,23 +54,25 @@ def format_size(size: int) -> str:
 
 
 class Rate(NamedTuple):
-    """A number of permits per a number of seconds."""
+    """A number of permits per a number of seconds: of messages, or of the parts of SMS."""
 
     permits: int
     per: float
+    in_parts: bool = False
 
 
 def parse_rate(value: object) -> Rate:
-    """Parse "50/s" or "1000/m". Raises ValueError."""
+    """Parse "50/s", "1000/m" or "50 parts/s". Raises ValueError."""
     match = _RATE.fullmatch(value.strip()) if isinstance(value, str) else None
     if match is None or not 1 <= int(match[1]) <= _MOST_PERMITS:
-        raise ValueError('expected a string such as "50/s", "1000/m" or "5000/h"')
-    return Rate(int(match[1]), TIME_UNITS[match[2]])
+        raise ValueError('expected a string such as "50/s", "1000/m", "5000/h" or "50 parts/s"')
+    return Rate(int(match[1]), TIME_UNITS[match[3]], match[2] is not None)
 
 
 def format_rate(rate: Rate) -> str:
     """Format a rate as in the configuration file."""
-    return f"{rate.permits}/{format_duration(rate.per).lstrip('1')}"
+    unit = " parts" if rate.in_parts else ""
+    return f"{rate.permits}{unit}/{format_duration(rate.per).lstrip('1')}"
 
 
 def parse_percentage(value: object) -> float:

@@ -18,6 +18,7 @@ from deliveryd.journal.opening import open_reader
 from deliveryd.journal.sql.history import without_values
 from deliveryd.model import number_of
 from deliveryd.options.safety import limits_text
+from deliveryd.options.units import format_rate
 from deliveryd.rules.priorities import NORMAL, PRIORITY_NAMES
 
 
@@ -53,16 +54,23 @@ def explain(
     settings_id = None if life.message is None else life.message.settings_id
     reference = None if settings_id is None else _reference(loaded, settings_id)
     rank = NORMAL if settings_id is None else loaded.priorities.rank(settings_id)
+    rate = _rate(loaded, None if life.message is None else life.message.lane)
     if as_data:
         only_to, share = safety.figures
         limits = {"only_to": only_to, "share": share} if safety.limits else None
-        given = {"settings_reference": reference, "priority": PRIORITY_NAMES[rank], "safety": limits}
-        print_json({**life_data(shown), **given})
+        given = {"settings_reference": reference, "priority": PRIORITY_NAMES[rank], "rate": rate}
+        print_json({**life_data(shown), **given, "safety": limits})
     else:
         if safety.limits:
             print_lines(f"this installation {limits_text(*safety.figures)}", "")
         ruled = None if rank == NORMAL else PRIORITY_NAMES[rank]
-        print_lines(*life_lines(shown, loaded.channels.reporting, reference, ruled))
+        print_lines(*life_lines(shown, loaded.channels.reporting, reference, ruled, rate))
+
+
+def _rate(config: Config, provider: str | None) -> str | None:
+    """Return the rate of the provider that a message waits for, as it is configured; None: it has none."""
+    known = config.channels.providers.get(provider or "")
+    return None if known is None or known.common.rate is None else format_rate(known.common.rate)
 
 
 def _reference(config: Config, settings_id: int) -> str | None:

@@ -67,17 +67,21 @@ class Step(NamedTuple):
 
 
 def life_lines(
-    life: Life, reporting: Collection[str], reference: str | None = None, priority: str | None = None
+    life: Life,
+    reporting: Collection[str],
+    reference: str | None = None,
+    priority: str | None = None,
+    rate: str | None = None,
 ) -> Sequence[str]:
     """Return the history as lines: one per step, with its details below.
 
-    `reporting` are the providers that send receipts, `reference` is that of the settings, and `priority` the
-    one that a rule gives them.
+    `reporting` are the providers that send receipts, `reference` is that of the settings, `priority` the one
+    that a rule gives them, and `rate` that of its provider.
     """
     steps = chronicle(life)
     begin = next((step.at for step in steps if step.at is not None), 0)
     return [
-        *_heading(life, reporting, reference, priority),
+        *_heading(life, reporting, reference, priority, rate),
         "",
         *(line for step in steps for line in _lines(step, begin)),
     ]
@@ -100,7 +104,7 @@ def chronicle(life: Life) -> Sequence[Step]:
 
 
 def _heading(
-    life: Life, reporting: Collection[str], reference: str | None, priority: str | None
+    life: Life, reporting: Collection[str], reference: str | None, priority: str | None, rate: str | None
 ) -> Iterator[str]:
     message = life.message
     if message is None:
@@ -119,7 +123,8 @@ def _heading(
     yield f"  customer   {message.customer_id}"
     yield f"  variables  {EMPTIED_TEXT if message.variables is None else _variables(message.variables)}"
     if message.state not in (State.SENT, State.DELIVERED) and message.lane is not None:
-        yield f"  channel    {message.lane}, tries so far: {message.tries}"
+        limited = f", rate {rate}" if rate is not None else ""
+        yield f"  channel    {message.lane}, tries so far: {message.tries}{limited}"
     if message.worker is not None:
         yield f"  worker     {message.worker}"
     for each in message.spent:

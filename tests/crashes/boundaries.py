@@ -81,6 +81,7 @@ NEVER_PASSED: Mapping[str, str] = {
         "the scenario has a file of customers",
     ),
     "COMMIT.count_overdue": "nothing is overdue: nothing is noted",
+    "Choice.weigh": "no channel of the scenario has several providers: see tests/line/test_slow_providers.py",
     **dict.fromkeys(
         ("Choice.has_other_for", "Provider.defer", "Provider.may_try", "Provider.refuses"),
         "the scenario's queues are never full, and its providers refuse no settings: see test_refusals.py",
@@ -102,6 +103,17 @@ NEVER_PASSED: Mapping[str, str] = {
     ),
     "Orders.end_pauses": "no pause of the scenario ends by itself",
     "ListeningTime.skip": "the scenario's disk isn't full",
+    **dict.fromkeys(
+        (
+            *(
+                f"{owner}.{step}"
+                for owner in ("COMMIT", "SqliteJournal")
+                for step in ("keep_parts", "kept_parts")
+            ),
+            "CostGuard.admit",
+        ),
+        "no channel of the scenario has a cost_guard: see tests/process/test_held_settings.py",
+    ),
     **dict.fromkeys(
         ("Safety.admits", "Safety.admits_customer", "Safety.lists"),
         "the scenario's worker sends to everybody: see tests/process/test_only_to_these.py",

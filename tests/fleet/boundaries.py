@@ -51,6 +51,8 @@ UNUSUAL: Mapping[str, str] = {
     "count_overdue": "nothing is overdue: nothing is noted",
     "held": "nobody reloads anything",
     "id_in_doubt": "the provider isn't asked what became of a message",
+    "keep_parts": "no channel has a cost_guard",
+    "kept_parts": "no channel has a cost_guard",
     "leave": "nobody reloads anything",
     "note_down": "no other channel comes after this one, so nobody asks since when it is down",
     "pass_deadlines": "no other channel comes after this one, so it has no deadline",

@@ -66,6 +66,19 @@ class PauseCases:
         async with open_journal() as journal:
             assert list((await journal.recover(NOW, ["sms"])).pauses) == [pause]
 
+    async def test_a_pause_of_settings_forgets_how_many_parts_their_messages_had(
+        self, open_journal: OpenJournal
+    ) -> None:
+        """What is known of others stays, and what is kept again is kept."""
+        async with open_journal() as journal:
+            await journal.keep_parts({17: "a", 18: "b", -1: "c"})
+            await journal.keep_parts({18: "d"})
+            assert await journal.kept_parts() == {17: "a", 18: "d", -1: "c"}
+            await give(journal, Action.PAUSE, ItemKind.MESSAGE, 18)
+            await give(journal, Action.PAUSE, ItemKind.SETTINGS, 17)
+        async with open_journal() as journal:
+            assert await journal.kept_parts() == {18: "d", -1: "c"}
+
     async def test_each_kind_is_paused_and_resumed_by_itself(self, open_journal: OpenJournal) -> None:
         async with open_journal() as journal:
             kinds = {

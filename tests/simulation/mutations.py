@@ -13,6 +13,7 @@ from simulation import (
     breaks_of_confirming,
     breaks_of_delivery,
     breaks_of_devices,
+    breaks_of_guarding,
     breaks_of_keeping,
     breaks_of_leaving,
     breaks_of_limiting,
@@ -63,6 +64,9 @@ WINDOWING: Mapping[str, Break] = breaks_in(breaks_of_windows)
 
 AHEAD: Mapping[str, Break] = breaks_in(breaks_of_taking)
 """Those that only plans show in which messages are taken ahead."""
+
+GUARDING: Mapping[str, Break] = breaks_in(breaks_of_guarding)
+"""Those that only plans show in which texts become longer."""
 
 PACING: Mapping[str, Break] = breaks_in(breaks_of_pacing)
 """Those that only plans with rates show."""

@@ -10,6 +10,7 @@ from simulation import (
     rules_of_choosing,
     rules_of_confirming,
     rules_of_devices,
+    rules_of_guarding,
     rules_of_leaving,
     rules_of_limiting,
     rules_of_pacing,
@@ -82,6 +83,7 @@ def violations(history: History) -> list[str]:
     found += broken_tokens(history)
     found += rules_of_slowness.broken_shares(history)
     found += rules_of_pacing.broken_rates(history)
+    found += rules_of_guarding.broken_guards(history)
     for case in cases(history):
         anew = began_anew(case)
         rules = rules_of_beginning.RULES if anew else RULES

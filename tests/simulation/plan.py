@@ -144,6 +144,8 @@ class Tuning:
     """Seconds within which what was sent has to be confirmed; then the next channel takes it."""
     failed_next: bool = False
     """Whether a failure that a provider reports leads to the next channel."""
+    cost_guard: float | None = None
+    """How many times as many SMS parts as before pause settings; None: none do."""
     rate: str | None = None
     """The rate of each provider, as in a configuration."""
     slow_after: float | None = None

@@ -29,6 +29,9 @@ SAMPLE_INTERVAL = 10.0
 FEW_FETCHES = 4
 """Settings that are asked for at a time: with few slots, few ids that hang would fill them."""
 
+KEEP_INTERVAL = 1.0
+"""Seconds between two records of how many parts the SMS of settings have."""
+
 SPAN = 10.0
 FEWEST = 5
 """Seconds between two moves of a slow provider's share, and the deliveries by which it is judged."""
@@ -45,6 +48,7 @@ def made_ready(plan: Plan, keep: KeepsJournals) -> Iterator[tuple[Path, KeptJour
         patch.object(pipeline, "IDLE_CHECK", IDLE_CHECK),
         patch.object(supervisor, "SAMPLE_INTERVAL", SAMPLE_INTERVAL),
         patch.object(settings, "MOST_FETCHES", FEW_FETCHES),
+        patch.object(supervisor, "KEEP_INTERVAL", KEEP_INTERVAL),
         patch.object(shares, "SPAN", SPAN),
         patch.object(shares, "FEWEST_DELIVERIES", FEWEST),
         patch.object(wiring, "Metrics", lambda *_: _metrics()),

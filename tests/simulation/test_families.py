@@ -8,8 +8,9 @@ from typing import NamedTuple
 
 import pytest
 
+from simulation.guarding import guarded_plan
 from simulation.limiting import limited_plan
-from simulation.mutations import AHEAD, LIMITING, PACING, REJECTING, SLOWING, WINDOWING, Break
+from simulation.mutations import AHEAD, GUARDING, LIMITING, PACING, REJECTING, SLOWING, WINDOWING, Break
 from simulation.oracle import violations
 from simulation.pacing import paced_plan
 from simulation.plan import Plan
@@ -40,6 +41,7 @@ FAMILIES = {
     "limits": Family(limited_plan, LIMITING, part=5, most=100),
     "ahead": Family(ahead_plan, AHEAD, part=5, most=100),
     "windows": Family(windowed_plan, WINDOWING, part=5, most=100),
+    "guards": Family(guarded_plan, GUARDING, part=10, most=30),
     "rates": Family(paced_plan, PACING, part=10, most=30),
     "slowness": Family(slowed_plan, SLOWING, part=20, most=30),
 }

@@ -148,6 +148,7 @@ def configure(life: Life, plan: Plan, folder: Path, base_url: str = "http://serv
                     "unavailable_after": tuning.unavailable_after,
                     "receipt_deadline": tuning.receipt_deadline,
                     "slow_after": tuning.slow_after,
+                    "cost_guard": tuning.cost_guard if name == "sms" else None,
                     "receipt_failed_then": "next" if tuning.failed_next else "error",
                 }
             )

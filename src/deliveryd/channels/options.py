@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, model_validator
 
@@ -67,6 +67,10 @@ class ChannelTable(BaseModel):
     block: str | None = Field(None, description="block of the settings to send; left out: the channel's name")
     max_parts: StrictInt | None = Field(
         None, ge=1, le=255, description="most parts of an SMS; a longer text takes the next channel"
+    )
+    cost_guard: Annotated[float, Field(gt=1, le=1000)] | None = Field(
+        None,
+        description="how many times as many SMS parts as before pause settings; left out: none do",
     )
     transliterate: StrictBool = Field(False, description="replace typography if that keeps an SMS in GSM-7")
     unavailable_after: Positive = Field(
@@ -205,6 +209,15 @@ class ChannelsOptions(BaseModel):
             if channel.common.slow_after is not None
         }
 
+    @property
+    def cost_guards(self) -> Mapping[str, float]:
+        """Return how many times as many parts are too many, by channel."""
+        return {
+            name: channel.common.cost_guard
+            for name, channel in self.configured.items()
+            if channel.common.cost_guard is not None
+        }
+
     def has_later(self, channel: str) -> bool:
         """Whether another configured channel comes after this one in the order."""
         later = self.order[self.order.index(channel) + 1 :]
@@ -275,7 +288,7 @@ def _read_channel(file: ConfigFile, presets: PresetReader, name: str, table: obj
         file.complain(f"{place}.block", text)
         return None
     if block != "sms":
-        for key in sorted({"max_parts", "transliterate"} & own.keys()):
+        for key in sorted({"cost_guard", "max_parts", "transliterate"} & own.keys()):
             file.complain(f"{place}.{key}", f"only for the block sms; this channel sends {block}")
     found = [_read_provider(file, presets, name, block, each) for each in tables]
     providers = {provider.name: provider for provider in found if provider is not None}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple, Self
 
+from deliveryd.delivery.cost_guard import CostGuard
 from deliveryd.delivery.line_clock import LineClock
 from deliveryd.delivery.listening import ListeningTime
 from deliveryd.delivery.memory import LineMemory
@@ -27,6 +28,7 @@ class Common(NamedTuple):
     clock: LineClock
     metrics: Metrics
     heartbeats: Heartbeats
+    guard: CostGuard
 
     @classmethod
     def beside(
@@ -43,5 +45,14 @@ class Common(NamedTuple):
         waiting = Waiting(journal, memory, longest_pause)
         outcomes = Outcomes(recorder, heartbeats)
         return cls(
-            journal, memory, recorder, waiting, outcomes, ListeningTime(), memory.clock, metrics, heartbeats
+            journal,
+            memory,
+            recorder,
+            waiting,
+            outcomes,
+            ListeningTime(),
+            memory.clock,
+            metrics,
+            heartbeats,
+            CostGuard(journal, memory, recorder),
         )

@@ -27,7 +27,7 @@ from deliveryd.delivery.pace import Pace, ProbeTurns, SharedPace
 from deliveryd.delivery.provider import Provider
 from deliveryd.delivery.terms import DispatchTerms
 from deliveryd.errors import OutOfFiles
-from deliveryd.model import Entry, Transition
+from deliveryd.model import Entry, Transition, channel_of
 from deliveryd.options.units import Rate
 from deliveryd.runtime import waits
 from deliveryd.runtime.wakeup import HEARTBEAT_INTERVAL, AutoResetEvent, Heartbeats, ParkingLot, Uses
@@ -60,6 +60,8 @@ class Dispatcher:
         self._waiting = common.waiting
         self._outcomes = common.outcomes
         self._metrics = common.metrics
+        self._guard = common.guard
+        self._channel_name = channel_of(name)
         self._pace: Pace | SharedPace | None = None
         self._equip(terms, Uses(), under_way=0)
         self._begun: deque[tuple[Delivery, Attempts]] = deque()
@@ -299,6 +301,8 @@ class Dispatcher:
         attempts, provider = self._attempts, self._provider
         self.admission.begin(len(batch))
         attempts.use.begin(len(batch))
+        if self._channel_name in self._guard.limits:
+            await self._guard.admit(self._channel_name, batch)
         now = self._clock.now()
         begun: list[Delivery] = []
         steps: list[Transition] = []

@@ -168,6 +168,7 @@ class Pipeline:
         for dispatcher in dispatchers:
             await dispatcher.finish()
         await self._stations.outcomes.flush()
+        await self._common.guard.keep()
         self._memory.outbox.hurry()
         await self._taken_last.wait()  # what it brings isn't given again
         await self._stations.reporting.flushed()

@@ -569,6 +569,14 @@ class Journal(GroupCommit[Db]):
         """Keep since when these providers are down."""
         await self._commit(lambda db: own_values.note_down(db, since))
 
+    async def keep_parts(self, parts: Mapping[int, str]) -> None:
+        """Keep what is known of the SMS parts of settings ids, until they are paused."""
+        await self._commit(lambda db: own_values.keep_parts(db, parts))
+
+    async def kept_parts(self) -> Mapping[int, str]:
+        """What was kept of them."""
+        return await self._commit(own_values.kept_parts)
+
     async def retime(
         self,
         back: int,

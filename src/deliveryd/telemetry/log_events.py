@@ -90,6 +90,7 @@ class Event(StrEnum):
     CHANNEL_SLOW = "channel.slow", WARNING, "a provider's deliveries take long; a part of its share moves"
     CHANNEL_LESS_SLOW = "channel.less_slow", INFO, "a part of a slow provider's share comes back"
 
+    SETTINGS_HELD = "settings.held", WARNING, "SMS of a settings ID suddenly have more parts: they are paused"
     SETTINGS_FETCHED = "settings.fetched", DEBUG, "settings were fetched from the service"
     SETTINGS_UNAVAILABLE = (
         "settings.unavailable",

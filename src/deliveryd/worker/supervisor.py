@@ -29,6 +29,7 @@ from deliveryd.control.protocol import (
     socket_at,
 )
 from deliveryd.control.server import Answer, ControlServer
+from deliveryd.delivery.cost_guard import KEEP_INTERVAL
 from deliveryd.delivery.settings import SettingsCache
 from deliveryd.errors import ConfigError, JournalError
 from deliveryd.http.addresses import bind, parse_listen, url_of
@@ -382,6 +383,7 @@ class Supervisor:
             chores.start_soon(_every, TELL_INTERVAL, _log_failures, parts)
             chores.start_soon(_every, CATCH_UP_INTERVAL, _catch_up)
             chores.start_soon(_every, OVERDUE_INTERVAL, parts.overdue.count)
+            chores.start_soon(_every, KEEP_INTERVAL, parts.common.guard.keep)
 
     async def _count(self, parts: Parts, health: WorkerHealth) -> None:
         counts, open_ = await parts.journal.counts(), None

@@ -197,6 +197,7 @@ def derive(
     safety = common.memory.safety
     safety.follow(config.safety, phone_providers(config))
     choices = build_choices(config, providers, states, safety)
+    common.guard.follow(config.channels.cost_guards)
     common.memory.shares.follow(choices, config.channels.slow_after)
     wanted = {name: policy_of(provider) for name, provider in config.channels.providers.items()}
     policies = within_file_limit(config, wanted)

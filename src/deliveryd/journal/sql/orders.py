@@ -17,7 +17,7 @@ from deliveryd.journal.sql.deletion import LATEST, erase_message, forget_message
 from deliveryd.journal.sql.obstacles import OBSTACLES
 from deliveryd.journal.sql.operations import Operations
 from deliveryd.journal.sql.outbox import Outbox
-from deliveryd.journal.sql.own_values import stop_key_of
+from deliveryd.journal.sql.own_values import forget_parts, stop_key_of
 from deliveryd.journal.sql.receipt_match import Matching
 from deliveryd.journal.sql.stopped import DIGEST_PREFIX, digest_named, record_stops
 from deliveryd.model import SECOND, Entry, StopChange, Transition, channel_of
@@ -301,6 +301,8 @@ def _pause(kind: PauseKind, case: _Case) -> _Done:
         raise _Skip(hindrance)
     order = case.order
     until = None if order.lasts is None else case.at + int(order.lasts * SECOND)
+    if kind is PauseKind.SETTINGS:
+        forget_parts(case.db, case.key)
     pauses.begin_pause(case.db, Pause(kind, case.key, case.at, until, order.user, order.caller, order.reason))
     return _Done(_paused_message(case.db, kind, case.key))
 

@@ -11,6 +11,9 @@ from deliveryd.journal.rows import to_json
 from deliveryd.journal.sql.db import Db
 from deliveryd.journal.sql.schema import KEEP_VALUE
 
+_PARTS = "parts of settings "
+_KEPT_PARTS = f"SELECT key, value FROM meta WHERE substr(key, 1, {len(_PARTS)}) = '{_PARTS}'"  # noqa: S608
+
 SERVICE = "service"
 """The key of the service's base address."""
 
@@ -66,6 +69,22 @@ def note_down(db: Db, since: Mapping[str, int]) -> None:
 def down_since(db: Db) -> Mapping[str, int]:
     """Since when providers are down, as an earlier run noted it."""
     return dict(json.loads(_value(db, "down_since") or "{}"))
+
+
+def keep_parts(db: Db, parts: Mapping[int, str]) -> None:
+    """Keep what is known of the SMS parts of these settings ids."""
+    db.executemany(KEEP_VALUE, [(f"{_PARTS}{id_}", known) for id_, known in parts.items()])
+
+
+def kept_parts(db: Db) -> Mapping[int, str]:
+    """The same of all settings ids."""
+    rows = db.execute(_KEPT_PARTS)
+    return {int(key.removeprefix(_PARTS)): value for key, value in rows.fetchall()}
+
+
+def forget_parts(db: Db, settings_id: str) -> None:
+    """Forget what is known of a settings id."""
+    db.execute("DELETE FROM meta WHERE key = ?", (_PARTS + settings_id,))
 
 
 def keep_clock(db: Db, record: str) -> None:

@@ -17,7 +17,7 @@ import anyio
 from deliveryd.delivery.memory import LineMemory
 from deliveryd.delivery.message import Delivery
 from deliveryd.delivery.recorder import Recorder
-from deliveryd.errors import JournalFull, JournalUnreachable
+from deliveryd.errors import JournalFull
 from deliveryd.journal.journal import Journal
 from deliveryd.journal.orders import Action, ItemKind, Order
 from deliveryd.journal.pauses import PauseKind
@@ -148,7 +148,7 @@ class CostGuard:
         while True:
             try:
                 await self._recorder.decide(order, self._pausing.here)
-            except (JournalFull, JournalUnreachable):
+            except JournalFull:
                 await anyio.sleep(_AGAIN)
             else:
                 return

@@ -172,6 +172,7 @@ class Pipeline:
         self._memory.outbox.hurry()
         await self._taken_last.wait()  # what it brings isn't given again
         await self._stations.reporting.flushed()
+        await self._common.guard.keep()
 
     async def end_take(self) -> None:
         """Wait for the batch that was asked for, if the end came before it; see `Intake.end`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from itertools import pairwise
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import trio
 
 from deliveryd.channels.base import Accepted, Dispatch, TryAgain
 from deliveryd.channels.sms_text import sms_parts
+from deliveryd.commands.messages.explain import explain
 from support.messages import message
 from support.virtual import VirtualWorld, live
 
@@ -121,3 +123,22 @@ def test_a_rate_in_messages_counts_no_parts(world: VirtualWorld, monkeypatch: py
     live(world.run_until_idle)
     assert len(sent(world)) == 50
     assert not counted
+
+
+def test_explain_shows_the_rate_with_its_unit(
+    world: VirtualWorld, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of a message that waits for its provider."""
+    world.add('rate = "1 parts/s"\nconcurrency = 1\n')
+    world.channels["sms"].verdict = lambda _: TryAgain("busy", only_this=True)
+
+    async def run() -> None:
+        async with world.at_work():
+            enqueue(world, 1, 2)
+            await trio.sleep(5)
+
+    live(run)
+    explain(config=world.path, message_id=1)
+    assert re.search(
+        r"^  channel +sms, tries so far: [1-9], rate 1 parts/s$", capsys.readouterr().out, re.MULTILINE
+    )

@@ -364,7 +364,7 @@ def _read_provider(
         key, _, text = problem.partition(": ")
         file.complain(f"{place}.{key}", text)
     if block != "sms" and common.rate is not None and common.rate.in_parts:
-        text = f"only the block sms has parts, and this channel sends {block}: name a rate such as 50/s"
+        text = f"only the block sms has parts; this channel sends {block}: name a rate such as 50/s"
         file.complain(f"{place}.rate", text)
     return ProviderConfig(
         identity=identity, name=name, channel=channel, block=block, place=place,

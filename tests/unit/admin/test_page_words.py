@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from deliveryd.admin.plots import plot
-from deliveryd.admin.sections import age, ago, figure, level_of, measured_time, notices_of, size
+from deliveryd.admin.sections import age, ago, channel_rows, figure, level_of, measured_time, notices_of, size
 from deliveryd.telemetry.overview import Disk
-from support.overviews import BUSY, DOWN, IDLE
+from support.overviews import BUSY, DOWN, IDLE, provider
 
 
 @pytest.mark.parametrize(
@@ -48,6 +48,20 @@ def test_a_disk_that_fills_is_told_before_it_is_full() -> None:
         return [notice.level for notice in notices_of(replace(IDLE, disk=Disk(free, 64 << 20)))]
 
     assert [told(free << 20) for free in (200, 100, 60)] == [[], ["fair"], ["bad"]]
+
+
+def test_a_slow_provider_is_told_with_what_it_has_of_its_share() -> None:
+    """One that isn't slow, or isn't judged, shows nothing of it; a rate in parts shows its unit."""
+    shares = {"sms/a": 0.8, "sms/b": 1.0, "email": None}
+    providers = [provider(name, share=share, rate_limit="50 parts/s") for name, share in shares.items()]
+    slow = replace(IDLE, providers=providers)
+    assert [(each.about, each.text) for each in notices_of(slow)] == [
+        ("sms/a", "Has 80% of its share: its deliveries took longer than slow_after.")
+    ]
+    rows = [row for _, rows in channel_rows(slow) for row in rows]
+    assert [row.state.text for row in rows] == ["slow", "up", "up"]
+    assert rows[0].state.aside == "80% of its share"
+    assert rows[0].cells()["rate"].aside == "of 50 parts/s"
 
 
 def test_one_and_many_are_told_apart() -> None:

@@ -123,16 +123,40 @@ def test_a_misplaced_key_of_a_channel_or_a_provider_is_an_error(path: Path, text
 
 
 def test_rules_for_an_sms_belong_to_a_channel_that_sends_one(path: Path) -> None:
-    """`max_parts` and `transliterate` are errors where the block isn't sms."""
-    rules = "max_parts = 2\ntransliterate = true\n"
+    """What is about the parts of SMS is an error where the block isn't sms."""
+    rules = 'max_parts = 2\ntransliterate = true\ncost_guard = 2\nrate = "5 parts/s"\n'
     channel = f'adapter = "http"\nurl = "http://h/{{message.id}}"\n{rules}'
     order = '[channels]\norder = ["text", "messenger"]\n'
     config = loaded(path, f'{SERVICE}{order}[channels.text]\nblock = "sms"\n{channel}')
     assert config.channels.configured["text"].common.max_parts == 2
+    assert config.channels.providers["text"].common.rate == Rate(5, 1.0, in_parts=True)
+    assert config.channels.cost_guards == {"text": 2.0}
+    no_parts = "only the block sms has parts; this channel sends messenger"
     assert problems(path, f"{SERVICE}[channels.messenger]\n{channel}") == [
+        "config.toml:channels.messenger.cost_guard: only for the block sms; this channel sends messenger",
         "config.toml:channels.messenger.max_parts: only for the block sms; this channel sends messenger",
         "config.toml:channels.messenger.transliterate: only for the block sms; this channel sends messenger",
+        f"config.toml:channels.messenger.rate: {no_parts}: name a rate such as 50/s",
     ]
+
+
+def test_a_cost_guard_is_more_than_1(path: Path) -> None:
+    """With 1 each change would hold a template."""
+    (problem,) = problems(path, SERVICE + SMS + "cost_guard = 1\n")
+    assert problem.startswith("config.toml:channels.sms.cost_guard: ")
+
+
+def test_slow_after_needs_two_providers_that_report_deliveries(path: Path) -> None:
+    """Otherwise there is nothing to compare with."""
+    receipt = 'provider_id = "/id"\nreceipt = { provider_id = "/id", status = "/status", delivered = ["d"] }'
+    head = SERVICE + '[receipts]\nlisten = "127.0.0.1:0"\n[channels.sms]\nslow_after = "30s"\n'
+    both = loaded(path, head + providers(a=receipt, b=receipt))
+    assert both.channels.slow_after == {"sms": 30.0}
+    needed = "config.toml:channels.sms.slow_after: needs two providers of the channel"
+    assert problems(path, head + providers(a=receipt, b="")) == [
+        f"{needed} whose receipt tables have delivered"
+    ]
+    assert "no provider of the channel reports receipts" in problems(path, head + providers(a="", b=""))[0]
 
 
 REPORTING = """[channels.sms]

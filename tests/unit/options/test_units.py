@@ -96,6 +96,8 @@ def test_a_size_fits_a_disk() -> None:
         (" 1000 / m ", Rate(1000, 60.0)),
         ("1/ms", Rate(1, 0.001)),
         ("5/d", Rate(5, 86400.0)),
+        ("50 parts/s", Rate(50, 1.0, in_parts=True)),
+        ("3000 parts / m", Rate(3000, 60.0, in_parts=True)),
     ],
 )
 def test_rates(text: str, rate: Rate) -> None:
@@ -103,7 +105,21 @@ def test_rates(text: str, rate: Rate) -> None:
 
 
 @pytest.mark.parametrize(
-    "value", [*NUMBERS, "", "50", "0/s", "000/s", "-1/s", "5/sec", "5/2s", "1.5/s", "5/s/s", "9" * 400 + "/s"]
+    "value",
+    [
+        *NUMBERS,
+        "",
+        "50",
+        "0/s",
+        "000/s",
+        "-1/s",
+        "5/sec",
+        "5/2s",
+        "1.5/s",
+        "5/s/s",
+        "5 part/s",
+        "9" * 400 + "/s",
+    ],
 )
 def test_what_is_no_rate_is_refused(value: object) -> None:
     with pytest.raises(ValueError, match="50/s"):
@@ -138,7 +154,8 @@ def test_a_size_is_read_as_it_was_written(size: int) -> None:
 
 @given(st.integers(1, 1_000_000), st.sampled_from(["ms", "s", "m", "h", "d"]))
 def test_a_rate_is_read_as_it_was_written(permits: int, unit: str) -> None:
-    assert format_rate(parse_rate(f"{permits}/{unit}")) == f"{permits}/{unit}"
+    for parts in ("", " parts"):
+        assert format_rate(parse_rate(f"{permits}{parts}/{unit}")) == f"{permits}{parts}/{unit}"
 
 
 def test_a_model_is_written_as_the_file_says_it_and_shows_no_secret(secret: SecretFile) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from deliveryd.journal.base import Counts
 from deliveryd.journal.journal import Journal
+from deliveryd.journal.orders import Delivered
 from deliveryd.journal.sql.own_values import SignedToken
 from deliveryd.model import Outcome, ProgressReport, Receipt, Reported, Transition
 from deliveryd.states import State
@@ -60,6 +61,22 @@ class ReceiptCases:
                 "channel": "sms",
                 "reportedAt": "2023-11-14T22:13:20.000008Z",
             }
+
+    @pytest.mark.parametrize("among", [0, 9], ids=["alone", "among many"])
+    async def test_a_delivery_has_the_time_at_which_it_was_sent_and_a_failure_has_none(
+        self, open_journal: OpenJournal, among: int
+    ) -> None:
+        """Of the accepted try, for how long the delivery took; a repeated report has none either."""
+        async with open_journal() as journal:
+            await deliver_to_sent(journal, 1, "p1")
+            await deliver_to_sent(journal, 2, "p2")
+            others = [sample_receipt(f"u{number}") for number in range(among)]
+            first, second = sample_receipt("p1"), sample_receipt("p2", delivered=False)
+            found = (await journal.receive([first, second, *others]))[:2]
+            timing = [each.effect and each.effect.delivered for each in found]
+            assert timing == [Delivered(NOW, first.reported_at), None]
+            (again,) = await journal.receive([first])
+            assert again.effect is None
 
     @pytest.mark.parametrize("reference", ["KEY", "7"], ids=["key", "message id"])
     async def test_reports_of_a_message_among_many_are_taken_in_their_order(

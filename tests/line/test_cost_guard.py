@@ -107,6 +107,21 @@ def test_after_resume_the_new_level_is_the_normal(world: VirtualWorld) -> None:
     running(world, scene)
 
 
+def test_a_pause_that_somebody_else_ordered_makes_the_guard_learn_anew(world: VirtualWorld) -> None:
+    """An operator, or another worker: what is sent after the resumption is the normal at once."""
+
+    async def scene(worker: VirtualSupervisor, campaign: Campaign) -> None:
+        await campaign.send(SHORT, 400)
+        order = Order(Action.PAUSE, ItemKind.SETTINGS, ("1",), "ops")
+        await worker.parts.recorder.decide(order, worker.parts.stations.dispatchers)
+        await trio.sleep(2 * KEEP_INTERVAL)
+        assert await worker.parts.journal.kept_parts() == {}
+        await resume(worker)
+        assert await campaign.send(OF_FOUR, 300) == 300
+
+    running(world, scene)
+
+
 @pytest.mark.parametrize(
     ("before", "text", "count"), [(ENOUGH - 2, OF_FOUR, 2), (400, OF_TWO, 300), (0, OF_FOUR, 300)]
 )

@@ -79,7 +79,7 @@ from deliveryd.options.authentication_tables import AzureOptions, GoogleOptions,
 from deliveryd.options.connections import ProxyOptions, TlsOptions
 from deliveryd.options.tables import LoadedOnUse
 from deliveryd.options.toml_text import toml_value
-from deliveryd.rules.options import RuleOptions, WindowOptions
+from deliveryd.rules.options import CapOptions, RuleOptions, WindowOptions
 from deliveryd.telemetry.log_events import Event
 
 REFERENCE = Path(__file__).parent / "reference"
@@ -255,6 +255,7 @@ def configuration() -> Iterator[str]:
         yield from section(f"[{name}]", model, without=ProxyOptions)  # type: ignore[arg-type]
     yield from section("[[rules]]", RuleOptions)
     yield from section("window, in [[rules]]", WindowOptions)
+    yield from section("cap, in [[rules]]", CapOptions)
     for heading, model in SHARED.items():
         without = ProxyOptions if model is not ProxyOptions else None
         yield from section(heading, model, without=without)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from datetime import UTC
 from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
@@ -45,6 +46,8 @@ from deliveryd.options.tables import OnUse, leaves
 from deliveryd.options.units import Duration, FilePath, Positive, SecretPath, Size, resolve_path
 from deliveryd.rendering.escaping import EmailFormat
 from deliveryd.rendering.language import standard_tag
+from deliveryd.rules.budgets import Budget, Budgets
+from deliveryd.rules.caps import Caps
 from deliveryd.rules.options import RuleOptions
 from deliveryd.rules.priorities import Priorities
 from deliveryd.rules.windows import Windows, known_zone, zone_named
@@ -395,6 +398,28 @@ class Config(Section):
         zone = None if self.content.zone is None else zone_named(self.content.zone)
         found = [rule.window_rule(place) for place, rule in enumerate(self.rules)]
         return Windows([rule for rule in found if rule is not None], zone)
+
+    @property
+    def budgets(self) -> Budgets:
+        """How much may be sent in each period: of rules, then of channels and providers."""
+        zone = (None if self.content.zone is None else zone_named(self.content.zone)) or UTC
+        found = [rule.budget_rule(place, zone) for place, rule in enumerate(self.rules)]
+        for channel in self.channels.configured.values():
+            own, place = channel.common, f"channels.{channel.name}"
+            if own.budget is not None:
+                name, at = f"channel {channel.name}", (channel.name,)
+                found.append(Budget(name, own.budget, own.spent, zone, channels=at, place=place))
+            for each in channel.providers.values():
+                if (quota := each.common.budget) is not None:
+                    spent, name = each.common.spent, f"provider {each.identity}"
+                    found.append(Budget(name, quota, spent, zone, provider=each.identity, place=each.place))
+        return Budgets([budget for budget in found if budget is not None])
+
+    @property
+    def caps(self) -> Caps:
+        """How many messages a customer gets."""
+        found = [rule.cap_rule(place) for place, rule in enumerate(self.rules)]
+        return Caps([cap for cap in found if cap is not None])
 
     @property
     def priorities(self) -> Priorities:

@@ -133,6 +133,12 @@ class Levels:
     only_to: int | None = _level(
         "safety_only_to_entries", "Entries of safety.only_to; absent: it isn't named."
     )
+    budgets_used: Mapping[str, float] = _level(
+        "budget_used_ratio", "Share of a budget that is used in its present period, from 0 to 1.", "budget"
+    )
+    limited: Mapping[str, int] = _level(
+        "limited_messages", "Messages that wait for a budget or a cap.", "limit"
+    )
     share: float | None = _level("safety_share_ratio", "safety.share, from 0 to 1; absent: it isn't named.")
 
 

@@ -514,6 +514,41 @@ class OptOut(NamedTuple):
     is_dated: bool = True
 
 
+class BudgetShare(NamedTuple):
+    """A budget in one period: from `since` to before `until`, at most so many messages, or SMS parts."""
+
+    budget: str
+    since: int
+    until: int
+    most: int
+    in_parts: bool
+
+
+class CapShare(NamedTuple):
+    """At most so many messages of `settings` (empty: of all) to one customer within `per` microseconds."""
+
+    cap: str
+    settings: frozenset[int]
+    most: int
+    per: int
+
+
+class Claim(NamedTuple):
+    """What a try counts for: with its intent, and no more if its provider doesn't have the message for sure.
+
+    `entry` is the message before the intent. `customer` is a digest; "": no cap counts it. It is known for
+    `kept` microseconds that the customer got it.
+    """
+
+    entry: Entry
+    parts: int
+    budgets: tuple[BudgetShare, ...] = ()
+    customer: str = ""
+    caps: tuple[CapShare, ...] = ()
+    kept: int = 0
+    at: int = 0
+
+
 class Transition(NamedTuple):
     """One step of one message; `deliveryd.transitions` makes them all.
 
@@ -522,7 +557,8 @@ class Transition(NamedTuple):
     wakes a waiting message before it is due (see `deliveryd.runtime.waits`). A step from READY to IN_DOUBT
     makes no try: its outcome is why the message isn't repeated. One to SENT from READY, or whose outcome
     isn't that it was accepted, has why the message stays sent. `confirmation` is that of an acceptance after
-    which the message may still go on. `stops` are recorded with the try that they follow from.
+    which the message may still go on. `stops` are recorded with the try that they follow from. `claim` is
+    counted with an intent, and given back with any other step.
     """
 
     entry: Entry
@@ -535,6 +571,7 @@ class Transition(NamedTuple):
     waits_for: str | None = None
     confirmation: Confirmation | None = None
     stops: tuple[StopChange, ...] = ()
+    claim: Claim | None = None
 
 
 class Receipt(NamedTuple):

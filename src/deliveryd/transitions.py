@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable
 from deliveryd.model import (
     AT_ONCE,
     NEVER,
+    Claim,
     Confirmation,
     Content,
     Entry,
@@ -185,11 +186,11 @@ def released(entry: Entry, before: State, at: int) -> Transition:
     return Transition(entry.released(), *edge(before, Cause.RELEASED), at, AT_ONCE)
 
 
-def intent(entry: Entry, at: int, intermediate: Collection[str]) -> Transition:
+def intent(entry: Entry, at: int, intermediate: Collection[str], claim: Claim | None = None) -> Transition:
     """The try that `entry` describes is about to be made; one for the rest of the devices has no event."""
     is_told = "sending" in intermediate and not entry.is_sent_in_part
     events = (StatusEvent(entry.id, "sending", at),) if is_told else ()
-    return Transition(entry, INTENT.before, INTENT.after, at, None, None, events)
+    return Transition(entry, INTENT.before, INTENT.after, at, None, None, events, None, None, (), claim)
 
 
 # After an attempt; `entry` is as it was after its intent

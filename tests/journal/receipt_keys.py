@@ -88,7 +88,7 @@ class ReceiptKeyCases:
             ]
             error = StatusEvent(7, "error", NOW + ONE_SECOND, details="expired")
             step = Transition(entry, State.READY, State.FAILED, NOW + ONE_SECOND, events=(error,))
-            settled, effects = await journal.change([step])
+            settled, effects, _ = await journal.change([step])
             end = State.DELIVERED if delivered else State.FAILED
             ended = Effect(ended=(State.SENT, end), events=2, provider="sms")
             assert (set(settled), list(effects)) == ({7}, [ended])
@@ -126,7 +126,7 @@ class ReceiptKeyCases:
             events = (StatusEvent(7, "error", NOW + 5, details="why"),) if after is State.FAILED else ()
             outcome = Outcome("in_doubt" if entry.doubt else "refused", None, "why")
             step = Transition(entry, State.SENDING, after, NOW + 5, due_at, outcome, events)
-            settled, effects = await journal.change([step])
+            settled, effects, _ = await journal.change([step])
             assert [status for _, status in await waiting_events(journal)] == told
             assert set(settled) == ({7} if "sent" in told else set())
             assert sum(effect.events for effect in effects) == (len(told) if settled else 0)

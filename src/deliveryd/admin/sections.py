@@ -10,8 +10,9 @@ from collections.abc import Set as AbstractSet
 from typing import Literal, NamedTuple
 
 from deliveryd.model import SECOND, parse_instant
+from deliveryd.options.quotas import NEARLY_SPENT
 from deliveryd.options.safety import limits_text
-from deliveryd.telemetry.overview import Disk, Overview, Paused, ProviderView
+from deliveryd.telemetry.overview import Disk, LimitView, Overview, Paused, ProviderView
 
 NoticeLevel = Literal["good", "fair", "bad", "held", "off"]
 """How a text is marked: as well, to be looked at, broken, paused, or of no weight."""
@@ -140,7 +141,9 @@ def facts_of(overview: Overview) -> Iterator[Fact]:
     asides = [f"oldest {age(oldest.message)}"] if oldest.message is not None else []
     asides += [f"{in_doubt:,} in doubt"] if in_doubt else []
     if overview.waiting_unbound:
-        asides.append(f"{overview.waiting_unbound:,} for settings, a customer, a free provider or a window")
+        asides.append(
+            f"{overview.waiting_unbound:,} for settings, a customer, a free provider, a window or a limit"
+        )
     yield Fact("waiting", f"{waiting:,}", "message" if waiting == 1 else "messages", asides)
     asides = [f"oldest {age(oldest.event)}"] if events.waiting and oldest.event is not None else []
     asides += [f"{events.refused:,} refused"] if events.refused else []
@@ -244,6 +247,7 @@ def _of_worker(overview: Overview) -> Iterator[Notice]:
     if (limits := overview.safety) is not None:
         text = limits_text(limits.only_to, limits.share)
         yield Notice("fair", "Safety", f"{text[:1].upper()}{text[1:]}.")
+    yield from _of_limits(overview.limits)
     if overview.malformed:
         count = _counted(overview.malformed, "element of the queue was", "elements of the queue were")
         yield Notice("fair", "Queue", f"{count} malformed and set aside: see deliveryd dead list.")
@@ -251,6 +255,17 @@ def _of_worker(overview: Overview) -> Iterator[Notice]:
         count = _counted(len(reload.problems), "problem", "problems")
         text = f"The last reload, {ago(reload.at, overview.at)}, was refused with {count}."
         yield Notice("fair", "Configuration", text)
+
+
+def _of_limits(limits: Sequence[LimitView]) -> Iterator[Notice]:
+    """Budgets of which 80 % are used, and what messages wait for."""
+    for each in limits:
+        waits = f" {_counted(each.waiting, 'message waits', 'messages wait')}." if each.waiting else ""
+        name = f"{each.kind.capitalize()} of {each.name}"
+        if each.kind == "budget" and each.used >= NEARLY_SPENT * each.most:
+            yield Notice("fair", name, f"{each.used:,} of {each.text} are used.{waits}", each.until)
+        elif waits:
+            yield Notice("fair", name, f"{each.text}.{waits}", each.until)
 
 
 def _of_disk(disk: Disk) -> Iterator[Notice]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple, Self
 
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, model_validator
 
@@ -13,6 +13,7 @@ from deliveryd.channels.receipt_options import ReceiptOptions
 from deliveryd.channels.registry import AdapterKind, find_adapter
 from deliveryd.model import BLOCKS, provider_identity
 from deliveryd.options.file import ConfigFile
+from deliveryd.options.quotas import BUDGET_MEANING, SPENT_MEANING, QuotaLimit, SpentChoice, check_spent
 from deliveryd.options.suggestion import closest, suggestion
 from deliveryd.options.tables import OnUse
 from deliveryd.options.units import FilePath, Positive, RateLimit
@@ -90,6 +91,13 @@ class ChannelTable(BaseModel):
     receipt_overdue: Positive = Field(
         3 * 86400.0, description="time after which a message without a report counts as overdue"
     )
+    budget: QuotaLimit | None = Field(None, description=BUDGET_MEANING)
+    spent: SpentChoice = Field("wait", description=SPENT_MEANING)
+
+    @model_validator(mode="after")
+    def _has_budget(self) -> Self:
+        check_spent(self)
+        return self
 
 
 class ProviderTable(BaseModel):
@@ -122,6 +130,17 @@ class ProviderTable(BaseModel):
     breaker: OnUse[BreakerOptions] = Field(
         BreakerOptions.model_construct(), description="when the provider keeps failing"
     )
+    budget: QuotaLimit | None = Field(None, description=BUDGET_MEANING)
+    spent: SpentChoice = Field("wait", description=SPENT_MEANING)
+
+    @model_validator(mode="after")
+    def _has_budget(self) -> Self:
+        check_spent(self)
+        return self
+
+
+_OF_BOTH = frozenset({"budget", "spent"})
+"""Keys that a channel and each of its providers may have; in a table for both they are the channel's."""
 
 
 class ProviderConfig(BaseModel):
@@ -328,7 +347,7 @@ def _provider_tables(
 
 def _refuse_misplaced(file: ConfigFile, place: str, table: _Table, adapters: Collection[str]) -> None:
     """Note the keys beside `providers` that aren't a channel's; `adapters` are those of its adapters."""
-    known = {*ProviderTable.model_fields, *adapters}
+    known = {*ProviderTable.model_fields, *adapters} - _OF_BOTH
     for key in table:
         if key in known:
             text = f"belongs to a provider, as {place}.providers.NAME.{key}"
@@ -343,7 +362,7 @@ def _read_provider(
     file: ConfigFile, presets: PresetReader, channel: str, block: str, given: _Given
 ) -> ProviderConfig | None:
     identity, name, place, table = given
-    misplaced = [key for key in ChannelTable.model_fields if key in table]
+    misplaced = [key for key in ChannelTable.model_fields if key in table and key not in _OF_BOTH]
     for key in misplaced:
         file.complain(f"{place}.{key}", f"belongs to the channel, as channels.{channel}.{key}")
     table = {key: value for key, value in table.items() if key not in misplaced}

@@ -72,6 +72,7 @@ class Attempts:
         self._windows = terms.windows
         self._stopped = common.memory.stopped
         self._safety = common.memory.safety
+        self._limits = common.memory.limits
         self._clock = common.clock
         self._metrics = common.metrics
 
@@ -99,8 +100,10 @@ class Attempts:
             digest = entry.digest
         else:
             digest = self._digest(message)
+        if self._limits.any:
+            message.claim = self._limits.claim(message, now)
         entry = message.becomes(entry.begun(self._name, digest, now))
-        return transitions.intent(entry, now, self._intermediate)
+        return transitions.intent(entry, now, self._intermediate, message.claim)
 
     async def held(self, message: Delivery, now: int) -> Transition | None:
         """The step of a message in doubt that `on_in_doubt` holds; None: it has another one.
@@ -286,6 +289,7 @@ class Attempts:
             return self._verdicts.unfit(entry, verdict)
         if isinstance(verdict, InDoubt) or (isinstance(verdict, TryAgain) and verdict.may_have_arrived):
             entry = entry._replace(content=entry.content or rest or self._content(message))
+            message.claim = None
         step = self._verdicts.decide(entry, customer, verdict)
         if isinstance(verdict, Stopped) and customer is not None:
             addresses = self.channel.recipients(customer)

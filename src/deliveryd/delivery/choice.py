@@ -150,12 +150,14 @@ class Choice:
             return self.enabled
         return {name: sender for name, sender in self.enabled.items() if not is_spent(entry.spent, name)}
 
-    def provider_for(self, entry: Entry, customer: Customer | None) -> str | None:
+    def provider_for(
+        self, entry: Entry, customer: Customer | None, without: Collection[str] = ()
+    ) -> str | None:
         """The provider that takes a message; None: none of them reaches the customer, or all are spent.
 
-        It is one that is paused only if there is no other.
+        It is none of those `without`, and one that is paused only if there is no other.
         """
-        if self._only is not None and not entry.spent and not entry.doubt:
+        if self._only is not None and not entry.spent and not entry.doubt and not without:
             name, sender = self._only
             if self._safety.limits:
                 return name if self._reaches(name, entry, customer) else None
@@ -163,7 +165,7 @@ class Choice:
         found = {
             name: sender
             for name, sender in self.open_to(entry).items()
-            if self._reaches(name, entry, customer)
+            if name not in without and self._reaches(name, entry, customer)
         }
         if len(found) < 2:
             return next(iter(found), None)

@@ -22,6 +22,7 @@ from deliveryd.delivery.admission import Admission
 from deliveryd.delivery.attempts import Attempts
 from deliveryd.delivery.common import Common
 from deliveryd.delivery.dispatch_queue import KEPT
+from deliveryd.delivery.limits import given_back
 from deliveryd.delivery.message import Delivery
 from deliveryd.delivery.pace import Pace, ProbeTurns, SharedPace
 from deliveryd.delivery.provider import Provider
@@ -353,7 +354,8 @@ class Dispatcher:
             while not self._begun:
                 await self._idle.park()
             message, attempts = self._begun.popleft()
-            self._outcomes.add(await attempts.make(message))
+            step = await attempts.make(message)
+            self._outcomes.add(step if message.claim is None else given_back(step, message.claim))
             self.admission.end(1)
             attempts.use.end(1)
             if self._queue.count or self._breaker.is_open:

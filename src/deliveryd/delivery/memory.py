@@ -7,6 +7,7 @@ from typing import NamedTuple, Protocol, Self
 
 from deliveryd.delivery.backlog import Backlog
 from deliveryd.delivery.in_flight import InFlightLimit
+from deliveryd.delivery.limits import SendingLimits
 from deliveryd.delivery.line_clock import LineClock
 from deliveryd.delivery.outbox_signals import OutboxSignals
 from deliveryd.delivery.passed_time import PassedTime
@@ -79,7 +80,7 @@ class ReadyMessages:
 
 
 class LineMemory(NamedTuple):
-    """The places in flight, the signals between the loops, what waits or is paused, and who isn't sent to.
+    """The places in flight, the signals between the loops, what waits or is paused, and what isn't sent.
 
     Each of the `watchers` is called after each record; `passed` has the age of records. `shares`: those
     of slow providers.
@@ -94,6 +95,7 @@ class LineMemory(NamedTuple):
     stopped: StoppedRecipients
     safety: Safety
     shares: Shares
+    limits: SendingLimits
     passed: PassedTime
     watchers: list[Watcher]
 
@@ -125,6 +127,7 @@ class LineMemory(NamedTuple):
             StoppedRecipients(journal.stop_key, metrics),
             Safety(),
             Shares(),
+            SendingLimits(journal.stop_key),
             PassedTime(shown, journal.kept_clock, journal.last_at),
             [],
         )

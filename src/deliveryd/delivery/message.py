@@ -7,7 +7,7 @@ from deliveryd.channels.sms_text import count_parts
 from deliveryd.delivery.pauses import Pauses
 from deliveryd.errors import CustomerUnreadable, DeliverydError
 from deliveryd.journal.pauses import Pause
-from deliveryd.model import SECOND, Customer, Entry, Rendered, Transition, channel_of, size_of
+from deliveryd.model import SECOND, Claim, Customer, Entry, Rendered, Transition, channel_of, size_of
 from deliveryd.rendering.content import CompiledSettings
 from deliveryd.rules.windows import Windows
 from deliveryd.runtime import waits
@@ -33,11 +33,13 @@ class Delivery:
     aren't in the directory, and when they don't matter; `looked_up`: they were asked for. The router adds the
     `provider`, what it is `rendered` to, and its `size`: the number of characters that work on it may grow
     with. `zone` is the customer's time zone, if they were looked up and have one. `flaw` is why one in doubt
-    can't be rendered any more. With its intent, `entry` becomes what the journal has then.
+    can't be rendered any more. With its intent, `entry` becomes what the journal has then. `claim` is what
+    it counts for, until it is known that the provider has it or may have it.
     """
 
     __slots__ = (
         "_parts",
+        "claim",
         "customer",
         "entry",
         "expires_at",
@@ -66,6 +68,7 @@ class Delivery:
         self.flaw: str | None = None
         self.size = self._parts = 0
         self.zone: str | None = None
+        self.claim: Claim | None = None
 
     def of(self, customer: Customer | None) -> None:
         """The customer was looked up; None: the directory doesn't have them."""

@@ -17,7 +17,14 @@ from deliveryd import transitions
 from deliveryd.delivery.failures import Failures
 from deliveryd.delivery.memory import LineMemory
 from deliveryd.errors import JournalFull
-from deliveryd.journal.base import FromOthers, MatchedReceipt, OutboxRow, PassedDeadlines, Recovery
+from deliveryd.journal.base import (
+    NOTHING_COUNTED,
+    FromOthers,
+    MatchedReceipt,
+    OutboxRow,
+    PassedDeadlines,
+    Recovery,
+)
 from deliveryd.journal.journal import Journal
 from deliveryd.journal.orders import REMOVALS, Action, Decided, Effect, ItemKind, Order
 from deliveryd.journal.rows import by_the_clock
@@ -120,6 +127,7 @@ class Recorder:
         """
         left = await self._journal.recover(self._clock.now(), providers, put_back)
         self._memory.stopped.load(await self._journal.stopped())
+        self._memory.limits.load(await self._journal.budget_uses(self._clock.now()), self._clock.now())
         self._hold(left, providers)
         self._backlog.change(left.waiting)
         self._memory.pausing.recover(left, providers)
@@ -272,13 +280,19 @@ class Recorder:
     # preparation and dispatch
 
     async def record(self, steps: Sequence[Transition]) -> Collection[int]:
-        """Record steps of messages; return the ids of those that a receipt settled instead."""
+        """Record steps of messages; return the ids of those whose step wasn't taken.
+
+        A receipt settled them instead, or their intents would have exceeded a limit: these are routed again.
+        """
         if not steps:
             return ()
         by_state = _by_state(steps)
         ahead_of = self._clock.reading() if State.WAITING in by_state else None
-        settled, effects = await self._journal.change(steps, ahead_of)
+        settled, effects, counted = await self._journal.change(steps, ahead_of)
         self._apply(effects)
+        if counted is not NOTHING_COUNTED:
+            self._memory.limits.note(counted)
+            settled = {*settled, *self._refuse(steps, counted.refused)}
         if settled:
             steps = [step for step in steps if step.entry.id not in settled]
             by_state = _by_state(steps)
@@ -300,6 +314,13 @@ class Recorder:
         for watcher in self._memory.watchers:
             watcher.stepped(steps)
         return settled
+
+    def _refuse(self, steps: Sequence[Transition], refused: Collection[int]) -> Collection[int]:
+        """Have messages routed again whose intents exceed a budget or a cap, as they were before."""
+        self._memory.ready.add(
+            [step.claim.entry for step in steps if step.claim is not None and step.entry.id in refused]
+        )
+        return refused
 
     def _count(self, by_state: Mapping[State, Sequence[Transition]]) -> None:
         for state, steps in by_state.items():

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import takewhile
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
@@ -10,6 +11,7 @@ from weakref import WeakKeyDictionary
 from deliveryd import transitions
 from deliveryd.channels.sms_text import SmsRules
 from deliveryd.delivery.choice import Choice
+from deliveryd.delivery.limits import SendingLimits
 from deliveryd.delivery.message import UNRENDERED, Delivery
 from deliveryd.delivery.pauses import Pauses
 from deliveryd.delivery.safety import Safety
@@ -91,9 +93,11 @@ class Router:
         *,
         safety: Safety | None = None,
         windows: Windows = ALWAYS,
+        limits: SendingLimits | None = None,
     ) -> None:
         self._channels = channels
         self._windows = windows
+        self._limits = limits or SendingLimits(b"")
         self._safety = safety or Safety()
         self._adapters = {
             name: sender.adapter
@@ -133,7 +137,7 @@ class Router:
             return self._open(_end(message, [str(settings)], now), now)
         if not message.looked_up and self._needs_customer(entry, settings):
             return None
-        if self._safety.limits or self._windows.rules:
+        if self._safety.limits or self._windows.rules or self._limits.any:
             return self._within_limits(message, settings, now)
         return self._first_usable(message, settings, now)
 
@@ -141,14 +145,17 @@ class Router:
         """Go on where `route` returned None, with the customer, in the same turn of the event loop."""
         if message.entry.content is not None or not isinstance(message.settings, CompiledSettings):
             return self.route(message, now)
-        if self._safety.limits or self._windows.rules:
+        if self._safety.limits or self._windows.rules or self._limits.any:
             return self._within_limits(message, message.settings, now)
         return self._first_usable(message, message.settings, now)
 
     def _within_limits(self, message: Delivery, settings: CompiledSettings, now: int) -> Route | None:
         """The first offer that can be sent, if this installation sends to the customer, and does so now."""
-        held = self._withheld(message, now) if self._safety.limits else None
-        return self._open(held or self._first_usable(message, settings, now), now)
+        route = self._withheld(message, now) if self._safety.limits else None
+        if route is None and self._limits.any and not message.entry.doubt:
+            choose = partial(self._first_usable, message, settings, now, None)
+            return self._open(self._limits.route(message, now, choose), now)
+        return self._open(route or self._first_usable(message, settings, now), now)
 
     def _open(self, route: Route | None, now: int) -> Route | None:
         """The message, if the window of its channel is open; else the step by which it waits for that.
@@ -209,8 +216,9 @@ class Router:
         settings: CompiledSettings,
         now: int,
         channels: Container[str] | None = None,
+        without: Collection[str] = (),
     ) -> Route:
-        """The first offer, of some channels or of any, that can be sent.
+        """The first offer, of some channels or of any, that can be sent by a provider but those `without`.
 
         It is one of an unavailable channel only if there is no other. The message is held if that is paused,
         whatever its content would be.
@@ -225,7 +233,7 @@ class Router:
         stopped = self._stopped.digests
         for name, block in self._offers_for(entry, settings, tags):
             choice = self._channels[name].choice
-            provider = choice.provider_for(entry, customer)
+            provider = choice.provider_for(entry, customer, without)
             if provider is None or name in unfit or (channels is not None and name not in channels):
                 continue
             if name in stopped and not entry.doubt and self._has_stopped(name, provider, customer):
@@ -318,14 +326,16 @@ class Router:
         working = {name for name, channel in self._channels.items() if not channel.choice.is_given_up}
         for channels in (working, (channel_of(provider),)):
             found = self._first_usable(moved, settings, now, channels)
-            if found is moved and self._is_taken(moved):
+            if found is moved and self._is_taken(moved, now):
                 return moved
         return None
 
-    def _is_taken(self, message: Delivery) -> bool:
+    def _is_taken(self, message: Delivery, now: int) -> bool:
         """Whether the provider takes a message that may not come back."""
         choice = self._channels[channel_of(message.provider)].choice
         standing = choice.senders[message.provider].standing
+        if self._limits.any and self._limits.shortage(message, now) is not None:
+            return False
         return not choice.is_down and not standing.refuses(message.entry.settings_id)
 
     def _offers_for(

@@ -74,6 +74,7 @@ class Sharing:
         """
         providers = {name: self._doubts[name] for name in self._dispatchers}
         found = await self._common.recorder.follow(providers)
+        await self._follow_budgets()
         self._follow_outages(found)
         now = anyio.current_time()
         if now >= self._forget_at:
@@ -85,6 +86,12 @@ class Sharing:
             await adopt_line(self._common, found.adopted, providers)
             await look_at_paused(self._common, self._dispatchers)
         return found.pauses is not None or found.has_more
+
+    async def _follow_budgets(self) -> None:
+        """Take over what other workers used of budgets, where there are any."""
+        limits = self._common.memory.limits
+        if limits.budgets.all:
+            limits.refresh(await self._common.journal.budget_uses(self._common.clock.now()))
 
     def _follow_outages(self, found: FromOthers) -> None:
         if found.down_since is not None:

@@ -37,8 +37,34 @@ class Doubtful(NamedTuple):
     reason: str | None = None
 
 
+class BudgetUse(NamedTuple):
+    """How much of a budget is used in a period; `changes`: how often that changed by then."""
+
+    budget: str
+    since: int
+    until: int
+    messages: int
+    parts: int
+    changes: int
+
+
+class Counted(NamedTuple):
+    """What was counted with intents, or given back.
+
+    The intents of messages `refused` weren't recorded: they would exceed a budget or a cap. `uses` are those
+    of the budgets that changed. `full`: until when a cap is reached for a customer's digest, by both.
+    """
+
+    refused: Collection[int] = ()
+    uses: Sequence[BudgetUse] = ()
+    full: Mapping[tuple[str, str], int] = {}
+
+
+NOTHING_COUNTED = Counted()
+
+
 class Recorded(NamedTuple):
-    """What receipts did that were kept until their message took its next step.
+    """What receipts did that were kept until their message took its next step, and what was counted.
 
     `settled` are the messages that a receipt ended: their steps weren't taken, or count no more. `effects`
     are the changes of the recorder's counts.
@@ -46,6 +72,20 @@ class Recorded(NamedTuple):
 
     settled: Collection[int] = ()
     effects: Sequence[Effect] = ()
+    counted: Counted = NOTHING_COUNTED
+
+
+def recorded_in_logs(found: Sequence[Recorded]) -> Recorded:
+    """What was recorded in several logs, or for several callers."""
+    return Recorded(
+        [id_ for each in found for id_ in each.settled],
+        [effect for each in found for effect in each.effects],
+        Counted(
+            [id_ for each in found for id_ in each.counted.refused],
+            [use for each in found for use in each.counted.uses],
+            {key: until for each in found for key, until in each.counted.full.items()},
+        ),
+    )
 
 
 NOT_OURS = "not_ours"
@@ -228,13 +268,15 @@ class Open(NamedTuple):
 
     `oldest_message`: when the message was taken that was taken first, of those that wait or are in the line's
     hands; of those that wait, the ones with the lowest id are looked at, as the queue's ids grow.
-    `oldest_event`: the instant of the first event that the service hasn't accepted yet.
+    `oldest_event`: the instant of the first event that the service hasn't accepted yet. `limited`: how many
+    wait for a budget or a cap, by `waits_for`.
     """
 
     waiting: Mapping[str, int] = {}
     in_doubt: Mapping[str, int] = {}
     oldest_message: int | None = None
     oldest_event: int | None = None
+    limited: Mapping[str, int] = {}
 
 
 class Account(NamedTuple):

@@ -15,6 +15,7 @@ from typing import TypeVar
 from deliveryd.journal.base import (
     Account,
     AheadOf,
+    BudgetUse,
     Counts,
     Doubtful,
     Due,
@@ -30,6 +31,7 @@ from deliveryd.journal.base import (
     Recorded,
     Recovery,
     Shared,
+    recorded_in_logs,
 )
 from deliveryd.journal.group_commit import GroupCommit
 from deliveryd.journal.log import Log, LogTerms, log_of
@@ -38,6 +40,7 @@ from deliveryd.journal.pauses import Pause
 from deliveryd.journal.rows import by_the_clock, to_json
 from deliveryd.journal.sql import (
     account,
+    counting,
     deadlines,
     deletion,
     own_values,
@@ -206,6 +209,7 @@ class Journal(GroupCommit[Db]):
         leads to must not be done, above all no intent be carried out.
         An acceptance with a confirmation keeps the variables. A step from READY to SENT restores the accepted
         try; if its provider reported meanwhile that it failed, the message ends with an `error` instead.
+        An intent whose claim exceeds a budget or a cap isn't taken (`Counted.refused`).
         An intent keeps the digest of what is sent. An outcome that may have arrived keeps the content, until
         the message ends or its key changes.
         `ahead_of`: see `by_the_clock`; None: the clock is never set.
@@ -220,12 +224,11 @@ class Journal(GroupCommit[Db]):
             log.operations.change(db, _by_its_time(log, mine))
             for log, mine in self._by_log(db, steps, lambda step: self._log_of_message(step.entry.id))
         ]
-        if len(found) == 1:
-            return found[0]
-        return Recorded(
-            [id_ for each in found for id_ in each.settled],
-            [effect for each in found for effect in each.effects],
-        )
+        return found[0] if len(found) == 1 else recorded_in_logs(found)
+
+    async def budget_uses(self, now: int) -> Sequence[BudgetUse]:
+        """What is used of all budgets, by all workers, in periods that aren't over."""
+        return await self._read(lambda db: counting.uses_of(db, now))
 
     async def due(self, now: int, room: Mapping[str, int]) -> Due:
         """Make waiting messages READY whose time has come, the longest due first.

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator, Sequence
-from datetime import date
+from datetime import date, tzinfo
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, StrictInt, model_validator
 
+from deliveryd.model import SECOND, CapShare
+from deliveryd.options.quotas import BUDGET_MEANING, SPENT_MEANING, QuotaLimit, SpentChoice, check_spent
 from deliveryd.options.suggestion import suggestion
 from deliveryd.options.tables import Table
-from deliveryd.options.units import FilePath
+from deliveryd.options.units import FilePath, Positive
+from deliveryd.rules.budgets import Budget
+from deliveryd.rules.caps import Cap
 from deliveryd.rules.windows import (
     Window,
     WindowRule,
@@ -23,6 +28,12 @@ from deliveryd.rules.windows import (
 
 _RANKED = ("high", "low")
 """The priorities that a rule gives; all other settings ids have the one between."""
+
+_LONGEST_CAP = 366 * 86400.0
+"""Seconds for which it is kept what customers got, at most."""
+
+_LONGEST_NAME = 60
+"""Characters of the ids, or channels, in the name of a budget or a cap."""
 
 _LARGEST = 1 << 20
 """Bytes of a file of holidays at most."""
@@ -116,6 +127,16 @@ def _named(names: tuple[object, ...]) -> tuple[object, ...]:
 _NOT_EMPTY = AfterValidator(_named)
 
 
+class CapOptions(Table):
+    """How many messages one customer gets."""
+
+    messages: StrictInt = Field(ge=1, le=1000, description="most that providers accept for one customer")
+    per: Positive = Field(le=_LONGEST_CAP, description='within this time, such as "1d"')
+    over: Literal["wait", "error"] = Field(
+        "wait", description='more "wait" until the oldest is that old, or end as "error"'
+    )
+
+
 class RuleOptions(Table):
     """What holds for messages of `settings` on `channels`; for all, where these are left out."""
 
@@ -129,11 +150,17 @@ class RuleOptions(Table):
         None, description='"high": before all others; "low": after them; a tenth is left to those below'
     )
     window: WindowOptions | None = Field(None, description="when they may be sent; left out: at any time")
+    budget: QuotaLimit | None = Field(None, description=BUDGET_MEANING)
+    spent: SpentChoice = Field("wait", description=SPENT_MEANING)
+    cap: CapOptions | None = Field(None, description="how many one customer gets; left out: all")
 
     @model_validator(mode="after")
     def _rules_something(self) -> Self:
-        if self.priority is None and self.window is None:
-            raise ValueError("the rule has no effect: set priority or window")
+        check_spent(self)
+        if (self.priority, self.window, self.budget, self.cap) == (None, None, None, None):
+            raise ValueError("the rule has no effect: set priority, window, budget or cap")
+        if self.cap is not None and self.channels is not None:
+            raise ValueError("a cap counts settings ids on all channels: leave channels out")
         if self.priority is not None and (self.settings is None or self.channels is not None):
             raise ValueError(
                 "a priority is that of settings ids, on all channels: set settings, not channels"
@@ -157,3 +184,33 @@ class RuleOptions(Table):
             self.window.outside == "send",
             place,
         )
+
+    def budget_rule(self, place: int, zone: tzinfo) -> Budget | None:
+        """Return the budget of the table at this place, with the periods of a zone; None: it has none."""
+        if self.budget is None:
+            return None
+        name = " ".join(part for part in (self._names("settings"), self._names("channels")) if part)
+        return Budget(
+            name or "all messages", self.budget, self.spent, zone,
+            settings=self.settings or (),
+            channels=self.channels or (),
+            place=f"rules.{place}",
+        )  # fmt: skip
+
+    def cap_rule(self, place: int) -> Cap | None:
+        """Return the cap of the table at this place; None: it has none."""
+        if self.cap is None:
+            return None
+        name, per = self._names("settings") or "all messages", int(self.cap.per * SECOND)
+        share = CapShare(name, frozenset(self.settings or ()), self.cap.messages, per)
+        return Cap(share, self.cap.over, f"rules.{place}")
+
+    def _names(self, key: Literal["settings", "channels"]) -> str:
+        """Return what a table names, as part of a name: of many the first ones, and a digest of all."""
+        if not (names := [str(each) for each in sorted(set(getattr(self, key) or ()))]):
+            return ""
+        text = ", ".join(names)
+        if len(text) > _LONGEST_NAME:
+            digest = hashlib.sha256(text.encode()).hexdigest()[:8]
+            text = f"{text[:_LONGEST_NAME].rpartition(',')[0]} and more ({digest})"
+        return f"{'settings' if key == 'settings' else 'on'} {text}"

@@ -60,6 +60,16 @@ def repeat(provider: str) -> str:
     return f"repeat {provider}"
 
 
+def budget(name: str) -> str:
+    """The next period of a budget; `due_at` is its beginning, or the message's expiry."""
+    return f"budget {name}"
+
+
+def cap(name: str) -> str:
+    """A customer who may get more by a cap; `due_at` is when, or the message's expiry."""
+    return f"cap {name}"
+
+
 def at(provider: str) -> tuple[str, ...]:
     """Whatever messages wait for that wait for a provider."""
     return room(provider), repeat(provider), recovery(provider), alone(provider)
@@ -81,6 +91,11 @@ def is_paused(waits_for: str | None) -> bool:
     return waits_for is not None and waits_for.startswith(PAUSED_FROM)
 
 
+def is_limited(waits_for: str) -> bool:
+    """Whether a message that waits for this waits for a budget or a cap."""
+    return waits_for.startswith(("budget ", "cap "))
+
+
 def awaited(waits_for: str) -> str:
     """Return what a message waits for, as text for operators."""
     kind, _, name = waits_for.partition(" ")
@@ -93,6 +108,10 @@ def awaited(waits_for: str) -> str:
             return f"{_named(name)} to take messages again"
         case "window":
             return "the window in which it may be sent"
+        case "budget":
+            return f"the next period of the budget of {name}"
+        case "cap":
+            return f"its customer to get more by the cap of {name}"
         case "paused":
             return f"the end of the pause of {name}"
         case _ if name == ANY:
@@ -111,6 +130,8 @@ def cause(waits_for: str | None, provider: str) -> str:
             return "the customer directory"
         case "window":
             return "windows"
+        case "budget" | "cap":
+            return f"the {kind} of {name}"
         case "provider" | "alone" | "room" | "repeat":
             return _named(name)
         case _:

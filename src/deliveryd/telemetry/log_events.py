@@ -146,6 +146,9 @@ class Event(StrEnum):
         "a reload removed [safety]: messages go to all customers",
     )
 
+    BUDGET_NEARLY_SPENT = "budget.nearly_spent", WARNING, "80 % of a budget are used in its present period"
+    BUDGET_SPENT = "budget.spent", WARNING, "a budget is spent until its next period"
+
     RECEIPT_ACCEPTED = "receipt.accepted", DEBUG, "a receipt changed a message"
     RECEIPT_REPEATED = "receipt.repeated", DEBUG, "a receipt was recorded before"
     RECEIPT_UNMATCHED = "receipt.unmatched", INFO, "a receipt matches no message yet; it is kept"

@@ -144,6 +144,19 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
+class LimitView:
+    """A budget with what is used of `most` until the end of its period, or a cap; `waiting` messages wait."""
+
+    kind: Literal["budget", "cap"]
+    name: str
+    text: str
+    waiting: int
+    used: int = 0
+    most: int = 0
+    until: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Overview:
     """The state of a worker at one instant.
 
@@ -179,6 +192,9 @@ class Overview:
     loops: Mapping[str, float]
     safety: Limits | None = None
     """None: everybody is sent to."""
+
+    limits: Sequence[LimitView] = ()
+    """The budgets and the caps in force."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,6 +73,7 @@ class Handover:
         """Replace all parts. Without an await: the loops see either the old configuration or the new one."""
         difference = _difference(before, config, self.outside, outside)
         states = self._states(config, difference)
+        waited_for = list(self._memory.limits.names)
         derived = derive(config, outside.providers, states, self._stations.doubts, self._common)
         self._replace_limits(before, config, self.outside.service is not outside.service)
         self._replace_outside(outside)
@@ -88,6 +89,8 @@ class Handover:
         self.outside = outside
         self._removed = (self._removed | set(difference.removed)) - derived.terms.keys()
         self._tasks.start_soon(self._wake, difference, states, _to_repeat(before, config))
+        for name in waited_for if difference.routes else ():
+            self._memory.backlog.answered(name)
 
     async def sweep(self) -> None:
         """Do again what follows from a reload: some steps are recorded after it that were made before."""
@@ -253,7 +256,8 @@ def _routing(config: Config) -> object:
         )
         for name, channel in config.channels.configured.items()
     }
-    return config.content, config.channels.order, config.safety, channels, config.windows.terms
+    limits = config.budgets.terms, config.caps.terms
+    return config.content, config.channels.order, config.safety, channels, config.windows.terms, limits
 
 
 def _to_repeat(before: Config, config: Config) -> Collection[str]:

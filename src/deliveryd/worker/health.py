@@ -5,21 +5,24 @@ from __future__ import annotations
 import math
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import anyio
 
 from deliveryd import __version__
 from deliveryd.config import Config
 from deliveryd.delivery.dispatcher import Dispatcher
+from deliveryd.delivery.limits import SendingLimits
 from deliveryd.delivery.provider import Provider
 from deliveryd.delivery.tail import Tail, TailFeed, TailFilter
 from deliveryd.journal.base import Counts, Open
 from deliveryd.journal.pauses import Pause, PauseKind
 from deliveryd.journal.place import JournalFile, JournalPlace
 from deliveryd.metrics import Levels
-from deliveryd.model import SECOND, Clock, channel_of, format_instant
+from deliveryd.model import SECOND, Clock, channel_of, format_duration, format_instant
+from deliveryd.options.quotas import format_quota
 from deliveryd.options.units import format_rate
+from deliveryd.runtime import waits
 from deliveryd.states import State
 from deliveryd.telemetry.log_writing import last_warnings
 from deliveryd.telemetry.output import dropped_lines
@@ -29,6 +32,7 @@ from deliveryd.telemetry.overview import (
     EventsView,
     Failure,
     Limits,
+    LimitView,
     Oldest,
     Overview,
     Paused,
@@ -192,6 +196,7 @@ class WorkerHealth:
             },
             loops={name: round(age, 3) for name, age in ages},
             safety=Limits(*self.config.safety.figures) if self.config.safety.limits else None,
+            limits=[*_limits(self._parts.memory.limits, open_, now)],
         )
 
     def hour(self) -> Points:
@@ -225,6 +230,11 @@ class WorkerHealth:
             in_flight_limit=self._parts.memory.in_flight.most,
             log_dropped=dropped_lines(),
             events_failing=self._parts.stations.reporting.failing,
+            budgets_used={
+                level.budget.name: level.ratio
+                for level in self._parts.memory.limits.levels(self._clock.now())
+            },
+            limited={name: open_.limited.get(name, 0) for name in self._parts.memory.limits.names},
             only_to=self.config.safety.figures[0],
             share=self.config.safety.figures[1],
         )
@@ -290,6 +300,19 @@ def _oldest(open_: Open, now: int) -> Oldest:
         for at in (open_.oldest_message, open_.oldest_event)
     )
     return Oldest(message, event)
+
+
+def _limits(limits: SendingLimits, open_: Open, now: int) -> Iterator[LimitView]:
+    for level in limits.levels(now):
+        name, quota = level.budget.name, level.budget.quota
+        waiting = open_.limited.get(waits.budget(name), 0)
+        yield LimitView(
+            "budget", name, format_quota(quota), waiting, level.used, quota.most, format_instant(level.until)
+        )
+    for cap in limits.caps.all:
+        per = format_duration(cap.share.per / SECOND)
+        waiting = open_.limited.get(waits.cap(cap.name), 0)
+        yield LimitView("cap", cap.name, f"{cap.share.most} messages per customer within {per}", waiting)
 
 
 def _widest(pauses: Sequence[Pause]) -> Sequence[Pause]:

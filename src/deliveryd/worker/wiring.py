@@ -20,6 +20,7 @@ from deliveryd.delivery.deadlines import OverdueReceipts, ReceiptDeadlines
 from deliveryd.delivery.dispatcher import Dispatcher, Dispatchers
 from deliveryd.delivery.due import DueMessages
 from deliveryd.delivery.intake import Intake
+from deliveryd.delivery.limits import SendingLimits
 from deliveryd.delivery.listening import Awaited, ListeningTime
 from deliveryd.delivery.memory import LineMemory
 from deliveryd.delivery.pauses import Pauses
@@ -196,6 +197,7 @@ def derive(
     """Make what the stations work by. `doubts` are kept, also of removed providers: of attempts under way."""
     safety = common.memory.safety
     safety.follow(config.safety, phone_providers(config))
+    common.memory.limits.follow(config.budgets, config.caps)
     choices = build_choices(config, providers, states, safety)
     common.guard.follow(config.channels.cost_guards)
     common.memory.shares.follow(choices, config.channels.slow_after)
@@ -213,7 +215,9 @@ def derive(
         )
         for name, policy in policies.items()
     }  # fmt: skip
-    router = build_router(config, choices, common.memory.stopped, common.memory.pauses, safety)
+    router = build_router(
+        config, choices, common.memory.stopped, common.memory.pauses, safety, limits=common.memory.limits
+    )
     return Derived(choices, router, terms, _limits(config))
 
 
@@ -404,6 +408,8 @@ def build_router(
     stopped: StoppedRecipients,
     pauses: Pauses,
     safety: Safety,
+    *,
+    limits: SendingLimits | None = None,
 ) -> Router:
     """What chooses channel, provider and language."""
     routes = {
@@ -414,6 +420,7 @@ def build_router(
         routes, config.channels.order, config.content.languages, stopped, pauses,
         safety=safety,
         windows=config.windows,
+        limits=limits,
     )  # fmt: skip
 
 

@@ -91,3 +91,37 @@ def test_a_rule_that_cannot_work_is_named(world: World, old: str, new: str, prob
     answered = command("check", "--offline", "--config", world.config)
     assert answered.status == 78
     assert problem in answered.err
+
+
+def test_what_a_message_counts_for_is_shown(world: World) -> None:
+    """The caps and budgets, what becomes of more, and when the period ends."""
+    text = world.config.read_text("utf-8").replace(
+        "[channels.sms]", '[channels.sms]\nbudget = "9 parts/day"', 1
+    )
+    rule = '[[rules]]\nsettings = [501]\ncap = { messages = 3, per = "7d", over = "error" }\n'
+    world.config.write_text(text + rule, "utf-8")
+    capped, counted = tried(world, "--settings", 501, *AT)[3:]
+    assert capped == (
+        "sms  counts for the cap of settings 501: 3 messages per customer within 7d,"
+        " more ends as error: rules.2"
+    )
+    assert counted == (
+        "sms  counts for the budget of channel sms: 9 parts/day until 2026-12-24T23:00:00.000000Z,"
+        " more waits: channels.sms"
+    )
+
+
+@pytest.mark.parametrize(
+    ("rule", "problem"),
+    [
+        ('budget = "9 part/week"', "rules.2.budget: expected a string such as"),
+        ('spent = "next"\nsettings = [1]\npriority = "high"', "spent has no effect without budget"),
+        ('budget = "9 parts/day"\nspent = "nxt"', 'must be "next", "wait" or "error"; did you mean'),
+        ('channels = ["sms"]\ncap = { messages = 3, per = "7d" }', "leave channels out"),
+    ],
+)
+def test_what_is_wrong_with_a_limit_is_said_at_its_key(world: World, rule: str, problem: str) -> None:
+    """With what to write instead."""
+    world.config.write_text(f"{world.config.read_text('utf-8')}[[rules]]\n{rule}\n", "utf-8")
+    answered = command("check", "--offline", "--config", world.config)
+    assert problem in answered.out + answered.err

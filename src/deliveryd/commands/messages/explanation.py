@@ -58,6 +58,14 @@ VERDICT_TEXTS: Mapping[str, str] = {
 """The verdicts of attempts."""
 
 
+_AT_ITS_TIME: Mapping[str, str] = {
+    WINDOW: "its window opens",
+    "budget": "the budget has a new period",
+    "cap": "its customer may get more by the cap",
+}
+"""What a message waits for that is due when that happens, by the beginning of `waits_for`."""
+
+
 class Step(NamedTuple):
     """An event in a message's history at an instant (None: unknown or in the future), with details."""
 
@@ -140,9 +148,14 @@ def _state(message: MessageRecord) -> str:
     if message.state is State.WAITING and message.pause is not None:
         return PAUSED_TEXT
     if message.state is State.WAITING and message.waits_for is not None:
-        until = "its expiry" if message.waits_for == WINDOW else "it is due"
+        until = "its expiry" if _waits_for_a_time(message.waits_for) else "it is due"
         return f"waiting for {awaited(message.waits_for)}, or until {until}"
     return STATES[message.state]
+
+
+def _waits_for_a_time(waits_for: str | None) -> str | None:
+    """What happens when a message is due that waits for nothing but a time; None: it waits for something."""
+    return _AT_ITS_TIME.get((waits_for or "").partition(" ")[0])
 
 
 def _variables(variables: Mapping[str, str | None]) -> str:
@@ -274,8 +287,8 @@ def _next_steps(message: MessageRecord) -> Iterator[Step]:
             if message.due_at < NEVER:
                 yield Step(message.due_at, "expires then, or is examined again")
             return
-        if message.waits_for == WINDOW:
-            yield Step(message.due_at, "its window opens then, or it expires")
+        if (what := _waits_for_a_time(message.waits_for)) is not None:
+            yield Step(message.due_at, f"{what} then, or it expires")
             return
         where = f"continues with {message.lane}" if message.lane is not None else "continues"
         if message.waits_for is not None:

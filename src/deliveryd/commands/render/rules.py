@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Annotated, NamedTuple
 
@@ -17,7 +17,8 @@ from deliveryd.commands.common.output import print_json, print_lines
 from deliveryd.commands.render.preview import customer_of
 from deliveryd.config import Config
 from deliveryd.delivery.message import ZONE_FIELD
-from deliveryd.model import NEVER, SECOND, format_instant
+from deliveryd.model import NEVER, SECOND, format_duration, format_instant
+from deliveryd.options.quotas import format_quota
 from deliveryd.rules.priorities import PRIORITY_NAMES
 
 rules = CommandGroup(
@@ -29,6 +30,34 @@ rules = CommandGroup(
 def _group() -> None: ...
 
 
+_MORE = {
+    "next": "more takes the next provider or channel",
+    "wait": "more waits",
+    "error": "more ends as error",
+}
+"""What becomes of messages beyond a limit."""
+
+
+class _Limit(NamedTuple):
+    """What a message counts for on a channel; `until` is when the present period of a budget ends."""
+
+    name: str
+    quota: str
+    place: str
+    then: str
+    until: int | None = None
+
+    @property
+    def text(self) -> str:
+        until = "" if self.until is None else f" until {format_instant(self.until)}"
+        return f"counts for the {self.name}: {self.quota}{until}, {_MORE[self.then]}: {self.place}"
+
+    @property
+    def data(self) -> Mapping[str, object]:
+        until = None if self.until is None else format_instant(self.until)
+        return {**self._asdict(), "until": until}
+
+
 class _Outcome(NamedTuple):
     """What holds on one channel. `rule` is its place among the rules; None: no rule has a window for it."""
 
@@ -37,6 +66,7 @@ class _Outcome(NamedTuple):
     zone: str
     opens_at: int
     now: int
+    limits: Sequence[_Limit] = ()
 
     @property
     def text(self) -> str:
@@ -67,8 +97,8 @@ def try_rules(
 ) -> None:
     """Show when a message may be sent, and by which rule.
 
-    Shows its priority, and for each channel whether its window is open or when it opens. Nothing is
-    sent, and no running worker is asked.
+    Shows its priority, and for each channel whether its window is open or when it opens, and for which
+    budgets and caps it counts. Nothing is sent, and no running worker is asked what is used of them.
     """
     loaded, now = load_as_owner(config), instant_of(at)
     found = None if customer is None else anyio.run(customer_of, loaded, customer)
@@ -84,7 +114,11 @@ def try_rules(
     print_lines(
         f"settings {settings}, priority {priority}",
         f"customer {who}, zone {zone or 'not known'}, at {format_instant(now)}",
-        *(f"{outcome.channel:{width}}  {outcome.text}" for outcome in outcomes),
+        *(
+            f"{outcome.channel:{width}}  {text}"
+            for outcome in outcomes
+            for text in (outcome.text, *(limit.text for limit in outcome.limits))
+        ),
     )
 
 
@@ -94,7 +128,24 @@ def _outcomes(config: Config, settings_id: int, zone: str | None, now: int) -> I
         rule = windows.rule_for(settings_id, channel)
         place = None if rule is None else rule.place
         known = "UTC" if rule is None else str(windows.zone_of(rule, zone))
-        yield _Outcome(channel, place, known, windows.opening(settings_id, channel, zone, now), now)
+        opening = windows.opening(settings_id, channel, zone, now)
+        limits = [*_limits(config, settings_id, channel, now)]
+        yield _Outcome(channel, place, known, opening, now, limits)
+
+
+def _limits(config: Config, settings_id: int, channel: str, now: int) -> Iterator[_Limit]:
+    """Yield the caps and budgets that count what is sent with these settings on a channel."""
+    for cap in config.caps.of(settings_id):
+        quota = f"{cap.share.most} messages per customer within {format_duration(cap.share.per / SECOND)}"
+        yield _Limit(f"cap of {cap.name}", quota, cap.place, cap.over)
+    providers = config.channels.configured[channel].providers.values()
+    budgets = config.budgets
+    found = {each.place: each for one in providers for each in budgets.of(settings_id, one.identity)}
+    for budget in found.values():
+        yield _Limit(
+            f"budget of {budget.name}", format_quota(budget.quota), budget.place, budget.spent,
+            budget.share(now).until,
+        )  # fmt: skip
 
 
 def _data(outcome: _Outcome) -> Mapping[str, object]:
@@ -104,6 +155,7 @@ def _data(outcome: _Outcome) -> Mapping[str, object]:
         "zone": outcome.zone,
         "may_be_sent": outcome.opens_at == outcome.now,
         "opens_at": None if outcome.opens_at == NEVER else format_instant(outcome.opens_at),
+        "limits": [limit.data for limit in outcome.limits],
     }
 
 

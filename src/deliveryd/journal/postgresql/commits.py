@@ -382,8 +382,12 @@ def _grouped(batch: Sequence[Pending]) -> Iterator[Sequence[Pending]]:
 def _recorded(db: Db, changes: Sequence[StepsOfCaller]) -> list[Recorded]:
     """Record the steps of several callers; each is told which of its messages are settled."""
     done = changes[0].change(db, [step for change in changes for step in change.steps])
-    settled = set(done.settled)
-    found = [Recorded(settled.intersection(step.entry.id for step in each.steps)) for each in changes]
+    settled, refused = set(done.settled), set(done.counted.refused)
+    found = []
+    for each in changes:
+        ids = [step.entry.id for step in each.steps]
+        counted = done.counted._replace(refused=refused.intersection(ids))
+        found.append(Recorded(settled.intersection(ids), (), counted))
     found[0] = found[0]._replace(effects=done.effects)
     return found
 

@@ -152,18 +152,21 @@ _COUNTS = {
 
 
 class _Waiting(NamedTuple):
-    """Waiting messages of one provider: how many, and the lowest id."""
+    """Waiting messages of one provider: how many, the lowest id, and the limit that they wait for."""
 
     provider: str
     messages: int
     first: int
+    limit: str = ""
 
 
 def open_work(db: Db) -> Open:
     """Read what hasn't ended."""
-    waiting, firsts = Counter[str](), []
-    for provider, count, first in (*_timed(db), *_held(db)):
+    waiting, limited, firsts = Counter[str](), Counter[str](), []
+    for provider, count, first, limit in (*_timed(db), *_held(db)):
         waiting[provider] += count
+        if limit:
+            limited[limit] += count
         firsts.append(first)
     in_doubt = Counter[str]()
     taken = []
@@ -181,6 +184,7 @@ def open_work(db: Db) -> Open:
         in_doubt,
         min(taken, default=None),
         min(events, default=None),
+        limited,
     )
 
 
@@ -204,7 +208,8 @@ def _held(db: Db) -> Iterator[_Waiting]:
 
 def _by_name(db: Db, condition: str, *bounds: str) -> Iterator[_Waiting]:
     for waits_for, count, first in db.execute(_HELD_BY_NAME.format(condition), bounds):
-        yield _Waiting(waits.provider_of(waits_for), count, first)
+        limit = waits_for if waits.is_limited(waits_for) else ""
+        yield _Waiting(waits.provider_of(waits_for), count, first, limit)
 
 
 def of_removed_providers(db: Db, providers: Collection[str]) -> list[LeftBehind]:

@@ -179,6 +179,11 @@ _DELETE_OTHERS = (
         "DELETE FROM stopped WHERE (channel, digest) IN"
         " (SELECT channel, digest FROM stopped WHERE lifted_at < ? LIMIT ?)"
     ),
+    (
+        "DELETE FROM budget WHERE (name, since, until) IN"
+        " (SELECT name, since, until FROM budget WHERE until < ? LIMIT ?)"
+    ),
+    "DELETE FROM capped WHERE customer IN (SELECT customer FROM capped WHERE until < ? LIMIT ?)",
 )
 
 

@@ -11,7 +11,14 @@ from typing import Any, NamedTuple
 
 from deliveryd import transitions
 from deliveryd.errors import IllegalTransition
-from deliveryd.journal.base import MOST_COUNTED, Due, FetchPortion, OutboxRow, Recorded
+from deliveryd.journal.base import (
+    MOST_COUNTED,
+    Counted,
+    Due,
+    FetchPortion,
+    OutboxRow,
+    Recorded,
+)
 from deliveryd.journal.orders import Effect
 from deliveryd.journal.rows import (
     IDS,
@@ -26,6 +33,7 @@ from deliveryd.journal.rows import (
 )
 from deliveryd.journal.sql import statements
 from deliveryd.journal.sql.account import count_more
+from deliveryd.journal.sql.counting import count_intents, count_no_more
 from deliveryd.journal.sql.db import Db
 from deliveryd.journal.sql.deletion import generations_of
 from deliveryd.journal.sql.outbox import Outbox, note_posted, note_settled, settle_events, was_posted
@@ -115,13 +123,20 @@ class Operations:
     def change(self, db: Db, steps: Sequence[Transition]) -> Recorded:
         """Record steps of messages, and apply the receipts that were kept for them, instead or afterwards."""
         if not self._matching.are_kept(db):
-            return Recorded((), self._record(db, steps))
+            if not [step for step in steps if step.claim is not None]:
+                return Recorded((), self._record(db, steps))
+            steps, counted = _counted(db, steps)
+            effects = self._record(db, steps)
+            return Recorded((), effects, _given_back(db, steps, counted))
         overtaken = self._matching.match_before(db, steps)
         steps = [transition for transition in steps if transition.entry.id not in overtaken]
+        steps, counted = _counted(db, steps)
         effects = self._record(db, steps)
         followed = self._matching.match_after(db, steps)
         settled = {id_ for id_, effect in followed.items() if State.SENT in effect.ended}
-        return Recorded(overtaken.keys() | settled, [*effects, *overtaken.values(), *followed.values()])
+        counted = _given_back(db, [step for step in steps if step.entry.id not in settled], counted)
+        effects = [*effects, *overtaken.values(), *followed.values()]
+        return Recorded(overtaken.keys() | settled, effects, counted)
 
     def _record(self, db: Db, steps: Sequence[Transition]) -> Sequence[Effect]:
         """Record steps, with their tries and events; return what receipts did to those that stay sent."""
@@ -320,6 +335,20 @@ def _move(db: Db, steps: Sequence[Transition], sent_statement: str) -> list[Tran
             f"{len(steps) - moved} of {len(steps)} messages aren't in the state that their step begins in"
         )
     return restored
+
+
+def _counted(db: Db, steps: Sequence[Transition]) -> tuple[Sequence[Transition], Counted]:
+    """Count what the intents claim; return the steps that may be taken."""
+    counted = count_intents(db, steps)
+    if counted.refused:
+        steps = [step for step in steps if step.entry.id not in counted.refused]
+    return steps, counted
+
+
+def _given_back(db: Db, steps: Sequence[Transition], counted: Counted) -> Counted:
+    """Count no more what steps that were taken give back."""
+    uses = count_no_more(db, steps)
+    return counted._replace(uses=[*counted.uses, *uses]) if uses else counted
 
 
 def _stays_sent(transition: Transition) -> bool:

@@ -128,6 +128,21 @@ CREATE TABLE used_token (                 -- of signatures that cover a token an
 ) WITHOUT ROWID;
 CREATE INDEX used_token_until ON used_token (until);
 
+CREATE TABLE budget (                     -- what was counted of budgets, by period (see counting.py)
+    name TEXT NOT NULL, since INTEGER NOT NULL, until INTEGER NOT NULL,
+    messages INTEGER NOT NULL, parts INTEGER NOT NULL,
+    changes INTEGER NOT NULL,             -- how often that changed
+    PRIMARY KEY (name, since, until)
+) WITHOUT ROWID;
+CREATE INDEX budget_until ON budget (until);
+
+CREATE TABLE capped (                     -- what customers got that caps count
+    customer TEXT PRIMARY KEY,            -- a digest of the id, with the key meta.stop_key
+    got TEXT NOT NULL DEFAULT '[]',       -- JSON: at, settings id, message id, tries of each message
+    until INTEGER NOT NULL                -- when none of it counts any more
+) WITHOUT ROWID;
+CREATE INDEX capped_until ON capped (until);
+
 CREATE TABLE stopped (                    -- recipients who can't be reached on a channel any more
     channel TEXT NOT NULL,
     digest BLOB NOT NULL,                 -- of the address, with the key meta.stop_key

@@ -41,6 +41,8 @@ _ADOPTING = (
 )
 _REMOVING = ("held", "leave", "orphans")
 
+_LIMITING = ("claim", "digest", "levels", "note", "refresh", "route", "shortage")
+
 NEVER_PASSED: Mapping[str, str] = {
     "DevicesChannel.send": "each customer has one address: see test_devices.py",
     "WebPushChannel.send": "no customer has a browser",
@@ -155,6 +157,11 @@ NEVER_PASSED: Mapping[str, str] = {
     **dict.fromkeys(
         ("Intake.give_up", "Pipeline.end_take"),
         "the scenario's queue answers before the end: see test_intake.py and test_supervisor.py",
+    ),
+    "COMMIT.budget_uses": "only reads, and not in the thread that writes",
+    **dict.fromkeys(
+        (f"SendingLimits.{step}" for step in _LIMITING),
+        "the scenario has no budgets and no caps: see test_limits_through_kills.py",
     ),
     "Peers.forwarded": "only reads, and only where a proxy is trusted",
     "Provider.lacks_files": "the scenario's worker has files enough; it only tells",

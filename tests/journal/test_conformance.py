@@ -19,6 +19,7 @@ from deliveryd.journal.sqlite.journal import open_journal_file
 from journal.attention import AttentionCases
 from journal.auditing import AuditCases
 from journal.beginning_anew import BeginningAnewCases
+from journal.counting import CountingCases
 from journal.deadlines import DeadlineCases
 from journal.delivery import DeliveryCases
 from journal.devices import DeviceCases
@@ -50,6 +51,7 @@ class RecordingConformance(
     RemovalCases,
     ReportCases,
     UpkeepCases,
+    CountingCases,
 ):
     """What every journal must record; each subclass says how its journal is opened.
 
@@ -58,7 +60,7 @@ class RecordingConformance(
     survives a restart; what is due, and when; what a receipt matches, what it leads to in every state, and
     what follows if none comes; reports on the way, unreadable ones, and stopped recipients; operators'
     orders, and what they pause; messages that begin anew or are forgotten; a provider that is removed;
-    recovery, sums and pruning.
+    recovery, sums and pruning; what budgets and caps count.
     """
 
     pytestmark = pytest.mark.anyio

@@ -13,7 +13,7 @@ _MOST_KEPT = 10_000
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
-_HOUR = 3600 * SECOND
+HOUR_LENGTH = 3600 * SECOND
 
 
 class Budget:
@@ -71,8 +71,8 @@ def period_of(period: QuotaPeriod, now: int, zone: tzinfo) -> tuple[int, int]:
     local = (_EPOCH + timedelta(microseconds=now)).astimezone(zone)
     if period == "hour":
         ahead = (local.utcoffset() or timedelta()) // _MICROSECOND
-        since = (now + ahead) // _HOUR * _HOUR - ahead
-        return since, since + _HOUR
+        since = (now + ahead) // HOUR_LENGTH * HOUR_LENGTH - ahead
+        return since, since + HOUR_LENGTH
     begin = local.date() if period == "day" else local.date().replace(day=1)
     end = begin + timedelta(days=1) if period == "day" else (begin + timedelta(days=32)).replace(day=1)
     since, until = (

@@ -154,15 +154,17 @@ class _Customers:
             }
 
     def full(self, id_: int, claim: Claim) -> Mapping[str, int]:
-        """The caps by which the customer gets no more now, and until when; none of what counts already."""
-        if not claim.customer or id_ in (got := self._got[claim.customer]):
+        """The caps by which the customer doesn't get a message now, and until when."""
+        if not claim.customer:
             return {}
-        found = {}
+        got, found = self._got[claim.customer], {}
         for cap in claim.caps:
             times = sorted(
                 at
-                for at, settings_id, _ in got.values()
-                if at > claim.at - cap.per and (not cap.settings or settings_id in cap.settings)
+                for each, (at, settings_id, _) in got.items()
+                if each != id_
+                and at > claim.at - cap.per
+                and (not cap.settings or settings_id in cap.settings)
             )
             if len(times) >= cap.most:
                 oldest = times[len(times) - cap.most]
@@ -170,11 +172,11 @@ class _Customers:
         return found
 
     def add(self, id_: int, claim: Claim) -> None:
-        """Count a try."""
+        """Count a try: a message once, from the latest one under a key of its own on."""
         if claim.customer:
             got = self._got[claim.customer]
-            at, settings_id, tries = got.get(id_, (claim.at, claim.entry.settings_id, 0))
-            got[id_] = at, settings_id, tries + 1
+            *_, tries = got.get(id_, (0,))
+            got[id_] = claim.at, claim.entry.settings_id, tries + 1
             for old in [each for each, (when, *_) in got.items() if when <= claim.at - claim.kept]:
                 del got[old]
 

@@ -9,6 +9,7 @@ from typing import Any
 from simulation import (
     breaks_of_ages,
     breaks_of_beginning,
+    breaks_of_bounding,
     breaks_of_choice,
     breaks_of_confirming,
     breaks_of_delivery,
@@ -73,6 +74,9 @@ PACING: Mapping[str, Break] = breaks_in(breaks_of_pacing)
 
 SLOWING: Mapping[str, Break] = breaks_in(breaks_of_slowness)
 """Those that only plans show in which deliveries take long."""
+
+BOUNDING: Mapping[str, Break] = breaks_in(breaks_of_bounding)
+"""Those that only plans with budgets and caps show."""
 
 LIMITING: Mapping[str, Break] = breaks_in(breaks_of_limiting)
 """Those that only plans show in which an installation doesn't send to all customers."""

@@ -27,6 +27,7 @@ from simulation.ledger import Posted, read_event
 from simulation.new_beginnings import FORGETS
 from simulation.plan import Offers, Trouble
 from simulation.rules_of_beginning import began_anew
+from simulation.rules_of_bounding import broken_limits
 from simulation.rules_of_pausing import broken_pauses
 from simulation.rules_of_rejecting import broken_waits
 from simulation.rules_of_taking import broken_takes
@@ -84,6 +85,7 @@ def violations(history: History) -> list[str]:
     found += rules_of_slowness.broken_shares(history)
     found += rules_of_pacing.broken_rates(history)
     found += rules_of_guarding.broken_guards(history)
+    found += broken_limits(history)
     for case in cases(history):
         anew = began_anew(case)
         rules = rules_of_beginning.RULES if anew else RULES

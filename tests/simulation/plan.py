@@ -74,6 +74,10 @@ class Step(StrEnum):
     SENT = "message accepted by the provider"
 
 
+HOUR = 60
+"""Seconds of an hour of a budget."""
+
+
 @dataclass(frozen=True, slots=True)
 class End:
     """How a life of the worker ends: at the nth time that it comes by a step."""
@@ -101,6 +105,8 @@ class Life:
     """Whom this life's configuration sends to; None: to all customers of its `share`."""
     windows: tuple[Mapping[str, Any], ...] = ()
     """The rules of when messages may be sent, as in a configuration."""
+    limits: tuple[Mapping[str, Any], ...] = ()
+    """The rules of budgets and caps, as in a configuration."""
     lifetime: float | None = None
     """Seconds for which messages are tried whose settings name no expiry."""
     share: str | None = None

@@ -36,7 +36,12 @@ WITHIN = 20.0
 
 
 def _first_by_order(case: Case) -> Iterator[str]:
-    """The first channel is the best one that has a block and an address, and isn't down for long."""
+    """The first channel is the best one that has a block and an address, and isn't down for long.
+
+    Where a budget leads to the next one, it is a later one once that is spent.
+    """
+    if any(rule.get("spent") == "next" for rule in case.history.lives[0].limits):
+        return
     if case.asked and case.asked[0].channel not in _best_at_first(case, case.asked[0]):
         yield f"went over {case.asked[0].channel} first"
 

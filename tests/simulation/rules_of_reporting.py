@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import pairwise
+from typing import Any
 
 from deliveryd.journal.orders import Action
 from deliveryd.model import parse_instant
@@ -273,14 +274,25 @@ def _is_reason(case: Case, reason: str, told_at: float) -> bool:
         return Action.SETTLE_FAILED in case.orders
     if reason.startswith(("no content", "the recipient is suppressed ")) or reason.endswith(NO_WAY):
         return _is_about_channels(case, reason)
-    if reason.endswith("of this installation"):
-        return may_be_withheld(case)
+    if reason.endswith("of this installation") or "budget of " in reason or "cap of " in reason:
+        return may_be_withheld(case) or _ends_by_a_limit(case, reason)
     if "unknown" in reason or "couldn't be asked" in reason:
         return any(map(case.may_have_arrived, case.asked)) or bool(ledger.crashed)
     if reason.startswith("device "):
         return any(map(case.is_to_device, case.asked))
     tried = {asked.provider for asked in case.asked}
     return any(reason.startswith(f"{provider}: ") for provider in tried) or _has_bad_block(case)
+
+
+def _ends_by_a_limit(case: Case, reason: str) -> bool:
+    """Whether messages with these settings end by a limit of this kind."""
+    kind = "budget" if "budget of " in reason else "cap" if "cap of " in reason else "none"
+    limits = [rule[kind] for rule in case.history.lives[0].limits if kind in rule and _names(rule, case)]
+    return any(kind == "budget" or limit["over"] == "error" for limit in limits)
+
+
+def _names(rule: Mapping[str, Any], case: Case) -> bool:
+    return case.message.settings_id in (rule["settings"] or (case.message.settings_id,))
 
 
 def _has_expired(case: Case, reason: str, told_at: float) -> bool:

@@ -13,7 +13,8 @@ import anyio
 import trio
 
 from deliveryd import model
-from deliveryd.model import WallClock
+from deliveryd.model import SECOND, WallClock
+from deliveryd.rules import budgets
 from deliveryd.states import State
 from simulation.issuing import Issuer
 from simulation.kept import KeepsJournals, KeptJournal, Row
@@ -21,7 +22,7 @@ from simulation.kept_in_file import FileJournal
 from simulation.ledger import Ledger
 from simulation.operators import Operators
 from simulation.pausing import Pausers
-from simulation.plan import Life, Plan
+from simulation.plan import HOUR, Life, Plan
 from simulation.providers import Providers
 from simulation.reports import Reports
 from simulation.service import Service, id_of
@@ -74,7 +75,7 @@ def run_plan(plan: Plan, keep: KeepsJournals = FileJournal) -> History:
 
 async def _live(plan: Plan, folder: Path, kept: KeptJournal) -> History:
     world = World(plan, folder, kept)
-    with patch.object(model, "time", world.wall):
+    with patch.object(model, "time", world.wall), patch.object(budgets, "HOUR_LENGTH", HOUR * SECOND):
         return await _live_in(world)
 
 

@@ -14,11 +14,12 @@ import trio
 from deliveryd import model
 from deliveryd.delivery import intake
 from deliveryd.model import SECOND
+from deliveryd.rules import budgets
 from deliveryd.worker import supervisor
 from simulation.kept import KeptJournal
 from simulation.kept_in_database import LEASE, DatabaseJournal
 from simulation.machines import Machine, Stage, wait_while_awake
-from simulation.plan import Plan
+from simulation.plan import HOUR, Plan
 from simulation.providers import Providers
 from simulation.run import History
 from simulation.service import Service
@@ -61,7 +62,11 @@ def run_shared(shared: SharedPlan, server: str) -> History:
 async def _live(shared: SharedPlan, folder: Path, kept: DatabaseJournal) -> History:
     world = World(shared.plan, folder, kept)
     world.providers = shared.plan.weights
-    with patch.object(model, "time", world.wall), counted_in(world.ledger):
+    with (
+        patch.object(model, "time", world.wall),
+        patch.object(budgets, "HOUR_LENGTH", HOUR * SECOND),
+        counted_in(world.ledger),
+    ):
         async with anyio.create_task_group() as tasks:
             stage = _stage(shared, world, kept, SharedReports(world, tasks))
             stage.others.operators.begin(tasks)

@@ -8,9 +8,20 @@ from typing import NamedTuple
 
 import pytest
 
+from simulation.bounding import bounded_plan
 from simulation.guarding import guarded_plan
 from simulation.limiting import limited_plan
-from simulation.mutations import AHEAD, GUARDING, LIMITING, PACING, REJECTING, SLOWING, WINDOWING, Break
+from simulation.mutations import (
+    AHEAD,
+    BOUNDING,
+    GUARDING,
+    LIMITING,
+    PACING,
+    REJECTING,
+    SLOWING,
+    WINDOWING,
+    Break,
+)
 from simulation.oracle import violations
 from simulation.pacing import paced_plan
 from simulation.plan import Plan
@@ -40,6 +51,7 @@ FAMILIES = {
     "rejections": Family(rejecting_plan, REJECTING, part=10, most=30),
     "limits": Family(limited_plan, LIMITING, part=5, most=100),
     "ahead": Family(ahead_plan, AHEAD, part=5, most=100),
+    "bounds": Family(bounded_plan, BOUNDING, part=5, most=100),
     "windows": Family(windowed_plan, WINDOWING, part=5, most=100),
     "guards": Family(guarded_plan, GUARDING, part=10, most=30),
     "rates": Family(paced_plan, PACING, part=10, most=30),

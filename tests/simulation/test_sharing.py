@@ -8,7 +8,12 @@ import time
 import pytest
 
 from simulation import breaks_of_sharing
-from simulation.mutations import breaks_in
+from simulation.bounding import shared_bounded_plan
+from simulation.breaks_of_bounding import (
+    counted_in_a_transaction_of_its_own,
+    intents_are_counted_without_a_check,
+)
+from simulation.mutations import Break, breaks_in
 from simulation.oracle import violations
 from simulation.sharing_plan import shared_plan
 from simulation.sharing_run import run_shared
@@ -48,6 +53,28 @@ def test_every_plan_of_several_workers_keeps_all_promises(share: int, server: st
             if time.monotonic() > ends:
                 break
     assert not broken, "\n".join(broken)
+
+
+def test_workers_hold_budgets_and_caps_together(server: str) -> None:
+    """Through kills and takeovers; the providers count what comes from all workers."""
+    ends = time.monotonic() + 2 * SECONDS
+    broken = []
+    with garbage_collected_seldom():
+        for seed in range(PLANS):
+            found = violations(run_shared(shared_bounded_plan(seed), server))
+            broken += [f"seed {seed}: {text}" for text in found]
+            if time.monotonic() > ends:
+                break
+    assert not broken, "\n".join(broken)
+
+
+@pytest.mark.parametrize("name", [intents_are_counted_without_a_check, counted_in_a_transaction_of_its_own])
+def test_workers_that_count_by_themselves_are_found_out(
+    name: Break, server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By plans with budgets."""
+    name(monkeypatch)
+    assert any(violations(run_shared(shared_bounded_plan(seed), server)) for seed in range(MOST_PLANS))
 
 
 SEEN = {

@@ -46,6 +46,7 @@ _LIMITING = ("claim", "digest", "levels", "note", "refresh", "route", "shortage"
 NEVER_PASSED: Mapping[str, str] = {
     "DevicesChannel.send": "each customer has one address: see test_devices.py",
     "WebPushChannel.send": "no customer has a browser",
+    "CompiledSettings.expiry_of": "messages live without end: see test_default_lifetime.py",
     "COMMIT.cut_log": "no transaction: what it does is a checkpoint, as SQLite does it by itself",
     "Waiting.bound_due_times": "for journals that workers share: see test_journal_workers.py",
     "COMMIT.account": "only reads, and not in the thread that writes",

@@ -8,7 +8,7 @@ import pytest
 
 from deliveryd.admin.plots import plot
 from deliveryd.admin.sections import age, ago, channel_rows, figure, level_of, measured_time, notices_of, size
-from deliveryd.telemetry.overview import Disk
+from deliveryd.telemetry.overview import Disk, LimitView
 from support.overviews import BUSY, DOWN, IDLE, provider
 
 
@@ -62,6 +62,23 @@ def test_a_slow_provider_is_told_with_what_it_has_of_its_share() -> None:
     assert [row.state.text for row in rows] == ["slow", "up", "up"]
     assert rows[0].state.aside == "80% of its share"
     assert rows[0].cells()["rate"].aside == "of 50 parts/s"
+
+
+def test_a_budget_is_pointed_at_from_80_percent_on_and_a_cap_while_messages_wait() -> None:
+    """With what is used, how many messages wait, and until when."""
+
+    def told(*limits: LimitView) -> list[tuple[str, str, str | None]]:
+        return [(each.about, each.text, each.at) for each in notices_of(replace(IDLE, limits=limits))]
+
+    until = "2026-11-23T00:00:00.000000Z"
+    budget = LimitView("budget", "channel sms", "1000 parts/day", 0, 799, 1000, until)
+    assert not told(budget, LimitView("cap", "settings 1", "3 messages per customer within 7d", 0))
+    assert told(replace(budget, used=1000, waiting=2)) == [
+        ("Budget of channel sms", "1,000 of 1000 parts/day are used. 2 messages wait.", until)
+    ]
+    assert told(LimitView("cap", "settings 1", "3 messages per customer within 7d", 1)) == [
+        ("Cap of settings 1", "3 messages per customer within 7d. 1 message waits.", None)
+    ]
 
 
 def test_one_and_many_are_told_apart() -> None:

@@ -201,14 +201,16 @@ class SendingLimits:
             customer = self.digest(entry.customer_id)
             full = ((cap, self._full.get((customer, cap.name), 0)) for cap in caps)
             found += [_over(cap, until) for cap, until in full if until > now]
-        if budgets := self.budgets.of(entry.settings_id, message.provider):
-            parts = message.parts
-            found += filter(None, (self._exceeded(budget, parts, now) for budget in budgets))
-        return max(found, key=lambda each: (_STRENGTH.index(each.then), each.until), default=None)
+        for budget in self.budgets.of(entry.settings_id, message.provider):
+            if (short := self._exceeded(budget, message, now)) is not None:
+                found.append(short)
+        if not found:
+            return None
+        return max(found, key=lambda each: (_STRENGTH.index(each.then), each.until))
 
-    def _exceeded(self, budget: Budget, parts: int, now: int) -> Shortage | None:
+    def _exceeded(self, budget: Budget, message: Delivery, now: int) -> Shortage | None:
         share = budget.share(now)
-        amount = parts if share.in_parts else 1
+        amount = message.parts if share.in_parts else 1
         if self._used(share) + amount <= share.most:
             return None
         waits_for, name = waits.budget(budget.name), f"{budget.name}, {format_quota(budget.quota)}"
@@ -234,7 +236,7 @@ class SendingLimits:
         return Claim(
             entry,
             message.parts if budgets else 1,
-            tuple(budget.share(now) for budget in budgets),
+            tuple([budget.share(now) for budget in budgets]),
             self.digest(entry.customer_id) if caps else "",
             tuple(cap.share for cap in caps),
             self.caps.longest,

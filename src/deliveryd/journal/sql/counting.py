@@ -119,6 +119,9 @@ def _beyond(
 ) -> tuple[set[int], dict[_Key, BudgetUse]]:
     """The messages, the last ones first, without which no budget is exceeded; they are taken back."""
     beyond: set[int] = set()
+    shares = {share for claim in claims.values() for share in claim.budgets}
+    if not any(_exceeds(uses.get(_key(share)), share) for share in shares):
+        return beyond, uses
     left = {key: [use.messages, use.parts] for key, use in uses.items()}
     for id_, claim in reversed(list(claims.items())):
         if id_ in refused:
@@ -131,6 +134,10 @@ def _beyond(
     if beyond:
         uses = uses | _take_back(db, [claims[id_] for id_ in sorted(beyond)])
     return beyond, uses
+
+
+def _exceeds(use: BudgetUse | None, share: BudgetShare) -> bool:
+    return use is not None and (use.parts if share.in_parts else use.messages) > share.most
 
 
 class _Customers:

@@ -74,6 +74,9 @@ def sms_parts(text: str) -> SmsParts:
         size = len(text)
         return SmsParts("GSM-7", size, 1 if size <= _WHOLE_GSM else -(-size // _PART_GSM))
     if _GSM.issuperset(text):
+        units = len(text) + sum(map(text.count, _EXTENSION))
+        if units <= _WHOLE_GSM:
+            return SmsParts("GSM-7", units, 1)
         widths = [2 if char in _EXTENSION else 1 for char in text]
         return SmsParts("GSM-7", sum(widths), _parts(widths, whole=_WHOLE_GSM, part=_PART_GSM))
     widths = [2 if char > "\uffff" else 1 for char in text]

@@ -21,7 +21,7 @@ from deliveryd.channels.mapping import (
     split,
 )
 from deliveryd.channels.sms_text import SmsParts, sms_parts
-from deliveryd.model import SECOND, SETTINGS_REFERENCE, format_instant
+from deliveryd.model import SECOND, SETTINGS_REFERENCE, Customer, format_instant
 
 if TYPE_CHECKING:
     from deliveryd.channels.mail.writer import MailWriter
@@ -203,7 +203,7 @@ def _reader(name: Name, context: MappingContext) -> Getter:
         case "settings":
             return lambda dispatch: dispatch.rendered.fields.get(SETTINGS_REFERENCE, ABSENT)
         case "customer":
-            return lambda dispatch: _customer_value(dispatch, field)
+            return lambda dispatch: _customer_value(dispatch.customer, field)
         case "variables":
             return lambda dispatch: dispatch.entry.variables.get(field, ABSENT)
     match field:
@@ -260,8 +260,32 @@ def _written_instant(instant: str | int) -> str:
     return format_instant(int(instant))
 
 
-def _customer_value(dispatch: Dispatch, field: str) -> str | int:
-    customer = dispatch.customer
+def plain_field(text: str) -> str | None:
+    """Return the field of the customer that one placeholder stands for without a filter, if it does."""
+    [name] = (piece for piece in split(text) if isinstance(piece, Name))
+    return None if name.filters or name.field == "id" else name.field
+
+
+def customer_reader(text: str, context: MappingContext) -> Callable[[Customer], str]:
+    """Return a function that reads the value of one placeholder of a customer. It raises Unfit."""
+    [name] = (piece for piece in split(text) if isinstance(piece, Name))
+    field, steps = name.field, _steps(name, context.phones)
+
+    def read(customer: Customer) -> str:
+        value: str | int = customer.fields.get(field) or ""
+        if not value or field == "id":
+            value = _customer_value(customer, field)
+        try:
+            for step in steps:
+                value = step(value)
+        except UnicodeEncodeError:
+            raise Unfit(NOT_UNICODE) from None
+        return str(value)
+
+    return read
+
+
+def _customer_value(customer: Customer | None, field: str) -> str | int:
     if customer is not None:
         if field == "id":
             return customer.id

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, NamedTuple, Self
 
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, model_validator
 
+from deliveryd.channels.destination_options import DestinationOptions, phones_problem
 from deliveryd.channels.presets.catalogue import PresetReader
 from deliveryd.channels.receipt_options import ReceiptOptions
 from deliveryd.channels.registry import AdapterKind, find_adapter
@@ -60,7 +61,7 @@ class BreakerOptions(BaseModel):
         return self
 
 
-class ChannelTable(BaseModel):
+class ChannelTable(DestinationOptions, BaseModel):
     """The keys of a channel, whichever of its providers sends."""
 
     model_config = _CONFIG
@@ -73,6 +74,7 @@ class ChannelTable(BaseModel):
         None,
         description="how many times as many SMS parts as before pause settings; left out: none do",
     )
+    allow_premium: StrictBool = Field(False, description="send to premium-rate numbers too")
     transliterate: StrictBool = Field(False, description="replace typography if that keeps an SMS in GSM-7")
     unavailable_after: Positive = Field(
         900.0, description="how long all providers open to a message are down until it takes the next channel"
@@ -100,7 +102,7 @@ class ChannelTable(BaseModel):
         return self
 
 
-class ProviderTable(BaseModel):
+class ProviderTable(DestinationOptions, BaseModel):
     """The keys of every provider; all others belong to its adapter."""
 
     model_config = ConfigDict(extra="allow", frozen=True, coerce_numbers_to_str=True, defer_build=True)
@@ -311,6 +313,11 @@ def _read_channel(file: ConfigFile, presets: PresetReader, name: str, table: obj
             file.complain(f"{place}.{key}", f"only for the block sms; this channel sends {block}")
     found = [_read_provider(file, presets, name, block, each) for each in tables]
     providers = {provider.name: provider for provider in found if provider is not None}
+    for provider in providers.values():
+        problem = phones_problem(provider.common.adapter, provider.options)
+        for at, keys in ((place, common), (provider.place, provider.common)):
+            for key in keys.given if problem is not None else ():
+                file.complain(f"{at}.{key}", f"{problem} ({provider.identity})")
     return ChannelConfig(name=name, block=block, common=common, providers=providers) if providers else None
 
 

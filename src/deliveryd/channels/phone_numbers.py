@@ -44,6 +44,9 @@ One that follows a whole country code is none, as in `+1.2015550123` (RFC 5733).
 """
 _FURTHER = re.compile(rf"[{_PART}]|(?<=[{_BLANK}])[{_DASH}](?=[{_BLANK}])")
 _TRUNK_ZERO = re.compile(rf"[{_OPENING}]0[{_CLOSING}]")
+_MEANT = {"UK": "GB", "EL": "GR"}
+"""Codes that are in use for countries, and aren't those of ISO 3166."""
+
 _MOBILE = (PhoneNumberType.MOBILE, PhoneNumberType.FIXED_LINE_OR_MOBILE)
 
 
@@ -51,7 +54,10 @@ def country_problem(country: str) -> str | None:
     """Return why this isn't a country whose numbers can be read, or None."""
     if country in phonenumbers.SUPPORTED_REGIONS:
         return None
-    return f'{country!r} isn\'t a country; expected two letters of ISO 3166, such as "GB"'
+    upper = country.upper()
+    meant = upper if upper in phonenumbers.SUPPORTED_REGIONS else _MEANT.get(upper)
+    hint = f"; did you mean {meant}?" if meant is not None else ""
+    return f'{country!r} isn\'t a country; expected two letters of ISO 3166, such as "GB"{hint}'
 
 
 class PhoneReader:

@@ -71,6 +71,7 @@ class Attempts:
         self._pauses = common.memory.pauses
         self._windows = terms.windows
         self._stopped = common.memory.stopped
+        self._destinations = terms.choice.senders[terms.provider.name].destinations
         self._safety = common.memory.safety
         self._limits = common.memory.limits
         self._clock = common.clock
@@ -133,6 +134,11 @@ class Attempts:
     def _is_stopped(self, customer: Customer) -> bool:
         return self._stopped.includes(self._channel_name, self.channel.recipients(customer))
 
+    def _serves(self, entry: Entry, customer: Customer) -> bool:
+        """Whether the provider is sent a customer's number; what is in doubt there stays with it."""
+        found = self._destinations
+        return found is None or entry.doubt or found.refusal_at(customer) is None
+
     def _digest(self, message: Delivery) -> bytes:
         """The digest of what a message says, to whichever devices: each has a key of its own."""
         return digest_of(message.rendered, self._values(message.customer, self._said))
@@ -184,7 +190,7 @@ class Attempts:
         key = message_key(self._namespace, entry.id, self._name, entry.generation)
         customer = message.customer
         if self._devices_field is not None and customer is not None:
-            customer = self._reachable(entry.customer_id, customer, self._devices_field)
+            customer = self._reachable(entry, customer, self._devices_field)
         dispatch = Dispatch(
             key, entry, customer, message.rendered, expires_at, self._clock,
             may_begin, message.size,
@@ -213,10 +219,10 @@ class Attempts:
         self._metrics.attempted(self._name, verdict, seconds)
         return self._step_after(message, verdict)
 
-    def _reachable(self, customer_id: int, customer: Customer, field: str) -> Customer:
-        """The customer without the devices that can't be reached any more, or aren't admitted."""
-        safety = self._safety
-        if self._channel_name not in self._stopped.digests and not safety.limits:
+    def _reachable(self, entry: Entry, customer: Customer, field: str) -> Customer:
+        """The customer without the devices that can't be reached any more, or aren't sent to."""
+        safety, has_stops = self._safety, self._channel_name in self._stopped.digests
+        if not has_stops and not safety.limits and self._destinations is None:
             return customer
         all_ = devices_of(customer, field)
         at_each = {each: at_device(customer, field, each) for each in all_}
@@ -224,7 +230,10 @@ class Attempts:
         if not reached and not safety.limits:
             return customer
         reached = [
-            each for each in reached if safety.admits(self._name, self.channel, customer_id, at_each[each])
+            each
+            for each in reached
+            if safety.admits(self._name, self.channel, entry.customer_id, at_each[each])
+            and self._serves(entry, at_each[each])
         ]
         return customer if len(reached) == len(all_) else with_devices(customer, field, reached)
 

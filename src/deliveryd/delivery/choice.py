@@ -11,12 +11,15 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from deliveryd.channels.base import Channel
 from deliveryd.delivery.provider import Provider
 from deliveryd.delivery.safety import Safety
 from deliveryd.model import Customer, Entry, Spent, channel_of
+
+if TYPE_CHECKING:
+    from deliveryd.delivery.destinations import Destinations
 
 _BITS = 52
 """Bits of a hash that a score is made of: as many as a float has after the point."""
@@ -49,13 +52,14 @@ Standing = Provider | Idle
 class Sender(NamedTuple):
     """A provider that messages may go to. One that isn't enabled only settles what is in doubt there.
 
-    Weight 0: only when no other can.
+    Weight 0: only when no other can. `destinations`: the numbers that it is sent; None: all.
     """
 
     adapter: Channel
     standing: Standing
     weight: int = 1
     is_enabled: bool = True
+    destinations: Destinations | None = None
 
     @property
     def is_down(self) -> bool:
@@ -74,7 +78,8 @@ class Choice:
         self._safety = safety or Safety()
         self.enabled = {name: sender for name, sender in senders.items() if sender.is_enabled}
         """Those that new messages may go to."""
-        self._only = next(iter(self.enabled.items())) if len(self.enabled) == 1 else None
+        only = next(iter(self.enabled.items())) if len(self.enabled) == 1 else None
+        self._only = None if only is None else (only[0], only[1].adapter, only[1].destinations)
         self.given_up: frozenset[str] = frozenset()
         """The enabled providers that were down for so long that messages go to the next channel."""
         self.is_unavailable = False
@@ -139,7 +144,15 @@ class Choice:
     @property
     def reaches_all(self) -> bool:
         """Whether no address is needed, whichever provider sends, or settles what is in doubt there."""
-        return all(sender.adapter.reaches(None) for sender in self.senders.values())
+        return all(
+            sender.adapter.reaches(None) and self.refusal(name, None) is None
+            for name, sender in self.senders.items()
+        )
+
+    def refusal(self, name: str, customer: Customer | None) -> str | None:
+        """Return why a provider isn't sent a customer's number; None: it is."""
+        destinations = self.senders[name].destinations
+        return None if destinations is None else destinations.refusal(customer)
 
     def open_to(self, entry: Entry) -> Mapping[str, Sender]:
         """The providers that a message may go to, whether they take any now or not."""
@@ -158,10 +171,12 @@ class Choice:
         It is none of those `without`, and one that is paused only if there is no other.
         """
         if self._only is not None and not entry.spent and not entry.doubt and not without:
-            name, sender = self._only
+            name, adapter, destinations = self._only
             if self._safety.limits:
                 return name if self._reaches(name, entry, customer) else None
-            return name if sender.adapter.reaches(customer) else None
+            if not adapter.reaches(customer):
+                return None
+            return name if destinations is None or destinations.refusal(customer) is None else None
         found = {
             name: sender
             for name, sender in self.open_to(entry).items()
@@ -223,8 +238,11 @@ class Choice:
 
     def _reaches(self, name: str, entry: Entry, customer: Customer | None) -> bool:
         """Whether a provider reaches the customer of a message, at an address that is admitted."""
-        adapter, safety = self.senders[name].adapter, self._safety
+        sender, safety = self.senders[name], self._safety
+        adapter, destinations = sender.adapter, sender.destinations
         if not adapter.reaches(customer):
+            return False
+        if destinations is not None and not entry.doubt and destinations.refusal(customer) is not None:
             return False
         return not safety.limits or safety.admits(name, adapter, entry.customer_id, customer)
 

@@ -298,7 +298,13 @@ class Router:
         """Why a message that may have arrived, but isn't in doubt, isn't repeated; None: it is."""
         if self._has_stopped(channel_of(provider), provider, customer):
             return IS_SUPPRESSED
-        return None if self._admits(provider, entry, customer) else self._safety.reason
+        if not self._admits(provider, entry, customer):
+            return self._safety.reason
+        return self._refusal(provider, customer)
+
+    def _refusal(self, provider: str, customer: Customer | None) -> str | None:
+        """Why a provider isn't sent the customer's number; None: it is."""
+        return self._channels[channel_of(provider)].choice.refusal(provider, customer)
 
     def _has_stopped(self, channel: str, provider: str, customer: Customer | None) -> bool:
         """Whether the recipient, at the address that a provider has, is suppressed on a channel."""
@@ -462,11 +468,13 @@ class Router:
         return f"{channel}: {', '.join(dict.fromkeys(reasons))}"
 
     def _unreached(self, provider: str, entry: Entry, customer: Customer | None) -> str:
-        """Why a provider doesn't reach the customer: for want of an address, or by `[safety]`."""
+        """Why a provider doesn't reach the customer: no address, `[safety]`, or the number that it has."""
         adapter = self._adapters[provider]
-        if adapter.reaches(customer) and not self._admits(provider, entry, customer):
+        if not adapter.reaches(customer):
+            return adapter.unreached(customer)
+        if not self._admits(provider, entry, customer):
             return self._safety.reason
-        return adapter.unreached(customer)
+        return self._refusal(provider, customer) or adapter.unreached(customer)
 
     def _unreadable(self, settings: CompiledSettings, places: Iterable[_Place]) -> Iterator[str]:
         """Why blocks at these places can't be read; each reason once."""

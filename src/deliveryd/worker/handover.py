@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import anyio
 from anyio.abc import TaskGroup
 
+from deliveryd.channels.destination_rules import rules_of
 from deliveryd.config import Config
 from deliveryd.delivery.dispatch_queue import KEPT
 from deliveryd.delivery.dispatcher import Dispatcher
@@ -252,7 +253,11 @@ def _routing(config: Config) -> object:
             channel.block,
             channel.common.max_parts,
             channel.common.transliterate,
-            [(each.identity, each.common.weight, each.common.enabled) for each in channel.providers.values()],
+            channel.common.allow_premium,
+            [
+                (each.identity, each.common.weight, each.common.enabled, rules_of(channel, each))
+                for each in channel.providers.values()
+            ],
         )
         for name, channel in config.channels.configured.items()
     }

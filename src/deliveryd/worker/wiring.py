@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
@@ -63,6 +63,7 @@ from deliveryd.worker.outside import (
     Outside,
     open_directory,
 )
+from deliveryd.worker.phones import destinations_of, phone_providers
 
 if TYPE_CHECKING:
     from deliveryd.otlp.export import Exporter
@@ -357,19 +358,6 @@ class _Compiler:
         return compile_settings(settings, self._email_format, self._greetings, self._lifetime)
 
 
-def phone_providers(config: Config) -> Collection[str]:
-    """The providers whose addresses are phone numbers, read with the filter e164; none without [safety]."""
-    if not config.safety.limits:
-        return ()
-    from deliveryd.channels.http.options import HttpChannelOptions  # noqa: PLC0415  # loads much, rarely needed
-
-    return [
-        name
-        for name, provider in config.channels.providers.items()
-        if isinstance(provider.options, HttpChannelOptions) and "|e164" in (provider.options.address() or "")
-    ]
-
-
 def build_choices(
     config: Config,
     providers: Mapping[str, Channel],
@@ -385,6 +373,7 @@ def build_choices(
                     standings[each.identity],
                     each.common.weight,
                     each.common.enabled,
+                    destinations_of(channel, each, providers[each.identity]),
                 )
                 for each in channel.providers.values()
             },

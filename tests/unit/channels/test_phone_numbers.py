@@ -268,4 +268,7 @@ def test_a_number_without_a_prefix(text: str, country: str | None, number: str |
 def test_countries() -> None:
     """A country is two letters of ISO 3166."""
     assert country_problem("GB") is None
-    assert country_problem("UK") == "'UK' isn't a country; expected two letters of ISO 3166, such as \"GB\""
+    expected = 'isn\'t a country; expected two letters of ISO 3166, such as "GB"'
+    assert country_problem("XX") == f"'XX' {expected}"
+    assert country_problem("UK") == f"'UK' {expected}; did you mean GB?"
+    assert country_problem("de") == f"'de' {expected}; did you mean DE?"

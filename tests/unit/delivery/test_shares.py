@@ -25,10 +25,8 @@ def in_virtual_time(run: Callable[[], Awaitable[None]]) -> None:
     trio.run(run, clock=MockClock(autojump_threshold=0))
 
 
-def shared_by(weights: Mapping[str, int], **more: bool) -> Choice:
-    return Choice(
-        {name: Sender(VirtualChannel(), Idle(), weight, **more) for name, weight in weights.items()}
-    )
+def shared_by(weights: Mapping[str, int]) -> Choice:
+    return Choice({name: Sender(VirtualChannel(), Idle(), weight) for name, weight in weights.items()})
 
 
 def entry(id_: int) -> Entry:

@@ -23,7 +23,7 @@ from deliveryd.channels.base import (
     Unsent,
     Verdict,
 )
-from deliveryd.channels.filling import ABSENT, MappingContext, TextTemplate, Validity
+from deliveryd.channels.filling import MappingContext, Validity, customer_reader, plain_field
 from deliveryd.channels.http.address import UNFIT_FOR_PATH, customer_fields_in_path, fits_path
 from deliveryd.channels.http.answers import AnswerReader
 from deliveryd.channels.http.asking import ProbeResult, read_lookup, read_probe, write_probe
@@ -48,7 +48,7 @@ from deliveryd.http.responses import is_page
 from deliveryd.http.target import target_of
 from deliveryd.http.tls import TlsFiles
 from deliveryd.http.wire import Wire, WireResponse
-from deliveryd.model import Customer, Entry, Rendered, WallClock
+from deliveryd.model import Customer
 from deliveryd.options.credentials import open_authentication
 from deliveryd.runtime.secret_file import RenewedValue
 from deliveryd.runtime.threads import LARGE, Aside
@@ -59,8 +59,6 @@ if TYPE_CHECKING:
 
 NO_CONTEXT = MappingContext()
 """What mappings without secrets, filters and receipts depend on."""
-
-_NOTHING = Rendered("", "", {})
 
 _NOT_ALLOWED = frozenset({401, 403})
 """Statuses that mean rejected credentials."""
@@ -147,7 +145,8 @@ class HttpChannel:
         self.devices_field: str | None = None
         self.lookup_after = options.lookup.after if options.lookup is not None else None
         address = options.address()
-        self._address = TextTemplate(address, context) if address is not None else None
+        self._address = customer_reader(address, context) if address is not None else None
+        self._plain_address = plain_field(address) if address is not None else None
         self._needs_customer = bool(customer_fields(options.mapped()))
         self._phones = context.phones
         self._mails = context.mails
@@ -155,6 +154,7 @@ class HttpChannel:
             *(customer_fields_in_path(variant.url) for variant in options.variants if variant.url)
         )
         self._phone_fields = [name.field for name in options.phone_fields if name.root == "customer"]
+        self._only_field = self._one_field()
         self._endpoint = endpoint_of(options.url, tls, options.proxy)
         self._account_probe, self._basic = options.probe, options.basic
         host = urlsplit(options.url).netloc.rpartition("@")[2]
@@ -162,9 +162,19 @@ class HttpChannel:
         self._aside = Aside()
         self._reader = AnswerReader(options.answers, options.provider_id, host, masked=self.masked)
 
+    def _one_field(self) -> str | None:
+        """Return the customer's only field that is sent, if nothing but its being readable decides."""
+        if len(self.customer_fields) != 1 or self._path_fields:
+            return None
+        [field] = self.customer_fields
+        return field if self._phones is None or self._phone_fields == [field] else None
+
     def reaches(self, customer: Customer | None) -> bool:
         """Whether every `{customer.FIELD}` of the mappings has a value that fits where it stands."""
-        return self._lack(customer) is None
+        if self._only_field is None or customer is None:
+            return self._lack(customer) is None
+        value = customer.fields.get(self._only_field)
+        return bool(value and (self._phones is None or self._phones.is_readable(value)))
 
     def unreached(self, customer: Customer | None) -> str:
         """Return whether an address is missing, unfit for a path, or can't be read as a phone number."""
@@ -180,21 +190,23 @@ class HttpChannel:
         for name in self._path_fields:
             if not fits_path(fields[name]):
                 return UNFIT_FOR_PATH
-        phones = self._phones
-        if phones is None or all(phones.is_readable(fields[name]) for name in self._phone_fields):
-            return None
-        return UNREADABLE_PHONE
+        if self._phones is not None:
+            for name in self._phone_fields:
+                if not self._phones.is_readable(fields[name]):
+                    return UNREADABLE_PHONE
+        return None
 
     def recipients(self, customer: Customer) -> tuple[str, ...]:
         """Return the value of the customer's field that is the address, as the mapping sends it."""
+        if (field := self._plain_address) is not None:
+            value = customer.fields.get(field)
+            return (value,) if value else ()
         if self._address is None:
             return ()
-        entry = Entry(0, 0, customer.id, {})
         try:
-            address = self._address.fill(Dispatch("", entry, customer, _NOTHING, None, WallClock()))
+            return (self._address(customer),)
         except Unfit:
             return ()
-        return () if address is ABSENT else (address,)
 
     async def send(self, dispatch: Dispatch) -> Verdict:
         """Make one request; its `Idempotency-Key` is the message's key."""

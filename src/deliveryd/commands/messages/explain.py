@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from typing import Annotated
 
 import typer
 
+from deliveryd.channels.destination_rules import rules_of
 from deliveryd.commands.common.configuration import load_journal_as_owner
 from deliveryd.commands.common.conventions import USUAL_CONFIG
 from deliveryd.commands.common.options import AsData, ConfigOption, integer
@@ -37,9 +39,9 @@ def explain(
     """Show the history of one message.
 
     It covers the time from the queue to the last event. If [safety] limits whom this installation sends to,
-    that is shown first. The reference of its settings is that of the copy in
-    the disk cache, if there is one. Read-only; works with or without a running worker. Exit status 1: the
-    message isn't in the journal.
+    or a channel or provider the phone numbers, that is shown first. The reference of its settings is that of
+    the copy in the disk cache, if there is one. Read-only; works with or without a running worker. Exit
+    status 1: the message isn't in the journal.
     """
     loaded = load_journal_as_owner(config)
     place = loaded.journal.place
@@ -58,11 +60,16 @@ def explain(
     if as_data:
         only_to, share = safety.figures
         limits = {"only_to": only_to, "share": share} if safety.limits else None
-        given = {"settings_reference": reference, "priority": PRIORITY_NAMES[rank], "rate": rate}
-        print_json({**life_data(shown), **given, "safety": limits})
+        given = {
+            "settings_reference": reference, "priority": PRIORITY_NAMES[rank], "rate": rate, "safety": limits,
+            "destinations": _destinations(loaded),
+        }  # fmt: skip
+        print_json({**life_data(shown), **given})
     else:
         if safety.limits:
             print_lines(f"this installation {limits_text(*safety.figures)}", "")
+        if named := _destinations(loaded):
+            print_lines(*(f"{place} sends only to {text}" for place, text in named.items()), "")
         ruled = None if rank == NORMAL else PRIORITY_NAMES[rank]
         print_lines(*life_lines(shown, loaded.channels.reporting, reference, ruled, rate))
 
@@ -71,6 +78,16 @@ def _rate(config: Config, provider: str | None) -> str | None:
     """Return the rate of the provider that a message waits for, as it is configured; None: it has none."""
     known = config.channels.providers.get(provider or "")
     return None if known is None or known.common.rate is None else format_rate(known.common.rate)
+
+
+def _destinations(config: Config) -> Mapping[str, str]:
+    """Return the numbers that channels and providers send to, by their tables, of those that name any."""
+    return {
+        rule.place: rule.text
+        for channel in config.channels.configured.values()
+        for provider in channel.providers.values()
+        for rule in rules_of(channel, provider)
+    }
 
 
 def _reference(config: Config, settings_id: int) -> str | None:

@@ -25,7 +25,8 @@ from deliveryd.delivery.safety import NOT_ON_THE_LIST, Safety
 from deliveryd.errors import DeliverydError
 from deliveryd.http.wire import WireResponse
 from deliveryd.model import Customer, Entry, Rendered, WallClock
-from deliveryd.worker.wiring import open_provider, phone_providers
+from deliveryd.worker.phones import destinations_of, phone_providers
+from deliveryd.worker.wiring import open_provider
 
 _ADDRESSES = ("phone", "email")
 _OTHERS = {"name": "Test", "language": "en"}
@@ -51,7 +52,8 @@ def send_test(
     """Send one real message through one provider.
 
     It doesn't pass the queue: neither the service nor the journal has it. Shows the request and the answer,
-    with secrets masked. If safety.only_to is set, the address must be on that list.
+    with secrets masked. If safety.only_to is set, the address must be on that list;
+    countries and prefixes of the channel and the provider hold as for any message.
 
     Exit status 1: the provider didn't accept it.
     """
@@ -92,6 +94,7 @@ async def _send(config: Config, provider: ProviderConfig, to: str, text: str) ->
     try:
         dispatch = _dispatch(channel, provider.block, to, text)
         _insist_on_the_list(config, channel, provider, dispatch)
+        _insist_on_its_destinations(config, channel, provider, dispatch)
         return await _sent(channel, provider, dispatch)
     finally:
         await channel.aclose()
@@ -110,6 +113,15 @@ def _insist_on_the_list(
             f"{provider.identity}: the address is {NOT_ON_THE_LIST}: safety.only_to must name it, or its"
             " domain or beginning, before a test is sent there"
         )
+
+
+def _insist_on_its_destinations(
+    config: Config, channel: Channel, provider: ProviderConfig, dispatch: Dispatch
+) -> None:
+    """Raise DeliverydError unless the provider is sent the number, by its table and its channel's."""
+    found = destinations_of(config.channels.configured[provider.channel], provider, channel)
+    if found is not None and (why := found.refusal(dispatch.customer)) is not None:
+        raise DeliverydError(f"{provider.identity}: {why}")
 
 
 async def _sent(channel: Channel, provider: ProviderConfig, dispatch: Dispatch) -> Sent:

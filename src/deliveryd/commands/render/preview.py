@@ -39,13 +39,13 @@ from deliveryd.service.client import ServiceClient
 from deliveryd.transitions import expiry_details
 from deliveryd.worker.caches import open_cache
 from deliveryd.worker.outside import open_directory
+from deliveryd.worker.phones import phone_providers
 from deliveryd.worker.wiring import (
     build_choices,
     build_router,
     compiler,
     open_providers,
     open_service,
-    phone_providers,
     sms_rules,
 )
 
@@ -262,6 +262,7 @@ def _preview_result(
     stopped = _stop_list(config)
     safety = Safety(config.safety, phone_providers(config)) if message.has_customer else Safety()
     configured = config.channels.configured
+    choices = build_choices(config, providers, dict.fromkeys(providers, Idle()), safety)
     previews = []
     for name, block in blocks:
         for identity in (each.identity for each in configured[name].providers.values()):
@@ -270,10 +271,12 @@ def _preview_result(
                 reached = _reached(
                     configured[name], identity, adapter, block, message, stopped=stopped, safety=safety
                 )
+                if reached.reached and message.has_customer:
+                    why = choices[name].refusal(identity, message.customer)
+                    reached = reached._replace(reached=why is None, unreached=why)
                 previews.append(
                     _filled(reached, adapter, block, sms_rules(configured[name]), message, now=now)
                 )
-    choices = build_choices(config, providers, dict.fromkeys(providers, Idle()), safety)
     router = build_router(config, choices, stopped, Pauses(), safety)
     delivery = Delivery(message.entry, settings)
     while (route := router.route(delivery, now)) is None:

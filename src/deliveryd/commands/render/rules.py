@@ -17,9 +17,11 @@ from deliveryd.commands.common.output import print_json, print_lines
 from deliveryd.commands.render.preview import customer_of
 from deliveryd.config import Config
 from deliveryd.delivery.message import ZONE_FIELD
-from deliveryd.model import NEVER, SECOND, format_duration, format_instant
+from deliveryd.model import NEVER, SECOND, Customer, format_duration, format_instant
 from deliveryd.options.quotas import format_quota
 from deliveryd.rules.priorities import PRIORITY_NAMES
+from deliveryd.worker.phones import destinations_of
+from deliveryd.worker.wiring import open_providers
 
 rules = CommandGroup(
     no_args_is_help=True, help="Show what the rules of the configuration mean for a message."
@@ -67,9 +69,15 @@ class _Outcome(NamedTuple):
     opens_at: int
     now: int
     limits: Sequence[_Limit] = ()
+    refused: Mapping[str, str] = {}
+    """Why providers aren't sent the customer's number."""
+    is_refused: bool = False
+    """Whether none of them is."""
 
     @property
     def text(self) -> str:
+        if self.is_refused:
+            return f"is not sent: {', '.join(dict.fromkeys(self.refused.values()))}"
         if self.opens_at == self.now:
             return "may be sent" + (self.because or ": no rule has a window for it")
         if self.opens_at == NEVER:
@@ -98,12 +106,15 @@ def try_rules(
     """Show when a message may be sent, and by which rule.
 
     Shows its priority, and for each channel whether its window is open or when it opens, and for which
-    budgets and caps it counts. Nothing is sent, and no running worker is asked what is used of them.
+    budgets and caps it counts. With a customer, it also shows which providers aren't sent their phone number.
+    Nothing is sent, and no running worker is asked what is used of the limits.
     """
     loaded, now = load_as_owner(config), instant_of(at)
-    found = None if customer is None else anyio.run(customer_of, loaded, customer)
+    found, refused = (None, {}) if customer is None else anyio.run(_looked_up, loaded, customer)
     zone = None if found is None else found.fields.get(ZONE_FIELD)
-    outcomes = list(_outcomes(loaded, settings, zone, now))
+    outcomes = [
+        _with_refusals(loaded, refused, outcome) for outcome in _outcomes(loaded, settings, zone, now)
+    ]
     if as_data:
         rank = PRIORITY_NAMES[loaded.priorities.rank(settings)]
         print_json({"priority": rank, "channels": [_data(outcome) for outcome in outcomes]})
@@ -114,12 +125,43 @@ def try_rules(
     print_lines(
         f"settings {settings}, priority {priority}",
         f"customer {who}, zone {zone or 'not known'}, at {format_instant(now)}",
-        *(
-            f"{outcome.channel:{width}}  {text}"
-            for outcome in outcomes
-            for text in (outcome.text, *(limit.text for limit in outcome.limits))
-        ),
+        *(line for outcome in outcomes for line in _lines(outcome, width)),
     )
+
+
+def _lines(outcome: _Outcome, width: int) -> Iterator[str]:
+    yield f"{outcome.channel:{width}}  {outcome.text}"
+    for provider, why in outcome.refused.items() if not outcome.is_refused else ():
+        yield f"{'':{width}}  not by {provider}: {why}"
+    for limit in outcome.limits:
+        yield f"{outcome.channel:{width}}  {limit.text}"
+
+
+async def _looked_up(config: Config, customer_id: int) -> tuple[Customer | None, Mapping[str, str]]:
+    """Return a customer, and why providers aren't sent their number, by the providers that aren't."""
+    customer = await customer_of(config, customer_id)
+    providers = open_providers(config)
+    try:
+        found = {
+            identity: refusal
+            for channel in config.channels.configured.values()
+            for identity, each in ((each.identity, each) for each in channel.providers.values())
+            if customer is not None
+            and (destinations := destinations_of(channel, each, providers[identity])) is not None
+            and providers[identity].reaches(customer)
+            and (refusal := destinations.refusal(customer)) is not None
+        }
+    finally:
+        for provider in providers.values():
+            await provider.aclose()
+    return customer, found
+
+
+def _with_refusals(config: Config, refused: Mapping[str, str], outcome: _Outcome) -> _Outcome:
+    """The outcome with the providers of its channel that aren't sent the number."""
+    own = config.channels.configured[outcome.channel].providers.values()
+    here = {each.identity: refused[each.identity] for each in own if each.identity in refused}
+    return outcome._replace(refused=here, is_refused=len(here) == len(own))
 
 
 def _outcomes(config: Config, settings_id: int, zone: str | None, now: int) -> Iterator[_Outcome]:
@@ -153,7 +195,8 @@ def _data(outcome: _Outcome) -> Mapping[str, object]:
         "channel": outcome.channel,
         "rule": outcome.rule,
         "zone": outcome.zone,
-        "may_be_sent": outcome.opens_at == outcome.now,
+        "may_be_sent": outcome.opens_at == outcome.now and not outcome.is_refused,
+        "refused": dict(outcome.refused),
         "opens_at": None if outcome.opens_at == NEVER else format_instant(outcome.opens_at),
         "limits": [limit.data for limit in outcome.limits],
     }

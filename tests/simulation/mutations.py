@@ -13,6 +13,7 @@ from simulation import (
     breaks_of_choice,
     breaks_of_confirming,
     breaks_of_delivery,
+    breaks_of_destinations,
     breaks_of_devices,
     breaks_of_guarding,
     breaks_of_keeping,
@@ -80,6 +81,9 @@ BOUNDING: Mapping[str, Break] = breaks_in(breaks_of_bounding)
 
 LIMITING: Mapping[str, Break] = breaks_in(breaks_of_limiting)
 """Those that only plans show in which an installation doesn't send to all customers."""
+
+DESTINING: Mapping[str, Break] = breaks_in(breaks_of_destinations)
+"""Those that only plans show in which providers serve some phone numbers."""
 
 LEAVING: Mapping[str, Break] = breaks_in(breaks_of_leaving)
 """Those that only plans show in which providers are removed."""

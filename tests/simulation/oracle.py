@@ -9,6 +9,7 @@ from simulation import (
     rules_of_beginning,
     rules_of_choosing,
     rules_of_confirming,
+    rules_of_destinations,
     rules_of_devices,
     rules_of_guarding,
     rules_of_leaving,
@@ -46,6 +47,7 @@ RULES = (
     *rules_of_tokens.RULES,
     *rules_of_devices.RULES,
     *rules_of_limiting.RULES,
+    *rules_of_destinations.RULES,
 )
 RULES_OF_EACH = (
     *rules_of_reporting.RULES_OF_EACH,

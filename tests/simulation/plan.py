@@ -12,6 +12,9 @@ from deliveryd.journal.orders import Action, ItemKind
 CHANNELS = ("messenger", "sms", "email")
 """The channels, in the order in which they are tried."""
 
+SMS = CHANNELS[1]
+"""The channel whose addresses are phone numbers."""
+
 DEVICES = CHANNELS[0]
 """The channel that sends to devices, where a plan has any."""
 
@@ -88,6 +91,15 @@ class End:
 
 
 @dataclass(frozen=True, slots=True)
+class Served:
+    """The phone numbers that the table of a provider, or of its channel (`provider` is None), names."""
+
+    provider: str | None
+    countries: tuple[str, ...] | None
+    prefixes: tuple[str, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
 class Life:
     """One start of the worker with its configuration. Without an end it goes on until it is idle."""
 
@@ -109,6 +121,10 @@ class Life:
     """The rules of budgets and caps, as in a configuration."""
     lifetime: float | None = None
     """Seconds for which messages are tried whose settings name no expiry."""
+    served: tuple[Served, ...] = ()
+    """Which phone numbers the channel SMS and its providers are sent; those without a table are sent all."""
+    allows_premium: bool = False
+    """The channel SMS sends to premium-rate numbers."""
     share: str | None = None
     """The share of the customers, in whole percent; None: all, unless `only_to` names some."""
 

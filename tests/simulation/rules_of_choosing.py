@@ -11,8 +11,9 @@ from deliveryd.journal.orders import Action, ItemKind
 from simulation.case import FOR_GOOD, TAKEN_FOR_SENT, Case
 from simulation.expectation import Choice, channels_open_in, choices, enabled_in, providers_of, rendered
 from simulation.ledger import Asked, TokenAsked, channel_served_by
-from simulation.plan import CHANNELS, Life, Trouble
+from simulation.plan import CHANNELS, SMS, Life, Trouble
 from simulation.rules_of_rejecting import tries_at
+from simulation.serving import may_be_unserved, serving_in
 from simulation.world import SECOND
 
 OTHER_REASONS = (
@@ -25,6 +26,8 @@ OTHER_REASONS = (
     "not confirmed",
     "stopped",
     "installation",
+    "is not in channels.",
+    "premium-rate",
 )
 """Words of the reasons that no provider gave when it was asked."""
 
@@ -60,7 +63,9 @@ def _best_at_first(case: Case, asked: Asked) -> set[str]:
 
 
 def _may_be_passed_over(case: Case, channel: str, by: Asked) -> bool:
-    return _may_be_unavailable(case, channel, by) or case.may_be_stopped(channel, by.order)
+    if _may_be_unavailable(case, channel, by) or case.may_be_stopped(channel, by.order):
+        return True
+    return may_be_unserved(case, channel)
 
 
 def _may_be_unavailable(case: Case, channel: str, by: Asked) -> bool:
@@ -234,7 +239,12 @@ def _reaching(case: Case, life: Life) -> Iterator[list[str]]:
     plan = case.history.plan
     for options in choices(plan, case.message, channels_open_in(plan, life)):
         channels = {option.channel for option in options if not case.may_be_stopped(option.channel)}
-        yield [each for each in enabled_in(plan, life) if channel_served_by(each) in channels]
+        yield [
+            each
+            for each in enabled_in(plan, life)
+            if channel_served_by(each) in channels
+            and (channel_served_by(each) != SMS or serving_in(case, life, [each]))
+        ]
 
 
 def _taken_by_the_others(case: Case) -> Iterator[str]:

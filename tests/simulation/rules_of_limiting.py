@@ -21,7 +21,7 @@ def _admitted_alone(case: Case) -> Iterator[str]:
             yield f"{asked.provider} was asked for a customer whom this installation doesn't send to"
 
 
-def in_force(case: Case, asked: Asked) -> Iterator[Life]:
+def in_force(case: Case, asked: Asked, within: float = UNDER_WAY) -> Iterator[Life]:
     """The configurations by which an attempt may have begun: a reload takes a moment."""
     ledger, lives = case.history.ledger, case.history.lives
     if case.history.is_shared:
@@ -31,7 +31,7 @@ def in_force(case: Case, asked: Asked) -> Iterator[Life]:
     if asked.life in ledger.reloaded:
         yield lives[asked.life + 1]
     since = ledger.reconfigured.get(asked.life)
-    if since is not None and asked.at <= since + UNDER_WAY:
+    if since is not None and asked.at <= since + within:
         yield lives[asked.life - 1]
 
 

@@ -23,11 +23,17 @@ from simulation.case import (
 )
 from simulation.expectation import channels_open_in, choices, is_readable, persons_of, reaches, rendered
 from simulation.ledger import Reported
-from simulation.plan import Offers, Trouble
+from simulation.plan import SMS, Offers, Trouble
 from simulation.service import instant_of, iso
+from simulation.serving import may_be_unserved
 from simulation.world import RETENTION, START, Wall
 
 RANK = {"dequeued": 0.0, "sending": 1.0, "accepted": 1.0, "sent": 2.0, "error": 2.5, "delivered": 3.0}
+
+NOT_SENT = (
+    "of this installation", "is not in channels.", "a premium-rate number", "budget of ", "cap of "
+)  # fmt: skip
+"""What is in the reasons for which something isn't sent that could be."""
 
 FOLLOWS = {
     "dequeued": {"sending", "accepted", "sent", "error"},
@@ -274,8 +280,8 @@ def _is_reason(case: Case, reason: str, told_at: float) -> bool:
         return Action.SETTLE_FAILED in case.orders
     if reason.startswith(("no content", "the recipient is suppressed ")) or reason.endswith(NO_WAY):
         return _is_about_channels(case, reason)
-    if reason.endswith("of this installation") or "budget of " in reason or "cap of " in reason:
-        return may_be_withheld(case) or _ends_by_a_limit(case, reason)
+    if any(words in reason for words in NOT_SENT):
+        return may_be_withheld(case) or may_be_unserved(case, SMS) or _ends_by_a_limit(case, reason)
     if "unknown" in reason or "couldn't be asked" in reason:
         return any(map(case.may_have_arrived, case.asked)) or bool(ledger.crashed)
     if reason.startswith("device "):

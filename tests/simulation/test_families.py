@@ -9,11 +9,13 @@ from typing import NamedTuple
 import pytest
 
 from simulation.bounding import bounded_plan
+from simulation.destining import destined_plan
 from simulation.guarding import guarded_plan
 from simulation.limiting import limited_plan
 from simulation.mutations import (
     AHEAD,
     BOUNDING,
+    DESTINING,
     GUARDING,
     LIMITING,
     PACING,
@@ -52,6 +54,7 @@ FAMILIES = {
     "limits": Family(limited_plan, LIMITING, part=5, most=100),
     "ahead": Family(ahead_plan, AHEAD, part=5, most=100),
     "bounds": Family(bounded_plan, BOUNDING, part=5, most=100),
+    "destinations": Family(destined_plan, DESTINING, part=5, most=100),
     "windows": Family(windowed_plan, WINDOWING, part=5, most=100),
     "guards": Family(guarded_plan, GUARDING, part=10, most=30),
     "rates": Family(paced_plan, PACING, part=10, most=30),

@@ -44,7 +44,7 @@ from simulation.ledger import channel_served_by, read_event
 from simulation.operators import Operators
 from simulation.opting_out import ADDRESSED
 from simulation.pausing import Pausers
-from simulation.plan import CHANNELS, PROVIDERS, Life, Plan, Step, Trouble
+from simulation.plan import CHANNELS, PROVIDERS, SMS, Life, Plan, Step, Trouble
 from simulation.providers import Providers, host_of
 from simulation.reloading import Reloads
 from simulation.reports import Reports
@@ -150,6 +150,7 @@ def configure(life: Life, plan: Plan, folder: Path, base_url: str = "http://serv
                     "slow_after": tuning.slow_after,
                     "cost_guard": tuning.cost_guard if name == "sms" else None,
                     "receipt_failed_then": "next" if tuning.failed_next else "error",
+                    **(_served(life, None) | {"allow_premium": life.allows_premium} if name == SMS else {}),
                 }
             )
             channels[name] = channel.model_copy(update={"common": keys, "providers": providers})
@@ -186,6 +187,7 @@ def _provider(life: Life, plan: Plan, identity: str) -> ProviderConfig:
             "on_in_doubt": "hold" if provider.channel in life.hold else "resend",
             "retry": provider.common.retry.model_copy(update={"attempts": tuning.attempts}),
             "breaker": provider.common.breaker.model_copy(update={"failures": tuning.breaker}),
+            **_served(life, identity),
         }
     )
     assert isinstance(provider.options, HttpChannelOptions)
@@ -200,6 +202,12 @@ def _provider(life: Life, plan: Plan, identity: str) -> ProviderConfig:
         update |= {"devices": True, "recipient": _DEVICE["to"]}
     options = provider.options.model_copy(update=update)
     return provider.model_copy(update={"common": common, "options": options})
+
+
+def _served(life: Life, provider: str | None) -> dict[str, object]:
+    """The keys of a provider's table, or the channel's, that name phone numbers."""
+    own = (each for each in life.served if each.provider == provider)
+    return next(({"countries": each.countries, "prefixes": each.prefixes} for each in own), {})
 
 
 def _answers_that_stop() -> object:

@@ -141,7 +141,7 @@ class ProviderTable(DestinationOptions, BaseModel):
         return self
 
 
-_OF_BOTH = frozenset({"budget", "spent"})
+_OF_BOTH = frozenset({"budget", "spent", *DestinationOptions.model_fields})
 """Keys that a channel and each of its providers may have; in a table for both they are the channel's."""
 
 

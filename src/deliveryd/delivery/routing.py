@@ -461,7 +461,8 @@ class Router:
 
     def _why_unreached(self, channel: str, entry: Entry, customer: Customer | None, unfit: str | None) -> str:
         """Why no provider of a channel takes the message."""
-        senders = self._channels[channel].choice.senders
+        choice = self._channels[channel].choice
+        senders = choice.open_to(entry) or choice.senders
         if unfit is None and any(self._has_stopped(channel, name, customer) for name in senders):
             return f"the recipient is suppressed on {channel}"
         reasons = [unfit] if unfit else [self._unreached(name, entry, customer) for name in senders]

@@ -226,6 +226,18 @@ def test_what_is_in_doubt_is_repeated_where_it_was_sent(world: ServedWorld, rest
     assert len(world.provider.keys) == len(PEOPLE)
 
 
+def test_what_one_provider_alone_serves_waits_for_no_more_than_room_there(world: ServedWorld) -> None:
+    """A backlog for one of several providers is sent as fast as for a single one."""
+    text = TWO_PROVIDERS.format(
+        one='countries = ["DE"]\nconcurrency = 1', two='prefixes = ["+43"]', channel=""
+    )
+    world.write(f"{text}\n[queue]\nmax_in_flight = 4\n")
+    ids = range(101, 141)
+    world.service.enqueue(*(message(id_, customer_id=1) for id_ in ids))
+    assert live(world.run_until_idle) < 60
+    assert all(world.service.statuses(id_) == ["dequeued", "sent"] for id_ in ids)
+
+
 def test_a_reload_lifts_a_refusal_for_new_messages(world: ServedWorld) -> None:
     world.serve(channel='countries = ["DE", "AT"]', two="enabled = false")
 

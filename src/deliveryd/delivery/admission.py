@@ -144,7 +144,8 @@ class Admission:
             (self._breaker.is_open and self._is_given_up and not entry.doubt)
             or self._is_orphan(entry)
             or (
-                self._choice.has_other_for(entry, name)
+                self._breaker.is_open
+                and self._choice.has_other_for(entry, name)
                 and not self._choice.can_move(entry, message.customer, name)
             )
         )

@@ -17,7 +17,7 @@ BY_SMS_OR_MAIL: Content = {"en": {"sms": SMS, "email": {"subject": "s", "body": 
 BUSY = (Trouble.BUSY, Trouble.BUSY, None)
 """What was put off again and again waits for its next try when the numbers change."""
 
-COUNTRIES = (("DE",), ("AT",), ("DE", "AT"), ("GB",), ("JE", "US"), ("CA",))
+COUNTRIES = (("DE",), ("DE", "AT"), ("GB",), ("GB", "CA"), ("JE", "US"))
 PREFIXES = (("+49",), ("+4915",), ("+4477", "+1"), ("+447700900",), ("+43664",))
 
 
@@ -28,7 +28,7 @@ def destined_plan(seed: int) -> Plan:
     providers = PROVIDERS["sms"][: choices.one_of((1, 2, 2, 3))]
     content = choices.one_of((BY_SMS, BY_SMS, BY_SMS_OR_MAIL))
     lives = plan.lives if len(plan.lives) > 1 else (replace(plan.lives[0]), *plan.lives)
-    if choices.number(0, 2):  # what a crash leaves may be in doubt, and stays
+    if choices.number(0, 1):  # what a crash leaves may be in doubt, and stays
         lives = tuple(replace(each, end=each.end and replace(each.end, is_crash=False)) for each in lives)
     plan = replace(
         plan,

@@ -54,7 +54,7 @@ FAMILIES = {
     "limits": Family(limited_plan, LIMITING, part=5, most=100),
     "ahead": Family(ahead_plan, AHEAD, part=5, most=100),
     "bounds": Family(bounded_plan, BOUNDING, part=5, most=100),
-    "destinations": Family(destined_plan, DESTINING, part=5, most=100),
+    "destinations": Family(destined_plan, DESTINING, part=5, most=300),
     "windows": Family(windowed_plan, WINDOWING, part=5, most=100),
     "guards": Family(guarded_plan, GUARDING, part=10, most=30),
     "rates": Family(paced_plan, PACING, part=10, most=30),

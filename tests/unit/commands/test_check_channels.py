@@ -184,3 +184,17 @@ def test_what_goes_first_has_to_be_taken_first(world: World) -> None:
     wrong = check(world, "--offline")
     assert wrong.status == 78
     assert "take_ahead must not be greater than max_waiting" in wrong.err + wrong.out
+
+
+def test_a_country_that_no_provider_serves_is_named(world: World) -> None:
+    """And a mapping whose numbers may have no country code; not a country that a prefix is in."""
+    two_providers(world, 'countries = ["DE", "AT", "FR"]\n', 'countries = ["DE"]\nprefixes = ["+33"]\n')
+    answered = check(world, "--offline")
+    assert answered.out.count("no provider of the channel serves it") == 1
+    assert "AT: no provider of the channel serves it" in line(answered, "channels.sms.countries")
+    assert "write the filter e164" in line(answered, "channels.sms.providers.one")
+
+
+def test_a_country_that_one_of_the_providers_serves_is_not_named(world: World) -> None:
+    two_providers(world, 'countries = ["DE", "AT"]\n')
+    assert "no provider of the channel serves it" not in check(world, "--offline").out

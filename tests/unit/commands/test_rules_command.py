@@ -125,3 +125,24 @@ def test_what_is_wrong_with_a_limit_is_said_at_its_key(world: World, rule: str, 
     world.config.write_text(f"{world.config.read_text('utf-8')}[[rules]]\n{rule}\n", "utf-8")
     answered = command("check", "--offline", "--config", world.config)
     assert problem in answered.out + answered.err
+
+
+def test_providers_that_are_not_sent_the_number_are_shown(world: World) -> None:
+    """The channel may be taken as long as one of them is."""
+    text = world.config.read_text("utf-8")
+    text, _, rest = text.partition("[channels.sms]\n")
+    table, _, more = rest.partition("\n[")
+    world.config.write_text(
+        f"{text}[channels.sms.providers.one]\n{table}\n"
+        f'[channels.sms.providers.two]\n{table}\ncountries = ["DE"]\n[{more}',
+        "utf-8",
+    )
+    refused = "a number in no country is not in channels.sms.providers.two.countries"
+    assert tried(world, "--settings", 501, "--customer", 17, *AT)[2:] == [
+        "sms  may be sent: rules.0",
+        f"     not by sms/two: {refused}",
+    ]
+    [shown] = json.loads("\n".join(tried(world, "--settings", 501, "--customer", 17, "--json", *AT)))[
+        "channels"
+    ]
+    assert (shown["may_be_sent"], shown["refused"]) == (True, {"sms/two": refused})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
@@ -125,6 +126,27 @@ def test_each_provider_gets_the_numbers_that_it_serves(world: ServedWorld) -> No
             for keys in ("one.countries", "two.countries or prefixes")
         )
     ]
+
+
+def test_weights_of_a_country_decide_who_is_sent_its_numbers(world: ServedWorld) -> None:
+    """One provider is cheap in Germany, and the other has Austria alone; a reload changes it."""
+    world.serve(one="weights = { DE = 3, AT = 0 }", two='weights = { "DE" = 1 }')
+    world.service.enqueue(*(message(id_, customer_id=1 + id_ % 3) for id_ in range(10, 310)))
+
+    async def scene(worker: VirtualSupervisor) -> None:
+        await trio.sleep(60)
+        shares = Counter(world.requests)
+        assert shares["one", GERMAN] == pytest.approx(75, abs=12)
+        assert ("one", AUSTRIAN) not in shares
+        assert shares["one", FRENCH] == pytest.approx(50, abs=12)
+        world.serve(one="weights = { DE = 0 }")
+        await reload(worker)
+        world.service.enqueue(*(message(id_, customer_id=1) for id_ in range(400, 420)))
+        await trio.sleep(60)
+        assert Counter(world.requests)["one", GERMAN] == shares["one", GERMAN]
+
+    play(world, scene)
+    assert len(world.requests) == 3 + 300 + 20
 
 
 def test_the_next_channel_takes_what_no_provider_serves(world: ServedWorld) -> None:

@@ -1,4 +1,4 @@
-"""The keys `countries` and `prefixes`: which phone numbers a channel, or one of its providers, sends to."""
+"""Keys about phone numbers: which a channel, or one of its providers, sends to, and weights by country."""
 
 from __future__ import annotations
 
@@ -41,11 +41,14 @@ def _some(values: tuple[str, ...]) -> tuple[str, ...]:
 
 _SOME = AfterValidator(_some)
 
+Country = Annotated[str, AfterValidator(_country)]
+"""A country by its code of two letters (ISO 3166), such as "DE"."""
+
 
 class DestinationOptions(BaseModel):
     """Which phone numbers are sent to: those of some countries, or with some prefixes; without both all."""
 
-    countries: Annotated[tuple[Annotated[str, AfterValidator(_country)], ...], _SOME] | None = Field(
+    countries: Annotated[tuple[Country, ...], _SOME] | None = Field(
         None, description='countries of the phone numbers sent to, such as ["DE", "AT"]; left out: all'
     )
     prefixes: Annotated[tuple[Annotated[str, AfterValidator(_prefix)], ...], _SOME] | None = Field(

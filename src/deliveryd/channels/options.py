@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, NamedTuple, Self
 
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, model_validator
 
-from deliveryd.channels.destination_options import DestinationOptions, phones_problem
+from deliveryd.channels.destination_options import Country, DestinationOptions, phones_problem
 from deliveryd.channels.presets.catalogue import PresetReader
 from deliveryd.channels.receipt_options import ReceiptOptions
 from deliveryd.channels.registry import AdapterKind, find_adapter
@@ -110,6 +110,9 @@ class ProviderTable(DestinationOptions, BaseModel):
     adapter: str = Field(description='"http", "smtp", "webpush", a preset, or a plug-in')
     weight: StrictInt = Field(
         1, ge=0, le=1_000_000, description="share of the channel's messages; 0: only when no other can"
+    )
+    weights: Mapping[Country, Annotated[StrictInt, Field(ge=0, le=1_000_000)]] | None = Field(
+        None, description="weights for phone numbers of some countries: { DE = 3 }; left out: weight for all"
     )
     enabled: StrictBool = Field(True, description="false: nothing new is sent; doubts are settled")
     concurrency: StrictInt = Field(
@@ -291,6 +294,16 @@ def _identities(name: str, table: object) -> list[str]:
     return [provider_identity(name, each) for each in below] if isinstance(below, dict) and below else [name]
 
 
+def _check_phones(file: ConfigFile, place: str, channel: ChannelTable, provider: ProviderConfig) -> None:
+    """Complain of keys about phone numbers that can't be looked at."""
+    if (problem := phones_problem(provider.common.adapter, provider.options)) is None:
+        return
+    own = [*provider.common.given, *(["weights"] if provider.common.weights else [])]
+    for at, keys in ((place, channel.given), (provider.place, own)):
+        for key in keys:
+            file.complain(f"{at}.{key}", f"{problem} ({provider.identity})")
+
+
 def _read_channel(file: ConfigFile, presets: PresetReader, name: str, table: object) -> ChannelConfig | None:
     place = f"channels.{name}"
     if not isinstance(table, dict):
@@ -314,10 +327,7 @@ def _read_channel(file: ConfigFile, presets: PresetReader, name: str, table: obj
     found = [_read_provider(file, presets, name, block, each) for each in tables]
     providers = {provider.name: provider for provider in found if provider is not None}
     for provider in providers.values():
-        problem = phones_problem(provider.common.adapter, provider.options)
-        for at, keys in ((place, common), (provider.place, provider.common)):
-            for key in keys.given if problem is not None else ():
-                file.complain(f"{at}.{key}", f"{problem} ({provider.identity})")
+        _check_phones(file, place, common, provider)
     return ChannelConfig(name=name, block=block, common=common, providers=providers) if providers else None
 
 

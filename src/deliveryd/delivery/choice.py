@@ -190,9 +190,18 @@ class Choice:
             or {name: each for name, each in found.items() if not each.standing.is_paused}
             or found
         )
-        weights = {name: weight for name in ready if (weight := self._weights[name])}
+        weights = {name: weight for name in ready if (weight := self.weight_of(name, customer))}
         weights = weights or dict.fromkeys(ready, 1.0)
         return max(weights, key=lambda name: self._score(entry.id, name, weights[name]))
+
+    def weight_of(self, name: str, customer: Customer | None) -> float:
+        """The weight by which an enabled provider is chosen for a customer; a slow one has less."""
+        weight, destinations = self._weights[name], self.senders[name].destinations
+        there = None if destinations is None else destinations.weight_for(customer)
+        if there is None:
+            return weight
+        configured = self.senders[name].weight
+        return there * weight / configured if configured else there
 
     def claim(self, entry: Entry, customer: Customer | None, provider: str) -> bool:
         """Whether a message may go to the provider that was chosen; one that is down has it as its probe.

@@ -1,4 +1,6 @@
-"""Which phone numbers a provider is sent: by `countries` and `prefixes`, its own and its channel's.
+"""Which phone numbers a provider is sent, and with what weight, by their countries.
+
+The keys are `countries` and `prefixes`, its own and its channel's, and its `weights`.
 
 Premium-rate numbers are refused, unless the channel allows them. A provider that isn't sent a number doesn't
 reach the customer: another one of the channel takes the message, else the next channel. What is in doubt
@@ -8,7 +10,7 @@ stays with its provider, as with suppressed recipients: it may have the message,
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from deliveryd.channels.base import Channel
 from deliveryd.channels.destination_rules import DestinationRule
@@ -56,8 +58,10 @@ class Destinations:
         allow_premium: str | None,
         *,
         reads_phones: bool = False,
+        weights: Mapping[str, int] | None = None,
     ) -> None:
         self.rules = tuple(rules)
+        self.weights = weights or {}
         self._channel = channel
         self._recipients = channel.recipients
         self._devices_field = channel.devices_field
@@ -91,6 +95,14 @@ class Destinations:
         addresses = self._recipients(customer)
         reasons = (why for address in addresses if (why := self._refusal_of(address)) is not None)
         return next(reasons, None if addresses else self._unsure)
+
+    def weight_for(self, customer: Customer | None) -> int | None:
+        """Return the weight in the country of a customer's first number; None: there is none of its own."""
+        if customer is None or not self.weights:
+            return None
+        address = next(iter(self._recipients(customer)), "")
+        number = f"+{address}" if self._reads_phones and address[:1] != "+" else address
+        return self.weights.get(country_of(number) or "") if _NUMBER.fullmatch(number) else None
 
     def _refusal_of(self, address: str) -> str | None:
         number = address

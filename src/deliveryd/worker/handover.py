@@ -255,7 +255,13 @@ def _routing(config: Config) -> object:
             channel.common.transliterate,
             channel.common.allow_premium,
             [
-                (each.identity, each.common.weight, each.common.enabled, rules_of(channel, each))
+                (
+                    each.identity,
+                    each.common.weight,
+                    each.common.weights,
+                    each.common.enabled,
+                    rules_of(channel, each),
+                )
                 for each in channel.providers.values()
             ],
         )

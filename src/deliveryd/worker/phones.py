@@ -32,13 +32,16 @@ def reads_phones(provider: ProviderConfig) -> bool:
 def destinations_of(
     channel: ChannelConfig, provider: ProviderConfig, adapter: Channel
 ) -> Destinations | None:
-    """Which numbers a provider is sent; None: its addresses are no phone numbers, or it is sent all."""
+    """Which numbers a provider is sent, and its weights; None: it has no phone numbers, or no such keys."""
     rules, reads = rules_of(channel, provider), reads_phones(provider)
     has_phones = reads or (channel.block == "sms" and provider.common.adapter not in WITHOUT_PHONES)
     allow = f"channels.{channel.name}.allow_premium"
     refuses_premium = has_phones and not channel.common.allow_premium
-    if not rules and not refuses_premium:
+    weights = provider.common.weights
+    if not rules and not refuses_premium and not weights:
         return None
     from deliveryd.delivery.destinations import Destinations  # noqa: PLC0415  # loads phonenumbers
 
-    return Destinations(adapter, rules, allow if refuses_premium else None, reads_phones=reads)
+    return Destinations(
+        adapter, rules, allow if refuses_premium else None, reads_phones=reads, weights=weights
+    )

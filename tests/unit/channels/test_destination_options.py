@@ -37,6 +37,8 @@ def read(text: str, folder: Path) -> Config:
         ('prefixes = ["+49 15"]', "prefixes.0: write '+49 15' with digits alone, \"+4915\""),
         ('prefixes = ["+49*"]', "prefixes.0: write '+49*' with digits alone, \"+49\""),
         ('prefixes = ["+0"]', "prefixes.0: '+0' is no beginning of a number"),
+        ("weights = { de = 1 }", "weights.de: 'de' isn't a country"),
+        ("weights = { DE = -1 }", "weights.DE: "),
         ('countrie = ["DE"]', "did you mean countries?"),
     ],
 )
@@ -83,3 +85,11 @@ def test_a_provider_whose_addresses_are_no_phone_numbers(provider: str, problem:
     with pytest.raises(ConfigError) as raised:
         read(text, tmp_path)
     assert raised.value.problems == [f"{tmp_path}/config.toml:channels.email.countries: {problem}"]
+
+
+def test_weights_by_country_need_phone_numbers(tmp_path: Path) -> None:
+    mail = 'adapter = "http"\nurl = "http://p"\njson = { a = "{customer.x}", b = "{customer.y}" }\n'
+    with pytest.raises(ConfigError) as raised:
+        read(f"{ONE}\n[channels.email]\nweights = {{ DE = 2 }}\n{mail}", tmp_path)
+    (problem,) = raised.value.problems
+    assert problem.startswith(f"{tmp_path}/config.toml:channels.email.weights: needs the phone number")

@@ -13,7 +13,7 @@ from deliveryd.channels.base import Channel, Dispatch
 from deliveryd.channels.options import ChannelConfig
 from deliveryd.channels.sms_text import SmsRules, outside_gsm, sms_parts
 from deliveryd.config import Config
-from deliveryd.delivery.choice import Idle
+from deliveryd.delivery.choice import Choice, Idle
 from deliveryd.delivery.message import Delivery, is_expired
 from deliveryd.delivery.pauses import Pauses
 from deliveryd.delivery.routing import Route
@@ -271,6 +271,8 @@ def _preview_result(
                 reached = _reached(
                     configured[name], identity, adapter, block, message, stopped=stopped, safety=safety
                 )
+                if len(choices[name].senders) > 1:
+                    reached = _weighed(reached, choices[name], message)
                 if reached.reached and message.has_customer:
                     why = choices[name].refusal(identity, message.customer)
                     reached = reached._replace(reached=why is None, unreached=why)
@@ -343,20 +345,20 @@ def _reached(
     stopped: StoppedRecipients,
     safety: Safety,
 ) -> Preview:
-    """Return a preview without a text: whether the customer is reached, and the weight among several."""
+    """Return a preview without a text: whether the customer is reached."""
     customer = message.customer
     unreached = None if adapter.reaches(customer) else adapter.unreached(customer)
     if customer is not None and stopped.includes(channel.name, adapter.recipients(customer)):
         unreached = f"the recipient is suppressed on {channel.name}"
     if unreached is None and not safety.admits(identity, adapter, message.entry.customer_id, customer):
         unreached = safety.reason
-    preview = Preview(identity, block.language, unreached is None, unreached=unreached)
-    if len(channel.providers) < 2:
-        return preview
-    weights = {
-        each.identity: each.common.weight for each in channel.providers.values() if each.common.enabled
-    }
-    return preview._replace(weight=weights.get(identity, 0), weights=sum(weights.values()))
+    return Preview(identity, block.language, unreached is None, unreached=unreached)
+
+
+def _weighed(preview: Preview, choice: Choice, message: PreviewMessage) -> Preview:
+    """Return the preview with the provider's weight among several."""
+    weights = {name: round(choice.weight_of(name, message.customer)) for name in choice.enabled}
+    return preview._replace(weight=weights.get(preview.provider, 0), weights=sum(weights.values()))
 
 
 def _filled(

@@ -29,6 +29,7 @@ from simulation import (
     breaks_of_slowness,
     breaks_of_taking,
     breaks_of_tokens,
+    breaks_of_turns,
     breaks_of_windows,
 )
 
@@ -78,6 +79,9 @@ SLOWING: Mapping[str, Break] = breaks_in(breaks_of_slowness)
 
 BOUNDING: Mapping[str, Break] = breaks_in(breaks_of_bounding)
 """Those that only plans with budgets and caps show."""
+
+TURNING: Mapping[str, Break] = breaks_in(breaks_of_turns)
+"""Those that only plans show in which some settings ids wait beside another one's backlog."""
 
 LIMITING: Mapping[str, Break] = breaks_in(breaks_of_limiting)
 """Those that only plans show in which an installation doesn't send to all customers."""

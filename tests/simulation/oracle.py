@@ -33,6 +33,7 @@ from simulation.rules_of_pausing import broken_pauses
 from simulation.rules_of_rejecting import broken_waits
 from simulation.rules_of_taking import broken_takes
 from simulation.rules_of_tokens import broken_tokens
+from simulation.rules_of_turns import broken_turns
 from simulation.run import History
 from simulation.service import id_of
 from simulation.wire import BROKEN_OFF, IN_ONE_INSTANT
@@ -88,6 +89,7 @@ def violations(history: History) -> list[str]:
     found += rules_of_pacing.broken_rates(history)
     found += rules_of_guarding.broken_guards(history)
     found += broken_limits(history)
+    found += broken_turns(history)
     for case in cases(history):
         anew = began_anew(case)
         rules = rules_of_beginning.RULES if anew else RULES

@@ -119,6 +119,8 @@ class Life:
     """The rules of when messages may be sent, as in a configuration."""
     limits: tuple[Mapping[str, Any], ...] = ()
     """The rules of budgets and caps, as in a configuration."""
+    priorities: tuple[Mapping[str, Any], ...] = ()
+    """The rules of which settings ids go first or last, as in a configuration."""
     lifetime: float | None = None
     """Seconds for which messages are tried whose settings name no expiry."""
     served: tuple[Served, ...] = ()
@@ -412,6 +414,8 @@ class Plan:
     """The queue hands out no more in one answer; None: as many as are asked for."""
     has_spare: bool = False
     """Nothing is wrong but the outages, and each channel has a provider without one."""
+    takes_turns: bool = False
+    """Nothing is wrong but an outage and ends of lives, and one settings id has most messages."""
     has_devices: bool = False
     """A message over the channel of devices goes to each device of its customer."""
 

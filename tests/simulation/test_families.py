@@ -21,6 +21,7 @@ from simulation.mutations import (
     PACING,
     REJECTING,
     SLOWING,
+    TURNING,
     WINDOWING,
     Break,
 )
@@ -32,6 +33,7 @@ from simulation.run import run_plan
 from simulation.slowing import slowed_plan
 from simulation.soak import garbage_collected_seldom
 from simulation.taking_ahead import ahead_plan
+from simulation.taking_turns import turning_plan
 from simulation.windowing import windowed_plan
 
 pytestmark = [pytest.mark.slow, pytest.mark.no_cover]
@@ -55,13 +57,14 @@ FAMILIES = {
     "ahead": Family(ahead_plan, AHEAD, part=5, most=100),
     "bounds": Family(bounded_plan, BOUNDING, part=5, most=100),
     "destinations": Family(destined_plan, DESTINING, part=5, most=300),
+    "turns": Family(turning_plan, TURNING, part=5, most=60),
     "windows": Family(windowed_plan, WINDOWING, part=5, most=100),
     "guards": Family(guarded_plan, GUARDING, part=10, most=30),
     "rates": Family(paced_plan, PACING, part=10, most=30),
     "slowness": Family(slowed_plan, SLOWING, part=20, most=30),
 }
 
-SEEN = {"channel_closed_by_three_refused_ids": 413}
+SEEN = {"channel_closed_by_three_refused_ids": 413, "places_left_to_the_backlog_of_a_provider": 97}
 """Where the search begins: a seed that showed it once."""
 
 

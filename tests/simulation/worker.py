@@ -168,7 +168,7 @@ def configure(life: Life, plan: Plan, folder: Path, base_url: str = "http://serv
             "settings": whole.settings.model_copy(update={"cache_dir": folder / CACHE}),
             "channels": whole.channels.model_copy(update={"configured": channels}),
             "safety": SafetyOptions.model_validate({"only_to": life.only_to, "share": life.share}),
-            "rules": tuple(map(RuleOptions.model_validate, (*life.windows, *life.limits))),
+            "rules": tuple(map(RuleOptions.model_validate, (*life.windows, *life.limits, *life.priorities))),
             "content": whole.content.model_copy(update={"zone": "UTC", "default_lifetime": life.lifetime}),
             "journal": JournalOptions(url=f"sqlite:///{folder / JOURNAL}"),
         }

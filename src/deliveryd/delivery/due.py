@@ -61,6 +61,7 @@ class DueMessages:
         self._passed = common.memory.passed
         self._look_again: dict[str, float] = {}  # by provider with an open breaker, the event loop's time
         self._pauses_seen = 0
+        self._is_unbound_first = False
         self._parked: Mapping[str, Pause] = {}  # by provider, its pause
         self._to_park: dict[str, Pause] = {}  # the same, while messages may wait for the provider
         self._short = 0  # messages that are due and found no place
@@ -129,11 +130,16 @@ class DueMessages:
         self._short = 0
         pause = HEARTBEAT_INTERVAL
         if self._backlog.count:
-            pauses = [
+            # In turn before and after the providers: else a provider's backlog would leave it no place.
+            self._is_unbound_first = not self._is_unbound_first
+            pauses = [await self._fetch_unbound()] if self._is_unbound_first else []
+            pauses += [
                 await self._fetch_of(name, dispatcher.admission)
                 for name, dispatcher in list(self._dispatchers.items())
             ]
-            pause = min(*pauses, await self._fetch_unbound(), await self._fetch_overdue())
+            if not self._is_unbound_first:
+                pauses.append(await self._fetch_unbound())
+            pause = min(*pauses, await self._fetch_overdue())
         elif self._backlog.paused:
             pause = await self._fetch_overdue()
         self._in_flight.owe(self._short)
@@ -165,7 +171,8 @@ class DueMessages:
         """
         is_short = self._backlog.is_short_of_room(name)
         pause, left = await self._fetch({name: 0 if is_short else room()})
-        if left >= (1 if name else MOST_COUNTED):  # those bound to none find room soon, unless they are many
+        # Those bound to none find room soon, unless they are many; but some may be to go first.
+        if left >= (1 if name or self._priorities != NO_RULES else MOST_COUNTED):
             left -= await self._waiting.have_wait_for_room(name, self._clock.in_journal())
         if self._backlog.is_short_of_room(name):
             return pause, max(left, await self._fetch_for_room(name, room(), share))

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from itertools import count
 
+import pytest
+
 from deliveryd.delivery.dispatch_queue import NEW, REPEATS, DispatchQueue, cost
 from deliveryd.delivery.fetch_turns import FetchTurns
 from deliveryd.delivery.message import Delivery
@@ -14,6 +16,8 @@ from support.routes import delivery
 from support.virtual import VirtualClock
 
 ids = count(1)
+THREE = Priorities(frozenset({3}), frozenset({1}))
+"""3 goes first, then 2, then 1."""
 
 
 def queued(settings_id: int, text: str = "hello") -> Delivery:
@@ -138,9 +142,31 @@ def test_all_of_a_settings_id_can_be_taken_out() -> None:
 
 def test_what_is_fetched_one_by_one_is_shared_like_what_is_sent() -> None:
     """A slow provider has room for one message at a time: nine of ten are high while others wait."""
-    turns, priorities = FetchTurns(), Priorities(frozenset({3}), frozenset({1}))
-    portions = [turns.portions(1, priorities) for _ in range(100)]
-    assert [sum(each[rank].most for each in portions) for rank in range(3)] == [90, 9, 1]
+    assert fetched_one_by_one(100, waiting=(3, 2, 1)) == Counter({3: 90, 2: 9, 1: 1})
+
+
+def test_low_ones_have_their_share_where_no_high_ones_wait() -> None:
+    """Whether messages are fetched one by one or many at a time."""
+    assert fetched_one_by_one(100, waiting=(2, 1)) == Counter({2: 90, 1: 10})
+    turns, shares = FetchTurns(), []
+    for _ in range(5):
+        _, _, low = turns.portions(100, THREE)
+        shares.append(low.most)
+        turns.took([Entry(1, 2, 1, {})] * (100 - low.most) + [Entry(1, 1, 1, {})] * low.most, THREE)
+    assert sum(shares) == pytest.approx(50, abs=10)
+
+
+def fetched_one_by_one(number: int, waiting: tuple[int, ...]) -> Counter[int]:
+    """How many messages of each settings id are fetched, of these that wait; the highest is the first."""
+    turns, found = FetchTurns(), Counter[int]()
+    for _ in range(number):
+        portions = turns.portions(1, THREE)
+        rank = next(rank for rank, portion in enumerate(portions) if portion.most)
+        ranks = [*range(rank, 3), *range(rank)]  # what one portion leaves, the next one has
+        settings_id = next(3 - each for each in ranks if 3 - each in waiting)
+        turns.took([Entry(1, settings_id, 1, {})], THREE)
+        found[settings_id] += 1
+    return found
 
 
 def test_the_next_fetch_goes_on_behind_the_id_that_had_its_turn() -> None:

@@ -131,13 +131,13 @@ class DueMessages:
         pause = HEARTBEAT_INTERVAL
         if self._backlog.count:
             # In turn before and after the providers: else a provider's backlog would leave it no place.
-            self._is_unbound_first = not self._is_unbound_first
-            pauses = [await self._fetch_unbound()] if self._is_unbound_first else []
+            is_unbound_first = self._is_unbound_first
+            pauses = [await self._fetch_unbound()] if is_unbound_first else []
             pauses += [
                 await self._fetch_of(name, dispatcher.admission)
                 for name, dispatcher in list(self._dispatchers.items())
             ]
-            if not self._is_unbound_first:
+            if not is_unbound_first:
                 pauses.append(await self._fetch_unbound())
             pause = min(*pauses, await self._fetch_overdue())
         elif self._backlog.paused:
@@ -236,6 +236,7 @@ class DueMessages:
             waits.ANY, lambda: self._in_flight.free_for_some, MOST_COUNTED
         )
         self._short += left
+        self._is_unbound_first = left > 0 and not self._is_unbound_first
         return SHORT_OF_ROOM if left else pause
 
     async def _fetch_overdue(self) -> float:

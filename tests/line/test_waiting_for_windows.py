@@ -17,6 +17,19 @@ from deliveryd.model import SECOND, Customer, format_instant
 from support.logs import log_text
 from support.messages import message
 from support.terminal import command
+from support.two_providers import (
+    ACCEPTED,
+    BOTH,
+    BUSY,
+    EMAIL,
+    A,
+    B,
+    Provider,
+    all_sent,
+    enqueue,
+    sent_by,
+    world_of_two,
+)
 from support.virtual import START, SteppingClock, VirtualWorld, live
 
 pytestmark = pytest.mark.slow
@@ -229,3 +242,85 @@ def test_a_clock_that_is_put_back_within_the_window(world: VirtualWorld) -> None
     assert times[1] < 10
     assert 0 <= times[2] - 2 * HOUR < 60
     assert world.service.statuses(1) == world.service.statuses(2) == ["dequeued", "sent"]
+
+
+def test_a_reload_of_something_else_wakes_nothing(world: VirtualWorld) -> None:
+    """What waits for a window isn't looked at again where neither windows nor routes changed."""
+    world.add(RULE)
+    looked_at = []
+
+    async def play() -> None:
+        async with world.at_work() as worker:
+            await trio.sleep(60)
+            (before,) = world.journal_rows("SELECT due_at, waits_for FROM message")
+            world.write(
+                world.path.read_text("utf-8").replace("json = { text", "concurrency = 3\njson = { text")
+            )
+            worker.reload()
+            for _ in range(200):
+                await trio.sleep(0.05)
+                looked_at.append(world.journal_rows("SELECT due_at, waits_for FROM message") != [before])
+
+    live(play)
+    assert not any(looked_at)
+
+
+# beside a channel that is down
+
+
+def world_with_fallback(folder: Path, closed: str) -> VirtualWorld:
+    """Two providers of sms, which are down for 20 minutes, and email behind them; one has a window."""
+    world = world_of_two(folder)
+    world.add(EMAIL + RULE.replace("window", f'channels = ["{closed}"]\nwindow'))
+    world.service.settings[1] = json.dumps(BOTH)
+    world.channels["email"] = Provider()
+    for name in (A, B):
+        world.channels[name].verdict = lambda _: BUSY if trio.current_time() < 1200 else ACCEPTED
+    enqueue(world, 30)
+    return world
+
+
+def test_what_waits_for_the_window_of_a_later_channel_looks_again_at_the_first(tmp_path: Path) -> None:
+    """When a provider of the first one works again: it goes there, before the window of the other opens."""
+    world = world_with_fallback(tmp_path, "email")
+
+    async def play() -> None:
+        async with world.at_work():
+            await trio.sleep(1100)
+            rows = world.journal_rows("SELECT waits_for FROM message")
+            assert rows.count(("window",)) > 15
+            await trio.sleep(900)
+            assert all_sent(world, 30)
+
+    live(play)
+    assert not sent_by(world, "email")
+
+
+def test_one_that_works_keeps_what_waits_for_its_window(tmp_path: Path) -> None:
+    """It has two providers, of which a message claims one; the next channel has no window."""
+    world = world_with_fallback(tmp_path, "sms")
+    for name in (A, B):
+        world.channels[name].verdict = lambda _: ACCEPTED
+    live(world.run_until_idle)
+    assert not sent_by(world, "email")
+    assert all_sent(world, 30)
+
+
+def test_messages_outside_of_their_window_are_no_probes(tmp_path: Path) -> None:
+    """Those that may be sent are, though many come beside them that may not; these go on to email."""
+    world = world_with_fallback(tmp_path, "sms")
+    world.write(world.path.read_text("utf-8").replace("[[rules]]", "[[rules]]\nsettings = [2]"))
+    world.service.settings[2] = json.dumps(BOTH)
+
+    async def play() -> None:
+        async with world.at_work():
+            await trio.sleep(1000)
+            for first in range(1000, 2000, 6):
+                world.service.enqueue(*(message(first + each, 2) for each in range(5)), message(first + 5))
+                await trio.sleep(2)
+
+    live(play)
+    asked = [one for name in (A, B) for one in sent_by(world, name)]
+    assert {dispatch.entry.settings_id for _, dispatch in asked} == {1}
+    assert min(at for at, _ in asked if at > 1200) < 1240
+    assert 2 in {dispatch.entry.settings_id for _, dispatch in sent_by(world, "email")}

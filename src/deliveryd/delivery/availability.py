@@ -169,3 +169,4 @@ class Availability:
             for provider in choice.down:
                 for waits_for in waits.at(provider):
                     self._backlog.answered(waits_for)
+        self._backlog.answered(waits.WINDOW)  # that of a later channel

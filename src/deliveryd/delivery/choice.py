@@ -14,9 +14,11 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from deliveryd.channels.base import Channel
+from deliveryd.delivery.message import Delivery
 from deliveryd.delivery.provider import Provider
 from deliveryd.delivery.safety import Safety
 from deliveryd.model import Customer, Entry, Spent, channel_of
+from deliveryd.rules.windows import Windows
 
 if TYPE_CHECKING:
     from deliveryd.delivery.destinations import Destinations
@@ -218,6 +220,13 @@ class Choice:
             return False
         standing.choose()
         return True
+
+    def claim_for(self, message: Delivery, provider: str, windows: Windows, now: int) -> bool:
+        """The same for a message that its window may shut out: then it is no probe."""
+        entry, customer = message.entry, message.customer
+        if windows.rules and message.opening(windows, channel_of(provider), now) is not None:
+            return entry.doubt or not self.is_unavailable_to(entry, customer)
+        return self.claim(entry, customer, provider)
 
     def has_other(self, name: str) -> bool:
         """Whether another provider works and takes messages instead of this one."""

@@ -16,6 +16,9 @@ from deliveryd.states import State
 ZONE_FIELD = "zone"
 """The customer's field that names a time zone, such as "Europe/Berlin"."""
 
+LOOK_AGAIN = 600 * SECOND
+"""How long a message waits for a window while a channel is given up, which needs probes."""
+
 UNRENDERED = Rendered("", "", {})
 """The content of a message in doubt that can't be rendered any more: its provider may be asked for it."""
 
@@ -117,14 +120,19 @@ class Delivery:
             return self.parked(pause, now)
         return None
 
-    def shut_out(self, windows: Windows, now: int) -> Transition | None:
-        """The step of a message that waits for its window to open; None: it may be sent now."""
-        settings_id, channel = self.entry.settings_id, channel_of(self.provider)
+    def opening(self, windows: Windows, channel: str, now: int) -> int | None:
+        """When its window on a channel opens; None: it may be sent now."""
+        settings_id = self.entry.settings_id
         opening = windows.opening(settings_id, channel, self.zone, now)
         if opening == now:
             return None
         expires_first = self.expires_at is not None and self.expires_at <= opening
-        if expires_first and windows.sends_outside(settings_id, channel):
+        return None if expires_first and windows.sends_outside(settings_id, channel) else opening
+
+    def shut_out(self, windows: Windows, now: int) -> Transition | None:
+        """The step of a message that waits for its window to open; None: it may be sent now."""
+        opening = self.opening(windows, channel_of(self.provider), now)
+        if opening is None:
             return None
         return self.within_its_time(transitions.deferred(self.entry, now, opening, waits.WINDOW))
 

@@ -12,7 +12,7 @@ from deliveryd import transitions
 from deliveryd.channels.sms_text import SmsRules
 from deliveryd.delivery.choice import Choice
 from deliveryd.delivery.limits import SendingLimits
-from deliveryd.delivery.message import UNRENDERED, Delivery
+from deliveryd.delivery.message import LOOK_AGAIN, UNRENDERED, Delivery
 from deliveryd.delivery.pauses import Pauses
 from deliveryd.delivery.safety import Safety
 from deliveryd.delivery.stopped import StoppedRecipients
@@ -37,8 +37,7 @@ class ChannelRoute(NamedTuple):
     @property
     def takes_all(self) -> bool:
         """Whether the channel takes every message without an address, whichever provider sends."""
-        is_limited = self.sms is not None and self.sms.max_parts is not None
-        return not is_limited and self.choice.reaches_all
+        return (self.sms is None or self.sms.max_parts is None) and self.choice.reaches_all
 
 
 Route = Delivery | Transition
@@ -46,7 +45,6 @@ Route = Delivery | Transition
 
 _Offer = tuple[str, CompiledBlock]
 """A channel, and the block that it would send."""
-
 
 _Offered = tuple[str, str, CompiledBlock]
 """A channel, its provider that was chosen, and the block that it would send."""
@@ -168,7 +166,10 @@ class Router:
         if rule is not None and rule.needs_customer and not route.looked_up:
             route.provider = ""
             return None
-        return route.shut_out(self._windows, now) or route
+        step = route.shut_out(self._windows, now)
+        if step is not None and any(each.choice.is_unavailable for each in self._channels.values()):
+            step = transitions.no_later_than(step, now + LOOK_AGAIN)
+        return step or route
 
     def without_removed(self, entry: Entry) -> Entry:
         """A message that has left its provider if that was removed or disabled; one in doubt stays."""
@@ -241,7 +242,7 @@ class Router:
             if self._pauses.any and (pause := self._pauses.at(provider)) is not None:
                 return message.parked(pause, now)
             offered = name, provider, block
-            if choice.needs_claim and not choice.claim(entry, customer, provider):
+            if choice.needs_claim and not choice.claim_for(message, provider, self._windows, now):
                 waiting.append(offered)
             elif (route := self._render(message, settings, tags, offered, unfit, now)) is not None:
                 return route

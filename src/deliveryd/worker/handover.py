@@ -37,12 +37,16 @@ _RECORDED_AGAIN = 3
 
 
 class _Difference(NamedTuple):
-    """The providers that were added or removed, or have another adapter; `routes`: routing differs."""
+    """The providers that were added or removed, or have another adapter; `routes`: routing differs.
+
+    `rules`: what decides of routing and windows differs, whatever adapters there are.
+    """
 
     added: Collection[str]
     removed: Collection[str]
     changed: Collection[str]
     routes: bool
+    rules: bool
 
 
 class Handover:
@@ -210,7 +214,8 @@ class Handover:
             await waiting.wake([waits.recovery(name)], most=KEPT)
             if not states[name].is_down:
                 backlog.answered(waits.recovery(name))
-        backlog.answered(waits.WINDOW)
+        if difference.rules:
+            backlog.answered(waits.WINDOW)
         backlog.note_short_of_room(states)
         backlog.changed.set()
 
@@ -238,11 +243,13 @@ class Handover:
 def _difference(before: Config, config: Config, old: Outside, new: Outside) -> _Difference:
     stay = old.providers.keys() & new.providers.keys()
     changed = [name for name in stay if new.providers[name] is not old.providers[name]]
+    rules_differ = _routing(before) != _routing(config)
     return _Difference(
         [name for name in new.providers if name not in stay],
         [name for name in old.providers if name not in stay],
         changed,
-        bool(changed) or _routing(before) != _routing(config),
+        bool(changed) or rules_differ,
+        rules_differ,
     )
 
 

@@ -146,3 +146,18 @@ def test_providers_that_are_not_sent_the_number_are_shown(world: World) -> None:
         "channels"
     ]
     assert (shown["may_be_sent"], shown["refused"]) == (True, {"sms/two": refused})
+
+
+@pytest.mark.parametrize(
+    ("first", "is_named"),
+    [("", True), ('channels = ["sms"]', True), ("settings = [7]", False), ("settings = [501]", False)],
+)
+def test_a_window_behind_one_for_all_its_messages_is_named(world: World, first: str, is_named: bool) -> None:
+    """`check` hints at it: the first window counts, so it is never in force."""
+    text = world.config.read_text("utf-8").replace(RULES, "")
+    window = 'window = { from = "08:00", to = "20:00", zone = "UTC" }'
+    rules = f"\n[[rules]]\n{first}\n{window}\n[[rules]]\nsettings = [501, 7]\nchannels = ['sms']\n{window}\n"
+    world.config.write_text(text + rules, "utf-8")
+    answered = command("check", "--offline", "--config", world.config)
+    hint = "has no effect: rules.0 names all messages that it names"
+    assert (hint in answered.out + answered.err) is is_named

@@ -373,9 +373,29 @@ def _unserved_countries(config: Config) -> Iterator[Finding]:
                     yield Finding(provider.place, Level.HINT, text)
 
 
+def _rules_without_effect(config: Config) -> Iterator[Finding]:
+    """Hint at windows behind others that catch all messages which they name."""
+    rules = config.windows.rules
+    for number, rule in enumerate(rules):
+        for before in rules[:number]:
+            if _contains(before.settings, rule.settings) and _contains(before.channels, rule.channels):
+                text = (
+                    f"has no effect: rules.{before.place} names all messages that it names, and the first"
+                    " window counts; move it up, or remove it"
+                )
+                yield Finding(f"rules.{rule.place}.window", Level.HINT, text)
+                break
+
+
+def _contains(all_: frozenset[int] | frozenset[str], some: frozenset[int] | frozenset[str]) -> bool:
+    """Whether a rule for these is one for those as well; an empty set names all."""
+    return not all_ or (bool(some) and all_ >= some)
+
+
 CAUTIONS: Sequence[Callable[[Config], Iterator[Finding]]] = (
     _limits,
     _first_too_late,
+    _rules_without_effect,
     _open_pages,
     _unverified_receipts,
     _stand_ins,

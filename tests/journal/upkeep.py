@@ -70,6 +70,7 @@ class UpkeepCases:
                 await journal.change([step])
             found = await journal.open_work()
             assert dict(found.waiting) == {"sms": 1, "email": 1, "": 1}
+            assert dict(found.causes) == {"retries": 1, "providers": 1, "settings": 1}
             assert (found.oldest_message, found.oldest_event) == (later, None)
 
     async def test_what_was_in_the_hands_of_the_line_waits_and_is_due_at_once(

@@ -39,7 +39,7 @@ IDLE = Overview(
     at=AT, version="0.1.0", pid=4711, uptime_seconds=95.0, alive=True, ready=True, reason="taking messages",
     rates_10s=Rates(), rates_60s=Rates(), delay=SendDelay(),
     in_flight=0, in_flight_limit=1000, places_free=1000,
-    messages={}, waiting_unbound=0, events=EventsView(0, 0), oldest=Oldest(), malformed=0,
+    messages={}, waiting_for={}, events=EventsView(0, 0), oldest=Oldest(), malformed=0,
     receipts_unmatched=0, providers=[provider("sms"), provider("email")], disk=Disk(180 << 30, 64 << 20),
     paused=[], paused_left_out=0, warnings=[], last_reload=None, lanes={}, loops={"intake": 0.2},
 )  # fmt: skip
@@ -53,7 +53,7 @@ BUSY = replace(
     in_flight=742,
     places_free=258,
     messages={"taken": 120, "ready": 80, "sending": 310, "waiting": 1204, "in_doubt": 2},
-    waiting_unbound=17,
+    waiting_for={"providers": 1017, "windows": 170, "settings": 17},
     events=EventsView(486, 0),
     oldest=Oldest(211.0, 0.4),
     providers=[

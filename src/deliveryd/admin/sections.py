@@ -140,10 +140,8 @@ def facts_of(overview: Overview) -> Iterator[Fact]:
     waiting, in_doubt = (overview.messages.get(state, 0) for state in ("waiting", "in_doubt"))
     asides = [f"oldest {age(oldest.message)}"] if oldest.message is not None else []
     asides += [f"{in_doubt:,} in doubt"] if in_doubt else []
-    if overview.waiting_unbound:
-        asides.append(
-            f"{overview.waiting_unbound:,} for settings, a customer, a free provider, a window or a limit"
-        )
+    most_first = sorted(overview.waiting_for.items(), key=lambda each: -each[1])
+    asides += [f"{count:,} for {cause}" for cause, count in most_first]
     yield Fact("waiting", f"{waiting:,}", "message" if waiting == 1 else "messages", asides)
     asides = [f"oldest {age(oldest.event)}"] if events.waiting and oldest.event is not None else []
     asides += [f"{events.refused:,} refused"] if events.refused else []

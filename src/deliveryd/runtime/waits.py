@@ -120,6 +120,28 @@ def awaited(waits_for: str) -> str:
             return f"room at {_named(name)}, which is full or takes no messages now"
 
 
+RETRIES = "retries"
+"""What messages wait for that wait for nothing but their due time."""
+
+
+def kind_of(waits_for: str) -> str:
+    """Return what such messages wait for, as one of a few words for operators."""
+    kind, _, name = waits_for.partition(" ")
+    match kind:
+        case "settings":
+            return "settings"
+        case "customer" | "directory":
+            return "customers"
+        case "window":
+            return "windows"
+        case "budget":
+            return "budgets"
+        case "cap":
+            return "caps"
+        case _:
+            return "places" if name == ANY else "providers"
+
+
 def cause(waits_for: str | None, provider: str) -> str:
     """Return what delays such messages, as text for operators."""
     kind, _, name = (waits_for or "").partition(" ")

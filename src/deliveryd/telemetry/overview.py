@@ -177,7 +177,7 @@ class Overview:
     in_flight_limit: int
     places_free: int
     messages: Mapping[str, int]
-    waiting_unbound: int
+    waiting_for: Mapping[str, int]
     events: EventsView
     oldest: Oldest
     malformed: int

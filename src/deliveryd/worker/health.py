@@ -169,7 +169,7 @@ class WorkerHealth:
             in_flight_limit=in_flight.most,
             places_free=in_flight.free,
             messages={state.name.lower(): number for state, number in counts.states.items()},
-            waiting_unbound=open_.waiting.get("", 0),
+            waiting_for=open_.causes,
             events=EventsView(
                 self._events_waiting, counts.events_refused, self._parts.stations.reporting.failing
             ),

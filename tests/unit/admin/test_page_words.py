@@ -7,7 +7,17 @@ from dataclasses import replace
 import pytest
 
 from deliveryd.admin.plots import plot
-from deliveryd.admin.sections import age, ago, channel_rows, figure, level_of, measured_time, notices_of, size
+from deliveryd.admin.sections import (
+    age,
+    ago,
+    channel_rows,
+    facts_of,
+    figure,
+    level_of,
+    measured_time,
+    notices_of,
+    size,
+)
 from deliveryd.telemetry.overview import Disk, LimitView
 from support.overviews import BUSY, DOWN, IDLE, provider
 
@@ -91,3 +101,12 @@ def test_a_plot_has_gaps_where_nothing_was_measured() -> None:
     assert drawn.count("M") == 2 + 2  # two stretches, as an area and as a line
     assert 'aria-label="Delay in the last hour: highest 2 s"' in drawn
     assert "NaN" not in plot("Sent", "/s", ("sent", [])) + plot("Sent", "/s", ("sent", [0.0]))
+
+
+def test_what_waits_is_counted_by_what_it_waits_for() -> None:
+    """The most first, behind the sum."""
+    (waiting,) = [fact for fact in facts_of(BUSY) if fact.name == "waiting"]
+    assert (waiting.number, waiting.asides[-3:]) == (
+        "1,204",
+        ["1,017 for providers", "170 for windows", "17 for settings"],
+    )

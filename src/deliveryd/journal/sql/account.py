@@ -152,21 +152,22 @@ _COUNTS = {
 
 
 class _Waiting(NamedTuple):
-    """Waiting messages of one provider: how many, the lowest id, and the limit that they wait for."""
+    """Waiting messages of one provider: how many, the lowest id, and what they wait for."""
 
     provider: str
     messages: int
     first: int
-    limit: str = ""
+    waits_for: str | None = None
 
 
 def open_work(db: Db) -> Open:
     """Read what hasn't ended."""
-    waiting, limited, firsts = Counter[str](), Counter[str](), []
-    for provider, count, first, limit in (*_timed(db), *_held(db)):
+    waiting, limited, causes, firsts = Counter[str](), Counter[str](), Counter[str](), []
+    for provider, count, first, waits_for in (*_timed(db), *_held(db)):
         waiting[provider] += count
-        if limit:
-            limited[limit] += count
+        causes[waits.RETRIES if waits_for is None else waits.kind_of(waits_for)] += count
+        if waits_for is not None and waits.is_limited(waits_for):
+            limited[waits_for] += count
         firsts.append(first)
     in_doubt = Counter[str]()
     taken = []
@@ -185,6 +186,7 @@ def open_work(db: Db) -> Open:
         min(taken, default=None),
         min(events, default=None),
         limited,
+        causes,
     )
 
 
@@ -201,15 +203,14 @@ def _held(db: Db) -> Iterator[_Waiting]:
         yield from _by_name(db, "waits_for > ? AND waits_for < ?", after, prefix)
         count, first = db.execute(_HELD_WITHIN, (prefix, end)).fetchone()
         if count and prefix != waits.PAUSED_FROM:
-            yield _Waiting("", count, first)
+            yield _Waiting("", count, first, prefix)
         after = end
     yield from _by_name(db, "waits_for > ?", after)
 
 
 def _by_name(db: Db, condition: str, *bounds: str) -> Iterator[_Waiting]:
     for waits_for, count, first in db.execute(_HELD_BY_NAME.format(condition), bounds):
-        limit = waits_for if waits.is_limited(waits_for) else ""
-        yield _Waiting(waits.provider_of(waits_for), count, first, limit)
+        yield _Waiting(waits.provider_of(waits_for), count, first, waits_for)
 
 
 def of_removed_providers(db: Db, providers: Collection[str]) -> list[LeftBehind]:

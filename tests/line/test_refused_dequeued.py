@@ -109,9 +109,9 @@ def test_a_crash_between_the_acceptance_and_the_sending_loses_nothing(world: Vir
                 def start(parts: Any, health: Any, loops: Any) -> None:
                     accepted = parts.recorder._accepted
 
-                    def die(rows: Any, reopened: Any) -> Any:
+                    async def die(rows: Any, reopened: Any) -> Any:
                         if not reopened:
-                            return accepted(rows, reopened)
+                            return await accepted(rows, reopened)
                         life.cancel()
                         return 0
 

@@ -48,6 +48,7 @@ class Admission:
         self._queue = terms.provider.queue
         self._in_flight = common.memory.in_flight
         self._pauses = common.memory.pauses
+        self._limits = common.memory.limits
         self._clock = common.clock
         self._owed = 0
 
@@ -146,7 +147,7 @@ class Admission:
             or (
                 self._breaker.is_open
                 and self._choice.has_other_for(entry, name)
-                and not self._choice.can_move(entry, message.customer, name)
+                and not self._can_move(message)
             )
         )
         if waits_alone:
@@ -200,7 +201,13 @@ class Admission:
         entry = message.entry
         if entry.may_have_arrived:
             return self._is_orphan(entry)
-        return self._choice.can_move(entry, message.customer, self._name)
+        return self._can_move(message)
+
+    def _can_move(self, message: Delivery) -> bool:
+        """Whether another provider takes a message and reaches its customer, and has a budget left."""
+        choice, limits = self._choice, self._limits
+        without = limits.spent(message, choice.enabled, self._clock.now()) if limits.any else ()
+        return choice.can_move(message.entry, message.customer, self._name, without)
 
     def is_paused(self, message: Delivery) -> bool:
         """Whether a message is paused, or its settings, its channel or its provider."""

@@ -239,10 +239,13 @@ class Choice:
         """The same for one message, which is repeated where it was made while it is in doubt."""
         return not entry.doubt and any(self._others(entry, name))
 
-    def can_move(self, entry: Entry, customer: Customer | None, name: str) -> bool:
-        """Whether another provider takes a message that waits for this one, and reaches the customer."""
+    def can_move(
+        self, entry: Entry, customer: Customer | None, name: str, without: Collection[str] = ()
+    ) -> bool:
+        """Whether another provider, none of those `without`, takes a message that waits for this one."""
         return not entry.doubt and any(
-            self._reaches(other, entry, customer) for other in self._others(entry, name)
+            other not in without and self._reaches(other, entry, customer)
+            for other in self._others(entry, name)
         )
 
     def leaves(self, entry: Entry, name: str) -> bool:

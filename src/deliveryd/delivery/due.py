@@ -52,6 +52,7 @@ class DueMessages:
         self._in_flight = common.memory.in_flight
         self._pausing = common.memory.pausing
         self._pauses = common.memory.pauses
+        self._limits = common.memory.limits
         self._dispatchers = dispatchers
         self._clock = common.clock
         self._heartbeats = common.heartbeats
@@ -86,6 +87,8 @@ class DueMessages:
             await self._pausing.end_those_over()
             self._follow_pauses()
             await self._wake_answered()
+            for waits_for, left in self._limits.take_freed(self._clock.now()):
+                await self._waiting.wake([waits_for], most=left)
             pause = min(await self._fetch_all(), self._until_a_pause_ends())
             await self._warn_of_many()
 

@@ -270,7 +270,9 @@ class Intake:
         whole = min(self._size.now, self._in_flight.most)
         self._is_ahead = bool(self._take_ahead) and self._backlog.is_short_of_room(ANY)
         if self._is_ahead:  # those that wait for places come before new ones
-            return await self._room_ahead(whole)
+            if not (room := self._room_ahead(whole)):
+                await self._in_flight.freed.wait(TOP_UP)
+            return room
         with anyio.move_on_after(TOP_UP):
             while (short := whole - self._in_flight.free_to_take) > 0 and not self._stopping:
                 # As many events as places are missing are enough for a post: many small ones cost too much.
@@ -279,23 +281,19 @@ class Intake:
         if self._pauses_in_force.intake is not None:  # since the check above
             return 0
         room = min(whole, self._in_flight.free_to_take)
-        if room < whole and self._take_ahead:
+        if room < whole and (ahead := self._room_ahead(whole)):
             self._is_ahead = True
-            return await self._room_ahead(whole)
+            return ahead
         return room + self._extra if room and not self._stopping else 0
 
-    async def _room_ahead(self, whole: int) -> int:
-        """A whole batch to take beyond the places, if it may wait in the journal; 0: look again soon.
+    def _room_ahead(self, whole: int) -> int:
+        """A whole batch to take beyond the places, if it may wait in the journal; else 0.
 
         While the service accepts no `dequeued`, no more are taken than there are places.
         """
-        ahead = self._recorder.ahead
         whole = min(whole, self._take_ahead)
-        most = min(self._take_ahead - self._backlog.count, self._in_flight.most) - ahead
-        if whole <= most and not self._stopping:
-            return whole + self._extra
-        await self._in_flight.freed.wait(TOP_UP)
-        return 0
+        most = min(self._take_ahead - self._backlog.count, self._in_flight.most) - self._recorder.ahead
+        return whole + self._extra if 0 < whole <= most and not self._stopping else 0
 
     def _set_paused(self, reason: str | None) -> None:
         if (reason is not None) is self._paused:

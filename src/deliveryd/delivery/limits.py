@@ -24,6 +24,7 @@ from deliveryd.options.quotas import NEARLY_SPENT, WhenSpent, format_quota
 from deliveryd.rules.budgets import NO_BUDGETS, Budget, Budgets
 from deliveryd.rules.caps import NO_CAPS, Cap, Caps
 from deliveryd.runtime import waits
+from deliveryd.states import State
 from deliveryd.telemetry.log_events import Event, log
 
 _MOST_KEPT = 10_000
@@ -35,12 +36,16 @@ _Key = tuple[str, int, int]
 
 
 class Shortage(NamedTuple):
-    """What keeps a message from being sent now: what it waits for, until when, or what else becomes of it."""
+    """What keeps a message from being sent now: what it waits for, until when, or what else becomes of it.
+
+    `is_larger`: it needs more than the whole budget, so that no period has enough.
+    """
 
     waits_for: str
     until: int
     then: WhenSpent
     reason: str
+    is_larger: bool = False
 
 
 class BudgetLevel(NamedTuple):
@@ -70,6 +75,7 @@ class SendingLimits:
         self._uses: dict[_Key, BudgetUse] = {}
         self._warned: dict[_Key, float] = {}
         self._full: dict[tuple[str, str], int] = {}  # until when, by a customer's digest and a cap
+        self._freed: set[_Key] = set()  # of which something was given back
 
     def follow(self, budgets: Budgets, caps: Caps) -> None:
         """Go by these from now on."""
@@ -106,12 +112,33 @@ class SendingLimits:
                 self._forget(use.since)
             if known is None or use.changes > known.changes:
                 self._uses[key] = use
+                if known is not None and (use.messages < known.messages or use.parts < known.parts):
+                    self._freed.add(key)
         if counted.uses:
             self._warn({(use.budget, use.since, use.until) for use in counted.uses})
         if counted.full:
             if len(self._full) >= _MOST_KEPT:
                 self._full.clear()
             self._full |= counted.full
+
+    @property
+    def is_freed(self) -> bool:
+        """Whether something of a budget was given back."""
+        return bool(self._freed)
+
+    def take_freed(self, now: int) -> Iterator[tuple[str, int]]:
+        """What messages wait for of which something was given back, and how many may go on."""
+        freed, self._freed = self._freed, set()
+        for budget in self.budgets.all if freed else ():
+            share = budget.share(now)
+            if _key(share) in freed and (left := share.most - self._used(share)) > 0:
+                yield waits.budget(budget.name), left
+
+    def given_back(self, steps: Iterable[Transition]) -> None:
+        """Customers whose message wasn't taken may get another one."""
+        if self._full:
+            gave = {step.claim.customer for step in steps if step.claim and step.after is not State.SENDING}
+            self._full = {key: until for key, until in self._full.items() if key[0] not in gave}
 
     def levels(self, now: int) -> Iterator[BudgetLevel]:
         """How much of each budget is used."""
@@ -160,7 +187,7 @@ class SendingLimits:
     # what is asked before a message is queued
 
     def route(
-        self, message: Delivery, now: int, choose: Callable[[Collection[str]], Delivery | Transition]
+        self, message: Delivery, now: int, choose: Callable[[Collection[str]], Delivery | Transition | None]
     ) -> Delivery | Transition | None:
         """The message at the first provider that may send it, or the step by which it waits or ends.
 
@@ -170,9 +197,10 @@ class SendingLimits:
         short: list[Shortage] = []
         while True:
             route = choose(without)
+            if route is None:
+                return None
             if not isinstance(route, Delivery):
-                is_left = not short or route.due_at is not None
-                return route if is_left else self._short(message, min(short, key=_until), now)
+                return self._without_spent(message, route, short, now)
             found = self.shortage(route, now)
             if found is None:
                 return route
@@ -183,6 +211,20 @@ class SendingLimits:
                 return None
             short.append(found)
             without.add(route.provider)
+
+    def _without_spent(
+        self, message: Delivery, route: Transition, short: Sequence[Shortage], now: int
+    ) -> Transition:
+        """The step of a message that no provider takes now but those whose budget is spent, if any is."""
+        waiting = [each for each in short if not each.is_larger]
+        if waiting:
+            first = min(waiting, key=_until)
+            if route.due_at is None:
+                return self._short(message, first, now)
+            return transitions.no_later_than(route, first.until)
+        if short and route.due_at is None:
+            return self._short(message, short[-1]._replace(then="error"), now)
+        return route
 
     def _short(self, message: Delivery, short: Shortage, now: int) -> Transition:
         message.provider = ""
@@ -208,6 +250,17 @@ class SendingLimits:
             return None
         return max(found, key=lambda each: (_STRENGTH.index(each.then), each.until))
 
+    def spent(self, message: Delivery, providers: Iterable[str], now: int) -> Collection[str]:
+        """Those of some providers whose budgets have too little left for a message."""
+        if not self.budgets.all or message.entry.may_have_arrived:
+            return ()
+        return [
+            name
+            for name in providers
+            for budget in self.budgets.of(message.entry.settings_id, name)
+            if self._exceeded(budget, message, now) is not None
+        ]
+
     def _exceeded(self, budget: Budget, message: Delivery, now: int) -> Shortage | None:
         share = budget.share(now)
         amount = message.parts if share.in_parts else 1
@@ -216,9 +269,8 @@ class SendingLimits:
         waits_for, name = waits.budget(budget.name), f"{budget.name}, {format_quota(budget.quota)}"
         if amount > share.most:
             reason = f"it needs {amount} {budget.quota.unit}, more than the whole budget of {name}"
-            return Shortage(
-                waits_for, share.until, "error" if budget.spent == "wait" else budget.spent, reason
-            )
+            then: WhenSpent = "error" if budget.spent == "wait" else budget.spent
+            return Shortage(waits_for, share.until, then, reason, is_larger=True)
         self._warn_of(budget, share, 1.0)
         return Shortage(waits_for, share.until, budget.spent, f"the budget of {name}, is spent")
 

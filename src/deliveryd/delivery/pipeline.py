@@ -167,6 +167,7 @@ class Pipeline:
             dispatcher.stop()
         for dispatcher in dispatchers:
             await dispatcher.finish()
+        await self._stations.sharing.finish()
         await self._stations.outcomes.flush()
         await self._common.guard.keep()
         self._memory.outbox.hurry()

@@ -18,7 +18,7 @@ from deliveryd.delivery.failures import Failures
 from deliveryd.delivery.memory import LineMemory
 from deliveryd.errors import JournalFull
 from deliveryd.journal.base import (
-    NOTHING_COUNTED,
+    Counted,
     FromOthers,
     MatchedReceipt,
     OutboxRow,
@@ -290,9 +290,8 @@ class Recorder:
         ahead_of = self._clock.reading() if State.WAITING in by_state else None
         settled, effects, counted = await self._journal.change(steps, ahead_of)
         self._apply(effects)
-        if counted is not NOTHING_COUNTED:
-            self._memory.limits.note(counted)
-            settled = {*settled, *self._refuse(steps, counted.refused)}
+        if self._memory.limits.any:
+            settled = {*settled, *self._follow_limits(steps, counted)}
         if settled:
             steps = [step for step in steps if step.entry.id not in settled]
             by_state = _by_state(steps)
@@ -315,11 +314,17 @@ class Recorder:
             watcher.stepped(steps)
         return settled
 
-    def _refuse(self, steps: Sequence[Transition], refused: Collection[int]) -> Collection[int]:
-        """Have messages routed again whose intents exceed a budget or a cap, as they were before."""
-        self._memory.ready.add(
-            [step.claim.entry for step in steps if step.claim is not None and step.entry.id in refused]
-        )
+    def _follow_limits(self, steps: Sequence[Transition], counted: Counted) -> Collection[int]:
+        """Follow what was counted; have messages routed again whose intents exceed a budget or a cap."""
+        limits, refused = self._memory.limits, counted.refused
+        limits.given_back(steps)
+        limits.note(counted)
+        if limits.is_freed:
+            self._backlog.changed.set()
+        if refused:
+            self._memory.ready.add(
+                [step.claim.entry for step in steps if step.claim is not None and step.entry.id in refused]
+            )
         return refused
 
     def _count(self, by_state: Mapping[State, Sequence[Transition]]) -> None:

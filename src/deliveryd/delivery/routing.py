@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from itertools import takewhile
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
@@ -151,8 +150,11 @@ class Router:
         """The first offer that can be sent, if this installation sends to the customer, and does so now."""
         route = self._withheld(message, now) if self._safety.limits else None
         if route is None and self._limits.any and not message.entry.doubt:
-            choose = partial(self._first_usable, message, settings, now, None)
-            return self._open(self._limits.route(message, now, choose), now)
+
+            def choose(without: Collection[str]) -> Route | None:
+                return self._open(self._first_usable(message, settings, now, None, without), now)
+
+            return self._limits.route(message, now, choose)
         return self._open(route or self._first_usable(message, settings, now), now)
 
     def _open(self, route: Route | None, now: int) -> Route | None:

@@ -49,6 +49,7 @@ class Sharing:
         self._forget_at = float("inf")  # the event loop's time
         self._stopping = False
         self._stop_event = AutoResetEvent()
+        self._ended = anyio.Event()
 
     def loops(self) -> Sequence[Callable[[], Coroutine[Any, Any, None]]]:
         """What has to run: nothing if no other worker can use the journal."""
@@ -66,6 +67,12 @@ class Sharing:
             looks_again = await self._follow()
             await self._stop_event.wait(0 if looks_again else FOLLOW_INTERVAL)
         self._heartbeats.forget("sharing")
+        self._ended.set()
+
+    async def finish(self) -> None:
+        """Wait until what was adopted last is recorded, with its events."""
+        if self._common.journal.is_shared:
+            await self._ended.wait()
 
     async def _follow(self) -> bool:
         """Look once; return whether to look again at once.

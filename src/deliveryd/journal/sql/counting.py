@@ -165,6 +165,9 @@ class _Customers:
         if not claim.customer:
             return {}
         got, found = self._got[claim.customer], {}
+        for each, (at, settings_id, tries) in got.items():
+            if at > claim.at:  # the clock was ahead: it counts from now on
+                got[each] = claim.at, settings_id, tries
         for cap in claim.caps:
             times = sorted(
                 at
@@ -174,8 +177,7 @@ class _Customers:
                 and (not cap.settings or settings_id in cap.settings)
             )
             if len(times) >= cap.most:
-                oldest = times[len(times) - cap.most]
-                found[cap.cap] = min(oldest, claim.at) + cap.per
+                found[cap.cap] = times[len(times) - cap.most] + cap.per
         return found
 
     def add(self, id_: int, claim: Claim) -> None:

@@ -47,7 +47,8 @@ def count_intents(db: Db, steps: Sequence[Transition]) -> Counted:
     }
     if not claims:
         return NOTHING_COUNTED
-    customers = _Customers(db, claims.values())
+    given_back = [step.claim for step in steps if step.claim is not None and step.entry.id not in claims]
+    customers = _Customers(db, [*claims.values(), *given_back])
     full: dict[tuple[str, str], int] = {}
     refused = set()
     for id_, claim in claims.items():
@@ -56,7 +57,7 @@ def count_intents(db: Db, steps: Sequence[Transition]) -> Counted:
             full |= {(claim.customer, cap): until for cap, until in found.items()}
         else:
             customers.add(id_, claim)
-    uses = _count(db, {id_: claim for id_, claim in claims.items() if id_ not in refused})
+    uses = _count(db, [claim for id_, claim in claims.items() if id_ not in refused], given_back)
     beyond, uses = _beyond(db, claims, refused, uses)
     for id_ in beyond:
         customers.remove(id_, claims[id_])
@@ -99,11 +100,16 @@ def _key(share: BudgetShare) -> _Key:
     return share.budget, share.since, share.until
 
 
-def _count(db: Db, claims: Mapping[int, Claim]) -> dict[_Key, BudgetUse]:
-    return {
-        key: BudgetUse(*key, *db.execute(_ADD, (*key, messages, parts)).fetchone())
-        for key, messages, parts in _sums(claims.values())
-    }
+def _count(db: Db, claims: Iterable[Claim], given_back: Iterable[Claim]) -> dict[_Key, BudgetUse]:
+    """Count claims; of budgets of which something will be given back, the rows are locked in their turn."""
+    sums = {key: amounts for key, *amounts in _sums(claims)}
+    uses = {}
+    for key in sorted({*sums, *(_key(share) for claim in given_back for share in claim.budgets)}):
+        if key in sums:
+            uses[key] = BudgetUse(*key, *db.execute(_ADD, (*key, *sums[key])).fetchone())
+        else:
+            db.execute(_TAKE_BACK, (0, 0, *key))
+    return uses
 
 
 def _take_back(db: Db, claims: Iterable[Claim]) -> dict[_Key, BudgetUse]:

@@ -81,6 +81,27 @@ def test_what_is_shown_can_be_loaded_and_is_the_same(config: Path, tmp_path: Pat
     }
 
 
+@pytest.mark.parametrize("budget", ["", 'budget = "10 messages/day"\n'])
+def test_spent_is_shown_once_beside_a_budget(config: Path, tmp_path: Path, budget: str) -> None:
+    """Of a channel with one provider, and of a rule; without a budget it would be a mistake."""
+    table = CONFIG[: CONFIG.index("[channels.sms]")]
+    table += f"""\
+[channels.sms]
+{budget}adapter = "http"
+url = "https://sms.example.com/send"
+json = {{ text = "{{content.text}}" }}
+[[rules]]
+settings = [1]
+priority = "high"
+{budget}"""
+    config.write_text(table.replace("?api_key=lit3ral", ""), encoding="utf-8")
+    answered = show(config)
+    again = tmp_path / "again.toml"
+    again.write_text(answered.out, encoding="utf-8")
+    assert load(again, {}).model_dump() == load(config, {}).model_dump()
+    assert answered.out.count("spent = ") == (2 if budget else 0)
+
+
 def test_each_value_has_its_origin(config: Path) -> None:
     """A line of the file, a variable, a preset, or the default."""
     answered = show(

@@ -84,9 +84,11 @@ def read_effective(path: Path, environ: Mapping[str, str]) -> tuple[list[Effecti
 
 
 def _keys(config: Config, file: ConfigFile) -> Iterator[EffectiveKey]:
-    yield EffectiveKey(
-        (), "rules", [rule.model_dump(mode="json", by_alias=True, exclude_none=True) for rule in config.rules]
-    )
+    rules = [
+        rule.model_dump(mode="json", by_alias=True, exclude_none=True, exclude=_without_effect(rule))
+        for rule in config.rules
+    ]
+    yield EffectiveKey((), "rules", rules)
     for section in type(config).model_fields:
         match section:
             case "rules":
@@ -106,7 +108,7 @@ def _of_model(table: tuple[str, ...], model: BaseModel) -> Iterator[EffectiveKey
     below = []
     for name, field in type(model).model_fields.items():
         key, value = field.alias or name, getattr(model, name)
-        if field.exclude:
+        if field.exclude or name in _without_effect(model):
             continue
         if isinstance(value, BaseModel):
             below.append((key, value))
@@ -114,6 +116,11 @@ def _of_model(table: tuple[str, ...], model: BaseModel) -> Iterator[EffectiveKey
             yield EffectiveKey(table, key, dumped[key])
     for key, value in below:
         yield from _of_model((*table, key), value)
+
+
+def _without_effect(model: BaseModel) -> set[str]:
+    """Return the keys of a table that have no effect, which is an error in a file."""
+    return {"spent"} if getattr(model, "budget", None) is None else set()
 
 
 def _channels(config: Config, file: ConfigFile) -> Iterator[EffectiveKey]:

@@ -311,6 +311,17 @@ def test_customers_whose_addresses_cannot_be_read_are_counted(world: World) -> N
     assert told["channels.email"].startswith("{customer.email} can't be read for 7 of 7 customers")
 
 
+def test_each_device_of_a_list_is_read_by_itself(world: World) -> None:
+    """A customer with one that can be read is reached."""
+    numbers = [["+33700000012"], ["unknown", "+33700000013"], "+33700000014", ["unknown", "0"]]
+    world.customers([{"id": id_, "phones": phones} for id_, phones in enumerate(numbers, 1)])
+    world.change("{customer.phone}", "{customer.phones|e164}")
+    world.add('recipient = "{customer.phones|e164}"\ndevices = true\n')
+    assert warned(check(world, "--offline")) == {
+        "channels.sms": "{customer.phones} can't be read for 1 of 4 customers, who aren't reached: 4"
+    }
+
+
 def test_a_field_is_compared_with_those_of_a_directory_over_http(world: World) -> None:
     in_place_of_the_file(
         world,

@@ -28,6 +28,7 @@ from deliveryd.directory.http_options import HttpDirectoryOptions
 from deliveryd.directory.registry import FileOptions
 from deliveryd.directory.sql_options import SqlOptions, sqlite_file
 from deliveryd.errors import JournalError
+from deliveryd.field_lists import members_of
 from deliveryd.http.addresses import parse_listen
 from deliveryd.journal.attention import LeftBehind
 from deliveryd.journal.opening import open_reader
@@ -480,7 +481,10 @@ def _readers(options: BaseModel) -> Mapping[str, _Reader]:
         case HttpChannelOptions():
             reader = PhoneReader(options.country)
             names = sorted(name.field for name in options.phone_fields if name.root == "customer")
-            return dict.fromkeys(names, reader.is_readable)
+            readers: dict[str, _Reader] = dict.fromkeys(names, reader.is_readable)
+            if (listed := options.devices_field) in readers:
+                readers[listed] = lambda text: any(map(reader.is_readable, members_of(text)))
+            return readers
         case SmtpOptions():
             return {options.address_field: _is_mailbox}
         case _:

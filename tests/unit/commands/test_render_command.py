@@ -94,6 +94,27 @@ def test_the_chosen_channel_is_marked_and_the_others_follow(world: World) -> Non
     assert "other languages (see --language): pt" in answered.out
 
 
+def test_devices_that_are_not_sent_to_have_a_line_for_each_reason(world: World) -> None:
+    """And no request is shown for them."""
+    others = ["+447700900101", "+447700900102"]
+    world.customers([{**ANN, "phones": ["+33639980001", *others, "unknown", "+33639980002"]}])
+    world.change("{customer.phone}", "{customer.phones|e164}")
+    table = 'recipient = "{customer.phones|e164}"\ndevices = true\ncountries = ["FR"]\n'
+    world.change("\n\n[channels.messenger]", f"\n{table}\n[channels.messenger]")
+    options = ("--variables", VARIABLES, "--customer", 1, "--channel", "sms")
+    shown = render(world, *options).out
+    assert shown.count("POST ") == 2
+    assert not any(number in shown for number in others)
+    assert [line.strip() for line in shown.splitlines() if "not sent to" in line] == [
+        "not sent to 2 of 5 devices: a number in no country is not in channels.sms.countries",
+        "not sent to 1 of 5 devices: the phone number can't be read",
+    ]
+    world.add('[safety]\nonly_to = ["+33639980002"]\n')
+    shown = render(world, *options).out
+    assert shown.count("POST ") == 1
+    assert "not sent to 3 of 5 devices: not on the list of this installation" in shown
+
+
 def test_the_settings_reference_is_in_the_request_that_is_shown(world: World) -> None:
     """As it would reach the provider; without one its field is left out."""
     world.change('reference = "{message.id}"', 'campaign = "{settings.reference}"')

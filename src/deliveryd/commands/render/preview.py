@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from json import JSONDecodeError
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from deliveryd.channels.base import Channel, Dispatch
+from deliveryd.channels.devices import at_device, at_one_device, devices_of, with_devices
 from deliveryd.channels.options import ChannelConfig
 from deliveryd.channels.sms_text import SmsRules, outside_gsm, sms_parts
 from deliveryd.config import Config
@@ -29,6 +31,7 @@ from deliveryd.model import (
     Rendered,
     Settings,
     WallClock,
+    channel_of,
     first_of,
     message_key,
 )
@@ -209,7 +212,7 @@ class Preview(NamedTuple):
     `problem` is why nothing can be sent; `missing` are the placeholders without a value. `reached`: whether
     the customer has an address there and didn't stop the channel, else `unreached` is why not. Only then
     there is a `request`, with secrets masked. `weight` is that of a provider among several, `weights` their
-    sum.
+    sum. `left_out` is how many of the customer's devices aren't sent to, for each reason.
     """
 
     provider: str
@@ -223,6 +226,7 @@ class Preview(NamedTuple):
     unreached: str | None = None
     weight: int | None = None
     weights: int | None = None
+    left_out: tuple[str, ...] = ()
 
 
 class PreviewResult(NamedTuple):
@@ -276,8 +280,12 @@ def _preview_result(
                 if reached.reached and message.has_customer:
                     why = choices[name].refusal(identity, message.customer)
                     reached = reached._replace(reached=why is None, unreached=why)
+                reached, recipient = _at_devices(
+                    reached, adapter, choices[name], message, stopped=stopped, safety=safety
+                )
+                rules = sms_rules(configured[name])
                 previews.append(
-                    _filled(reached, adapter, block, sms_rules(configured[name]), message, now=now)
+                    _filled(reached, adapter, block, rules, message, recipient=recipient, now=now)
                 )
     router = build_router(config, choices, stopped, Pauses(), safety)
     delivery = Delivery(message.entry, settings)
@@ -355,6 +363,40 @@ def _reached(
     return Preview(identity, block.language, unreached is None, unreached=unreached)
 
 
+def _at_devices(
+    preview: Preview,
+    adapter: Channel,
+    choice: Choice,
+    message: PreviewMessage,
+    *,
+    stopped: StoppedRecipients,
+    safety: Safety,
+) -> tuple[Preview, Customer | None]:
+    """Return the preview with why devices are left out, and the customer with those that are sent to."""
+    customer, field = message.customer, adapter.devices_field
+    if customer is None or field is None or not preview.reached:
+        return preview, customer
+    name, one_adapter = preview.provider, at_one_device(adapter)
+    reasons: dict[str, str] = {}
+    for device in (devices := devices_of(customer, field)):
+        one = at_device(customer, field, device)
+        if not one_adapter.reaches(one):
+            reasons[device] = one_adapter.unreached(one)
+        elif stopped.includes(channel_of(name), adapter.recipients(one)):
+            reasons[device] = f"the recipient is suppressed on {channel_of(name)}"
+        elif not safety.admits(name, adapter, message.entry.customer_id, one):
+            reasons[device] = safety.reason
+        elif (why := choice.refusal(name, one)) is not None:
+            reasons[device] = why
+    if not reasons:
+        return preview, customer
+    left_out = tuple(
+        f"{count} of {len(devices)} devices: {why}" for why, count in Counter(reasons.values()).items()
+    )
+    kept = [device for device in devices if device not in reasons]
+    return preview._replace(left_out=left_out), with_devices(customer, field, kept)
+
+
 def _weighed(preview: Preview, choice: Choice, message: PreviewMessage) -> Preview:
     """Return the preview with the provider's weight among several."""
     weights = {name: round(choice.weight_of(name, message.customer)) for name in choice.enabled}
@@ -368,6 +410,7 @@ def _filled(
     rules: SmsRules | None,
     message: PreviewMessage,
     *,
+    recipient: Customer | None,
     now: int,
 ) -> Preview:
     """Return a preview with what would be sent, or with the problem."""
@@ -382,7 +425,7 @@ def _filled(
         flaw = rules.flaw(rendered)
     entry = message.entry._replace(begun_at=now)
     key = message_key("preview", entry.id, preview.provider, entry.generation)
-    dispatch = Dispatch(key, entry, message.customer, rendered, message.expires_at, WallClock())
+    dispatch = Dispatch(key, entry, recipient, rendered, message.expires_at, WallClock())
     text = rendered.fields["text"] if block.block == "sms" else None
     return preview._replace(
         problem=flaw,

@@ -131,6 +131,7 @@ def _customer(message: PreviewMessage) -> str:
 def _facts(preview: Preview, message: PreviewMessage) -> Iterator[str]:
     if (why := hindrance(preview, message)) is not None:
         yield f"can't be sent: {why}"
+    yield from (f"not sent to {devices}" for devices in preview.left_out)
     if preview.sms is not None:
         yield _sms_line(preview.sms)
     for name, text in preview.fields.items():

@@ -77,7 +77,8 @@ class ProviderRow(NamedTuple):
 
     def cells(self) -> Mapping[str, Cell]:
         """Return what is shown beside its name, by the titles of the columns."""
-        queued, limit = self.total("queued"), self.providers[0].rate_limit
+        queued = self.total("queued")
+        limit = self.providers[0].rate_limit if self.is_single else None
         failure = next((each.last_failure for each in self.providers if each.last_failure), None)
         return {
             "state": self.state,
@@ -85,9 +86,8 @@ class ProviderRow(NamedTuple):
                 f"{self.total('waiting', 'queued'):,}", None, f"{queued:,} of them queued" if queued else ""
             ),
             "under way": Cell(f"{self.total('under_way'):,}/{self.total('concurrency'):,}"),
-            "rate": Cell(
-                f"{figure(self.total('rate'))}/s", None, f"of {limit}" if limit and self.is_single else ""
-            ),
+            "rate": Cell(f"{figure(self.total('rate'))}/s", None, f"of {limit}" if limit else ""),
+            "limit": Cell(limit or ""),
             "in doubt": Cell(f"{self.total('in_doubt'):,}", "fair" if self.total("in_doubt") else "off"),
             "failed": Cell(f"{self.total('failed'):,}"),
             "accepted": Cell(f"{self.total('accepted'):,}"),

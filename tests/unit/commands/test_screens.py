@@ -52,6 +52,18 @@ def test_a_wide_terminal_shows_the_last_failure() -> None:
     assert "provider answered 503" in text
 
 
+def test_the_limit_of_a_rate_stands_beside_it_with_its_unit() -> None:
+    """In `status` and `top`, and without a column where no provider has one."""
+    overview = replace(IDLE, providers=[provider("sms/one", rate=1.9, rate_limit="50 parts/s")])
+    for lines in (status_lines(overview, 120), draw(TopState(View.PROVIDERS), overview, 120, 40)):
+        heads = next(line.plain for line in lines if " rate  " in line.plain)
+        row = next(line.plain for line in lines if line.plain.startswith("sms/one"))
+        assert "1.9/s  50 parts/s" in row
+        assert row.index("50 parts/s") + len("50 parts/s") == heads.index("limit") + len("limit")
+    without = replace(IDLE, providers=[provider("sms/one")])
+    assert "limit" not in shown(status_lines(without, 200))
+
+
 def test_a_pause_that_ends_on_another_day_says_on_which() -> None:
     """Today's end is a time of day."""
     ends = [IDLE.at.replace(IDLE.at[11:], "23:59:59.000000Z"), "2126-11-24T13:55:00.000000Z"]

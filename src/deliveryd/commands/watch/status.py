@@ -48,8 +48,8 @@ _STYLES: Mapping[NoticeLevel | None, str] = {
     "good": "green", "fair": "yellow", "bad": "bold red", "held": "yellow", "off": "dim", None: ""
 }  # fmt: skip
 _RANKS = {
-    "state": 0, "waiting": 0, "under way": 3, "rate": 1, "in doubt": 2, "failed": 5, "accepted": 6,
-    "receipts": 7, "last failure": 4,
+    "state": 0, "waiting": 0, "under way": 3, "rate": 1, "limit": 6, "in doubt": 2, "failed": 5,
+    "accepted": 7, "receipts": 8, "last failure": 4,
 }  # fmt: skip
 """The columns of providers; those with the highest number give way first in a narrow terminal."""
 
@@ -142,7 +142,10 @@ def provider_columns(rows: Sequence[ProviderRow], title: str) -> list[Column]:
     """The table of providers or channels."""
     cells = [row.cells() for row in rows]
     columns = [Column(title, [Cell(row.name) for row in rows])]
+    has_limit = any(each["limit"].text for each in cells)
     for name, rank in _RANKS.items():
+        if name == "limit" and not has_limit:
+            continue
         shown = [each[name]._replace(text=fitted(each[name].text, _LONGEST_TEXT)) for each in cells]
         columns.append(Column(name, shown, rank, name not in _TEXTS))
     return columns

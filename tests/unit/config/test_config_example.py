@@ -21,6 +21,7 @@ from deliveryd.config import Config, load
 from deliveryd.directory.registry import SOURCES, FileOptions
 from deliveryd.options.authentication import AuthOptions
 from deliveryd.options.tables import LoadedOnUse
+from deliveryd.rules.options import RuleOptions
 from support.issued_keys import issued, p256_key, service_account
 from support.places import ROOT
 
@@ -291,3 +292,23 @@ def test_every_key_of_the_example_is_explained() -> None:
         'method = "GET"',
     )
     assert [line for line in silent if not any(word in line for word in compared)] == []
+
+
+# where keys belong
+
+
+def test_the_keys_of_a_channel_with_several_providers_are_named_as_they_are() -> None:
+    """In the example by the first and the last one of them, on the page one by one."""
+    table = EXAMPLE.partition("\n[channels.sms]\n")[2].partition("\n\n")[0]
+    keys = re.findall(r"^#?(\w+)", table, flags=re.MULTILINE)
+    own = keys[keys.index("block") : keys.index("receipt_overdue") + 1]
+    assert {*own, "budget", "spent"} == set(ChannelTable.model_fields)
+    page = ROOT.joinpath("docs/how-to/several-providers.md").read_text(encoding="utf-8")
+    sentences = page.partition("has only its own keys: ")[2].partition("Everything else")[0]
+    assert set(re.findall(r"`(\w+)`", sentences)) == set(ChannelTable.model_fields)
+
+
+def test_every_key_of_a_rule_is_among_those_worth_tuning() -> None:
+    page = ROOT.joinpath("docs/how-to/configure.md").read_text(encoding="utf-8")
+    rows = page.partition("| `[[rules]]` |")[2].partition("| `[safety]` |")[0]
+    assert set(re.findall(r"`(\w+)`", rows)) == set(RuleOptions.model_fields)

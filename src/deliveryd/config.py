@@ -407,12 +407,12 @@ class Config(Section):
         for channel in self.channels.configured.values():
             own, place = channel.common, f"channels.{channel.name}"
             if own.budget is not None:
-                name, at = f"channel {channel.name}", (channel.name,)
-                found.append(Budget(name, own.budget, own.spent, zone, channels=at, place=place))
+                scope, at = f"channel {channel.name}", (channel.name,)
+                found.append(Budget(scope, own.budget, own.spent, zone, channels=at, place=place))
             for each in channel.providers.values():
                 if (quota := each.common.budget) is not None:
-                    spent, name = each.common.spent, f"provider {each.identity}"
-                    found.append(Budget(name, quota, spent, zone, provider=each.identity, place=each.place))
+                    spent, scope = each.common.spent, f"provider {each.identity}"
+                    found.append(Budget(scope, quota, spent, zone, provider=each.identity, place=each.place))
         return Budgets([budget for budget in found if budget is not None])
 
     @property

@@ -110,12 +110,12 @@ def test_a_kill_neither_loses_nor_doubles_a_count(world: VirtualWorld) -> None:
     """What waits knows why, and the next worker goes on with what is left."""
     world.add('budget = "4 messages/hour"\n')
     live(lambda: cut_off(world, 600))
-    assert world.journal_rows("SELECT name, messages FROM budget") == [("channel sms", 4)]
+    assert world.journal_rows("SELECT name, messages FROM budget") == [("channel sms per hour", 4)]
     waiting = "SELECT DISTINCT waits_for, due_at FROM message WHERE due_at IS NOT NULL"
-    assert world.journal_rows(waiting) == [("budget channel sms", START + HOUR * SECOND)]
+    assert world.journal_rows(waiting) == [("budget channel sms per hour", START + HOUR * SECOND)]
     (id_, *_), *_ = world.journal_rows("SELECT id FROM message WHERE due_at IS NOT NULL")
     explained = command("explain", "--config", world.path, id_).out
-    assert "waiting for the next period of the budget of channel sms" in explained
+    assert "waiting for the next period of the budget of channel sms per hour" in explained
     assert "the budget has a new period then, or it expires" in explained
     world.clock = SteppingClock(600 * SECOND)
     world.channels["sms"].attempts.clear()
@@ -168,7 +168,9 @@ def test_what_needs_more_than_the_whole_budget_ends(world: VirtualWorld) -> None
     world.add('budget = "1 parts/hour"\n')
     world.service.enqueue(message(99, 2))
     live(world.run_until_idle, hours=12)
-    assert "it needs 2 parts, more than the whole budget of channel sms" in details(world, 99)
+    assert "it needs 2 parts, more than the whole budget of channel sms per hour, 1 part/hour" in details(
+        world, 99
+    )
 
 
 def test_it_goes_to_the_next_channel(world: VirtualWorld) -> None:
@@ -196,7 +198,7 @@ def test_it_ends_as_an_error(world: VirtualWorld) -> None:
     ended = Counter(world.service.statuses(id_)[-1] for id_ in range(1, 11))
     assert ended == {"sent": 4, "error": 6}
     reasons = {details(world, id_) for id_ in range(1, 11) if world.service.statuses(id_)[-1] == "error"}
-    assert reasons == {"the budget of channel sms, 4 messages/day, is spent"}
+    assert reasons == {"the budget of channel sms per day, 4 messages/day, is spent"}
 
 
 def test_ids_of_a_rule_share_a_budget_and_others_pass(world: VirtualWorld) -> None:

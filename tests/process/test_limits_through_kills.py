@@ -59,9 +59,9 @@ def test_kills_neither_lose_nor_double_what_a_budget_counts(world: World) -> Non
     world.state.wait_for(lambda state: len({each.message_id for each in state.received}) == BUDGET, PATIENCE)
     lines = map(json.loads, world.log().splitlines())
     page = [str(line["listen"]) for line in lines if line["event"] == "server.listening"][-1]
-    waiting = f'deliveryd_limited_messages{{limit="budget all messages"}} {MESSAGES - BUDGET}'
+    waiting = f'deliveryd_limited_messages{{limit="budget all messages per month"}} {MESSAGES - BUDGET}'
     until(lambda: waiting in shown(page, "/metrics"))
-    assert 'deliveryd_budget_used_ratio{budget="all messages"} 1.0' in shown(page, "/metrics")
+    assert 'deliveryd_budget_used_ratio{budget="all messages per month"} 1.0' in shown(page, "/metrics")
     (limit,) = json.loads(shown(page, "/status"))["limits"]
     assert (limit["used"], limit["most"], limit["waiting"]) == (BUDGET, BUDGET, MESSAGES - BUDGET)
 

@@ -42,7 +42,8 @@ def parse_quota(value: object) -> Quota:
 
 def format_quota(quota: Quota) -> str:
     """Format a quota as in the configuration file."""
-    return f"{quota.most} {quota.unit}/{quota.period}"
+    unit = quota.unit.removesuffix("s") if quota.most == 1 else quota.unit
+    return f"{quota.most} {unit}/{quota.period}"
 
 
 def _spent(value: object) -> object:

@@ -19,12 +19,13 @@ HOUR_LENGTH = 3600 * SECOND
 class Budget:
     """An amount for each period of what is sent with some settings ids, on some channels, by a provider.
 
-    Each of these may be empty: all. `name` is what its counts are kept under, `place` its key in the file.
+    Each of these may be empty: all. `name`, which its counts are kept under, is its `scope` and its period.
+    `place` is its key in the file.
     """
 
     def __init__(
         self,
-        name: str,
+        scope: str,
         quota: Quota,
         spent: WhenSpent,
         zone: tzinfo,
@@ -34,7 +35,7 @@ class Budget:
         provider: str = "",
         place: str = "",
     ) -> None:
-        self.name = name
+        self.name = f"{scope} per {quota.period}"
         self.quota = quota
         self.spent = spent
         self.place = place
@@ -42,7 +43,7 @@ class Budget:
         self._settings = frozenset(settings)
         self._channels = frozenset(channels)
         self._provider = provider
-        self._share = BudgetShare(name, 0, 0, quota.most, in_parts=quota.unit == "parts")
+        self._share = BudgetShare(self.name, 0, 0, quota.most, in_parts=quota.unit == "parts")
 
     @property
     def terms(self) -> object:

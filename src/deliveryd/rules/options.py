@@ -189,9 +189,9 @@ class RuleOptions(Table):
         """Return the budget of the table at this place, with the periods of a zone; None: it has none."""
         if self.budget is None:
             return None
-        name = " ".join(part for part in (self._names("settings"), self._names("channels")) if part)
+        scope = f"{self._names('settings') or 'all messages'} {self._names('channels')}".rstrip()
         return Budget(
-            name or "all messages", self.budget, self.spent, zone,
+            scope, self.budget, self.spent, zone,
             settings=self.settings or (),
             channels=self.channels or (),
             place=f"rules.{place}",

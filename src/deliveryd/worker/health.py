@@ -312,7 +312,8 @@ def _limits(limits: SendingLimits, open_: Open, now: int) -> Iterator[LimitView]
     for cap in limits.caps.all:
         per = format_duration(cap.share.per / SECOND)
         waiting = open_.limited.get(waits.cap(cap.name), 0)
-        yield LimitView("cap", cap.name, f"{cap.share.most} messages per customer within {per}", waiting)
+        most = "1 message" if cap.share.most == 1 else f"{cap.share.most} messages"
+        yield LimitView("cap", cap.name, f"{most} per customer within {per}", waiting)
 
 
 def _widest(pauses: Sequence[Pause]) -> Sequence[Pause]:

@@ -106,7 +106,7 @@ def test_what_a_message_counts_for_is_shown(world: World) -> None:
         " more ends as error: rules.2"
     )
     assert counted == (
-        "sms  counts for the budget of channel sms: 9 parts/day until 2026-12-24T23:00:00.000000Z,"
+        "sms  counts for the budget of channel sms per day: 9 parts/day until 2026-12-24T23:00:00.000000Z,"
         " more waits: channels.sms"
     )
 

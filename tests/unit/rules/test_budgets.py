@@ -9,6 +9,7 @@ import pytest
 
 from deliveryd.options.quotas import QuotaPeriod, format_quota, parse_quota
 from deliveryd.rules.budgets import Budget, period_of
+from deliveryd.rules.options import RuleOptions
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -50,7 +51,7 @@ def test_a_budget_counts_from_its_period_s_beginning_on() -> None:
     assert budget.share(first).since == instant("2026-06-01T00:00")
 
 
-@pytest.mark.parametrize("text", ["100000 parts/day", "1 messages/hour", "0 parts/month"])
+@pytest.mark.parametrize("text", ["100000 parts/day", "1 message/hour", "2 messages/hour", "0 parts/month"])
 def test_a_quota_is_written_as_it_is_read(text: str) -> None:
     assert format_quota(parse_quota(text)) == text
 
@@ -60,3 +61,21 @@ def test_what_is_no_quota_is_an_error(text: str) -> None:
     """It says what is expected."""
     with pytest.raises(ValueError, match="parts or messages, per hour, day or month"):
         parse_quota(text)
+
+
+def test_budgets_of_the_same_messages_have_the_period_in_their_names() -> None:
+    """Those of an hour and of a day are told apart in metrics, warnings and reasons."""
+    scopes: list[dict[str, object]] = [
+        {"settings": (1,)}, {"channels": ("sms",)}, {"settings": (1, 2), "channels": ("sms",)}, {}
+    ]  # fmt: skip
+    rules = [
+        RuleOptions.model_validate({**scope, "budget": f"1 message/{period}"})
+        for scope in scopes
+        for period in ("hour", "day")
+    ]
+    assert [budget.name for rule in rules if (budget := rule.budget_rule(0, UTC))] == [
+        "settings 1 per hour", "settings 1 per day",
+        "all messages on sms per hour", "all messages on sms per day",
+        "settings 1, 2 on sms per hour", "settings 1, 2 on sms per day",
+        "all messages per hour", "all messages per day",
+    ]  # fmt: skip

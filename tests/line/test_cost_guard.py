@@ -77,7 +77,7 @@ def test_settings_with_suddenly_more_parts_are_paused(world: VirtualWorld) -> No
         assert await campaign.send(OF_FOUR, 100, settings_id=2) == 100
         (paused,) = worker.health.overview().paused
         assert (paused.kind, paused.key, paused.caller, paused.until) == ("settings", "1", "cost_guard", None)
-        assert "SMS parts per message, 1.0 before: more than channels.sms.cost_guard = 2" in (
+        assert "SMS parts per message, 1.00 before: more than channels.sms.cost_guard = 2" in (
             paused.reason or ""
         )
         assert paused.messages >= 400

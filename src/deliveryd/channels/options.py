@@ -70,7 +70,7 @@ class ChannelTable(DestinationOptions, BaseModel):
     max_parts: StrictInt | None = Field(
         None, ge=1, le=255, description="most parts of an SMS; a longer text takes the next channel"
     )
-    cost_guard: Annotated[float, Field(gt=1, le=1000)] | None = Field(
+    cost_guard: Annotated[float, Field(gt=1, le=1000, allow_inf_nan=False)] | None = Field(
         None,
         description="how many times as many SMS parts as before pause settings; left out: none do",
     )

@@ -139,7 +139,7 @@ class CostGuard:
 
     async def _pause(self, settings_id: int, channel: str, parts: _Parts) -> None:
         reason = (
-            f"{parts.latest_mean:.1f} SMS parts per message, {parts.mean:.1f} before:"
+            f"{parts.latest_mean:.2f} SMS parts per message, {parts.mean:.2f} before:"
             f" more than channels.{channel}.cost_guard = {self.limits[channel]:g} allows"
         )
         self._known.pop(settings_id, None)

@@ -16,7 +16,7 @@ from deliveryd.runtime.secret_file import SecretDocument, SecretFile
 _BYTES = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "kB": 10**3, "MB": 10**6, "GB": 10**9}
 _QUANTITY = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,15})?)\s*([A-Za-z]+)")
 _PERCENTAGE = re.compile(r"([0-9]{1,3}(?:\.[0-9]{1,3})?)\s*%")
-_RATE = re.compile(r"([0-9]{1,7})\s*(parts)?\s*/\s*(ms|s|m|h|d)")
+_RATE = re.compile(r"([0-9]{1,7})\s*(parts?)?\s*/\s*(ms|s|m|h|d)")
 _LONGEST = 100 * 365 * 86400.0
 _LARGEST = 1 << 50
 _MOST_PERMITS = 1_000_000
@@ -71,7 +71,7 @@ def parse_rate(value: object) -> Rate:
 
 def format_rate(rate: Rate) -> str:
     """Format a rate as in the configuration file."""
-    unit = " parts" if rate.in_parts else ""
+    unit = "" if not rate.in_parts else " part" if rate.permits == 1 else " parts"
     return f"{rate.permits}{unit}/{format_duration(rate.per).lstrip('1')}"
 
 

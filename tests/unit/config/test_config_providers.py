@@ -144,6 +144,8 @@ def test_a_cost_guard_is_more_than_1(path: Path) -> None:
     """With 1 each change would hold a template."""
     (problem,) = problems(path, SERVICE + SMS + "cost_guard = 1\n")
     assert problem.startswith("config.toml:channels.sms.cost_guard: ")
+    (problem,) = problems(path, SERVICE + SMS + "cost_guard = nan\n")
+    assert problem == "config.toml:channels.sms.cost_guard: must be a finite number"
 
 
 def test_slow_after_needs_two_providers_that_report_deliveries(path: Path) -> None:

@@ -97,6 +97,8 @@ def test_a_size_fits_a_disk() -> None:
         ("1/ms", Rate(1, 0.001)),
         ("5/d", Rate(5, 86400.0)),
         ("50 parts/s", Rate(50, 1.0, in_parts=True)),
+        ("1 part/s", Rate(1, 1.0, in_parts=True)),
+        ("50 part/s", Rate(50, 1.0, in_parts=True)),
         ("3000 parts / m", Rate(3000, 60.0, in_parts=True)),
     ],
 )
@@ -117,7 +119,7 @@ def test_rates(text: str, rate: Rate) -> None:
         "5/2s",
         "1.5/s",
         "5/s/s",
-        "5 part/s",
+        "5 pts/s",
         "9" * 400 + "/s",
     ],
 )
@@ -154,7 +156,7 @@ def test_a_size_is_read_as_it_was_written(size: int) -> None:
 
 @given(st.integers(1, 1_000_000), st.sampled_from(["ms", "s", "m", "h", "d"]))
 def test_a_rate_is_read_as_it_was_written(permits: int, unit: str) -> None:
-    for parts in ("", " parts"):
+    for parts in ("", " part" if permits == 1 else " parts"):
         assert format_rate(parse_rate(f"{permits}{parts}/{unit}")) == f"{permits}{parts}/{unit}"
 
 

@@ -371,6 +371,13 @@ class RunOptions(Section):
     drain_timeout: Duration = Field(20.0, description="time to finish work in progress after SIGTERM")
 
 
+def _rule_tables(value: object) -> object:
+    if isinstance(value, Mapping):
+        text = "write [[rules]], with two brackets on each side: there may be several"
+        raise ValueError(text)  # noqa: TRY004  # pydantic reports only these
+    return value
+
+
 class Config(Section):
     """The whole configuration."""
 
@@ -390,7 +397,7 @@ class Config(Section):
     log: LogOptions = LogOptions.model_construct()
     otlp: OnUse[OtlpOptions] = OtlpOptions.model_construct()
     run: OnUse[RunOptions] = RunOptions.model_construct()
-    rules: tuple[OnUse[RuleOptions], ...] = ()
+    rules: Annotated[tuple[OnUse[RuleOptions], ...], BeforeValidator(_rule_tables)] = ()
 
     @property
     def windows(self) -> Windows:

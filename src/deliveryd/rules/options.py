@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
-from datetime import date, tzinfo
+from datetime import date, time, tzinfo
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
@@ -12,7 +12,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, Strict
 
 from deliveryd.model import SECOND, CapShare
 from deliveryd.options.quotas import BUDGET_MEANING, SPENT_MEANING, QuotaLimit, SpentChoice, check_spent
-from deliveryd.options.suggestion import suggestion
+from deliveryd.options.suggestion import closest, suggestion
 from deliveryd.options.tables import Table
 from deliveryd.options.units import FilePath, Positive
 from deliveryd.rules.budgets import Budget
@@ -39,8 +39,34 @@ _LARGEST = 1 << 20
 """Bytes of a file of holidays at most."""
 
 
+_CUSTOMER = "customer"
+"""The zone of a window that opens by each customer's own."""
+
+_SETTINGS_EXAMPLE = "[501, 502]"
+
+
 def _zone(name: str) -> str:
-    return name if name == "customer" else known_zone(name)
+    if name == _CUSTOMER:
+        return name
+    if zone_named(name) is None and closest(name, [_CUSTOMER]):
+        raise ValueError(f'{name!r} is no time zone; did you mean "{_CUSTOMER}"?')
+    return known_zone(name)
+
+
+def _quoted_time(value: object) -> object:
+    """Raise ValueError for a time that lacks its quotes, with what to write."""
+    if isinstance(value, time):
+        raise ValueError(f'write "{value:%H:%M}", in quotes')  # noqa: TRY004  # pydantic reports only these
+    if type(value) is int and value in range(25):
+        raise ValueError(f'write "{value:02}:00", in quotes')
+    return value
+
+
+def _id_list(value: object) -> object:
+    if not isinstance(value, list | tuple):
+        text = f"expected a list of settings ids, such as {_SETTINGS_EXAMPLE}"
+        raise ValueError(text)  # noqa: TRY004  # pydantic reports only these
+    return value
 
 
 def _read_by(parse: Callable[[str], object]) -> AfterValidator:
@@ -51,14 +77,15 @@ def _read_by(parse: Callable[[str], object]) -> AfterValidator:
     return AfterValidator(check)
 
 
+_TimeOfDay = Annotated[str, BeforeValidator(_quoted_time), _read_by(parse_time)]
+
+
 class WindowOptions(Table):
     """Times of the week at which messages may be sent."""
 
     days: Annotated[str, _read_by(parse_days)] = Field("Mon-Sun", description='such as "Mon-Sat", "Mon, Wed"')
-    from_: Annotated[str, _read_by(parse_time)] = Field(alias="from", description='such as "08:00"')
-    to: Annotated[str, _read_by(parse_time)] = Field(
-        description='such as "20:00"; the next day where it is not after from'
-    )
+    from_: _TimeOfDay = Field(alias="from", description='such as "08:00"')
+    to: _TimeOfDay = Field(description='such as "20:00"; the next day where it is not after from')
     zone: Annotated[str, AfterValidator(_zone)] = Field(
         "customer", description='an IANA name, or "customer": the customer\'s field zone, else content.zone'
     )
@@ -112,6 +139,8 @@ def _days_in(content: bytes) -> Iterator[date]:
 
 
 def _priority(text: object) -> object:
+    if text == "normal":
+        raise ValueError('must be "high" or "low"; all other settings ids are normal: leave it out')
     if text not in _RANKED:
         meant = suggestion(text, _RANKED) if isinstance(text, str) else ""
         raise ValueError(f'must be "high" or "low"{meant}')
@@ -140,7 +169,7 @@ class CapOptions(Table):
 class RuleOptions(Table):
     """What holds for messages of `settings` on `channels`; for all, where these are left out."""
 
-    settings: Annotated[tuple[StrictInt, ...], _NOT_EMPTY] | None = Field(
+    settings: Annotated[tuple[StrictInt, ...], BeforeValidator(_id_list), _NOT_EMPTY] | None = Field(
         None, description="settings ids; left out: all"
     )
     channels: Annotated[tuple[str, ...], _NOT_EMPTY] | None = Field(
@@ -161,10 +190,10 @@ class RuleOptions(Table):
             raise ValueError("the rule has no effect: set priority, window, budget or cap")
         if self.cap is not None and self.channels is not None:
             raise ValueError("a cap counts settings ids on all channels: leave channels out")
-        if self.priority is not None and (self.settings is None or self.channels is not None):
-            raise ValueError(
-                "a priority is that of settings ids, on all channels: set settings, not channels"
-            )
+        if self.priority is not None and self.settings is None:
+            raise ValueError(f"priority needs settings: add the ids, such as settings = {_SETTINGS_EXAMPLE}")
+        if self.priority is not None and self.channels is not None:
+            raise ValueError("priority holds on all channels: leave channels out")
         return self
 
     @property

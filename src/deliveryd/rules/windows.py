@@ -188,11 +188,19 @@ def known_zone(name: str) -> str:
 
 def parse_days(text: str) -> frozenset[int]:
     """Parse "Mon-Sat", "Mon, Wed" or "Sat-Mon". Raises ValueError."""
+    if (found := _days_of(text)) is None:
+        short = re.sub("[A-Za-z]+", lambda word: word[0][:3].title(), text)
+        meant = "" if _days_of(short) is None else f'; did you mean "{short}"?'
+        raise ValueError(f'expected days such as "Mon-Sat" or "Mon, Wed", of {", ".join(DAYS)}{meant}')
+    return found
+
+
+def _days_of(text: str) -> frozenset[int] | None:
     found: set[int] = set()
     for part in text.split(","):
         first, dash, last = (each.strip() for each in part.partition("-"))
         if first not in DAYS or (dash and last not in DAYS):
-            raise ValueError(f'expected days such as "Mon-Sat" or "Mon, Wed", of {", ".join(DAYS)}')
+            return None
         begin, end = DAYS.index(first), DAYS.index(last or first)
         found.update(day % 7 for day in range(begin, end + 1 if begin <= end else end + 8))
     return frozenset(found)

@@ -76,7 +76,20 @@ def test_what_holds_for_a_message_is_shown_with_its_rule(world: World) -> None:
         ("[501, 502]", '["501"]', "rules.0.settings"),
         ("[501, 502]", "[]", "rules.0.settings: names none; name at least one, or leave the key out for all"),
         ('"high"', '"hihg"', 'rules.0.priority: must be "high" or "low"; did you mean high?'),
-        ("settings = [501, 502]", "", "rules.0: a priority is that of settings ids, on all channels"),
+        ("settings = [501, 502]", "", "rules.0: priority needs settings: add the ids, such as settings ="),
+        (
+            'priority = "high"',
+            'priority = "high"\nchannels = ["sms"]',
+            "priority holds on all channels:",
+        ),
+        ('"high"', '"normal"', "all other settings ids are normal: leave it out"),
+        ("[501, 502]", "501", "rules.0.settings: expected a list of settings ids, such as [501, 502]"),
+        ('"08:00"', "8", 'rules.1.window.from: write "08:00", in quotes'),
+        ('"20:00"', "20:30:00", 'rules.1.window.to: write "20:30", in quotes'),
+        ('"Mon-Sat"', '"mon-sat"', 'rules.1.window.days: expected days such as "Mon-Sat" or "Mon, Wed", of '),
+        ('"Mon-Sat"', '"mon-sat"', 'Sun; did you mean "Mon-Sat"?'),
+        ('"Mon-Sat"', '"Monday, wednesday"', 'Sun; did you mean "Mon, Wed"?'),
+        ('"08:00"', '"08:00", zone = "Customer"', "'Customer' is no time zone; did you mean \"customer\"?"),
         ("settings =", "setings =", "rules.0.setings: unknown key; did you mean settings?"),
         (
             'channels = ["sms"]',
@@ -91,6 +104,14 @@ def test_a_rule_that_cannot_work_is_named(world: World, old: str, new: str, prob
     answered = command("check", "--offline", "--config", world.config)
     assert answered.status == 78
     assert problem in answered.err
+
+
+def test_a_single_table_of_rules_is_told_what_to_write(world: World) -> None:
+    """Not that a list is expected."""
+    text = world.config.read_text("utf-8").replace(RULES, "")
+    world.config.write_text(f'{text}\n[rules]\nsettings = [501]\npriority = "high"\n', "utf-8")
+    answered = command("check", "--offline", "--config", world.config)
+    assert f"{world.config}:rules: write [[rules]], with two brackets on each side" in answered.err
 
 
 def test_what_a_message_counts_for_is_shown(world: World) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import queue
+import re
 import signal
 import subprocess
 import sys
@@ -35,6 +36,7 @@ from deliveryd.sandbox.server import Sandbox
 from deliveryd.sandbox.state import CUSTOMER_GROUPS, SandboxState
 from support.messages import message
 from support.patience import PATIENCE
+from support.places import ROOT
 from support.plain_http import NO_TLS
 from support.sandboxes import open_sandbox
 
@@ -336,6 +338,15 @@ def test_enqueue_takes_one_message_an_array_or_messages_with_settings(
     client.post("/enqueue", json=message(5) | {"settings": {"10": {"content": {}}}})
     assert [each["id"] for each in client.get("/queue?take=9").json()] == [1, 2, 3, 4, 5]
     assert set(sandbox.state.settings) == {9, 10}
+
+
+def test_the_tutorial_s_message_is_taken_with_its_settings(client: httpx.Client, sandbox: Sandbox) -> None:
+    """As the line with curl has it."""
+    page = ROOT.joinpath("docs/tutorial/first-messages.md").read_text(encoding="utf-8")
+    (body,) = re.findall(r"^\$ curl \S+/enqueue --data '(.+?)'$", page, flags=re.MULTILINE | re.DOTALL)
+    form = {"content-type": "application/x-www-form-urlencoded"}
+    assert client.post("/enqueue", content=body, headers=form).json() == {"queued": 1}
+    assert 77 in sandbox.state.settings
 
 
 def test_enqueue_keeps_the_spelling_of_numbers(client: httpx.Client) -> None:

@@ -148,6 +148,10 @@ _OF_BOTH = frozenset({"budget", "spent", *DestinationOptions.model_fields})
 """Keys that a channel and each of its providers may have; in a table for both they are the channel's."""
 
 
+ONLY_FOR_SMS = frozenset({"cost_guard", "max_parts", "transliterate"})
+"""Keys of a channel that other blocks than sms don't have."""
+
+
 class ProviderConfig(BaseModel):
     """One provider of a channel: the keys of every provider, and those of its adapter.
 
@@ -322,7 +326,7 @@ def _read_channel(file: ConfigFile, presets: PresetReader, name: str, table: obj
         file.complain(f"{place}.block", text)
         return None
     if block != "sms":
-        for key in sorted({"cost_guard", "max_parts", "transliterate"} & own.keys()):
+        for key in sorted(ONLY_FOR_SMS & own.keys()):
             file.complain(f"{place}.{key}", f"only for the block sms; this channel sends {block}")
     found = [_read_provider(file, presets, name, block, each) for each in tables]
     providers = {provider.name: provider for provider in found if provider is not None}

@@ -102,6 +102,16 @@ priority = "high"
     assert answered.out.count("spent = ") == (2 if budget else 0)
 
 
+def test_keys_of_sms_are_shown_of_no_other_block(config: Path, tmp_path: Path) -> None:
+    """Where they would be mistakes, also with their defaults."""
+    email = '[channels.email]\nadapter = "smtp"\nhost = "127.0.0.1"\nport = 25\nsender = "club@example.com"\n'
+    text = CONFIG[: CONFIG.index("[channels.sms]")].replace("?api_key=lit3ral", "")
+    config.write_text(f'{text}{email}tls = "none"\n', encoding="utf-8")
+    again = tmp_path / "again.toml"
+    again.write_text(show(config).out, encoding="utf-8")
+    assert load(again, {}).model_dump() == load(config, {}).model_dump()
+
+
 def test_each_value_has_its_origin(config: Path) -> None:
     """A line of the file, a variable, a preset, or the default."""
     answered = show(

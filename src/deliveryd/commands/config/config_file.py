@@ -13,7 +13,7 @@ import typer
 from pydantic import BaseModel
 
 from deliveryd.channels.http.masking import MASK
-from deliveryd.channels.options import ProviderConfig
+from deliveryd.channels.options import ONLY_FOR_SMS, ProviderConfig
 from deliveryd.channels.presets.catalogue import Catalogue
 from deliveryd.channels.presets.table import OVERRIDES, key_values
 from deliveryd.channels.registry import is_adapter
@@ -128,7 +128,9 @@ def _channels(config: Config, file: ConfigFile) -> Iterator[EffectiveKey]:
     yield from _of_model(("channels",), channels)
     catalogue = Catalogue(channels.presets_dir)
     for name, channel in channels.configured.items():
-        yield from _of_model(("channels", name), channel.common)
+        for key in _of_model(("channels", name), channel.common):
+            if channel.block == "sms" or key.name not in ONLY_FOR_SMS:
+                yield key
         for provider in channel.providers.values():
             yield from _of_provider(provider, file, catalogue)
 

@@ -269,7 +269,7 @@ class Open(NamedTuple):
     `oldest_message`: when the message was taken that was taken first, of those that wait or are in the line's
     hands; of those that wait, the ones with the lowest id are looked at, as the queue's ids grow.
     `oldest_event`: the instant of the first event that the service hasn't accepted yet. `limited`: how many
-    wait for a budget or a cap, by `waits_for`. `causes`: how many wait for what (`waits.kind_of`).
+    wait for a budget or a cap, by `waits_for`. `causes`: how many wait for what (`waits.cause_of`).
     """
 
     waiting: Mapping[str, int] = {}

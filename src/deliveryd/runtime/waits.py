@@ -124,7 +124,7 @@ RETRIES = "retries"
 """What messages wait for that wait for nothing but their due time."""
 
 
-def kind_of(waits_for: str) -> str:
+def cause_of(waits_for: str) -> str:
     """Return what such messages wait for, as one of a few words for operators."""
     kind, _, name = waits_for.partition(" ")
     match kind:

@@ -165,7 +165,7 @@ def open_work(db: Db) -> Open:
     waiting, limited, causes, firsts = Counter[str](), Counter[str](), Counter[str](), []
     for provider, count, first, waits_for in (*_timed(db), *_held(db)):
         waiting[provider] += count
-        causes[waits.RETRIES if waits_for is None else waits.kind_of(waits_for)] += count
+        causes[waits.RETRIES if waits_for is None else waits.cause_of(waits_for)] += count
         if waits_for is not None and waits.is_limited(waits_for):
             limited[waits_for] += count
         firsts.append(first)

@@ -52,7 +52,10 @@ def test_what_holds_for_a_message_is_shown_with_its_rule(world: World) -> None:
     assert tried(world, "--settings", 500, "--customer", 99, *AT) == [
         "settings 500, priority normal",
         "customer 99, not in the directory, zone not known, at 2026-12-24T21:30:00.000000Z",
-        "sms  waits until Mon 2026-12-28 08:00 Europe/Berlin: rules.1",
+        "sms  is not sent: no address of the customer",
+    ]
+    assert tried(world, "--settings", 500, *AT)[2:] == [
+        "sms  waits until Mon 2026-12-28 08:00 Europe/Berlin: rules.1"
     ]
     found = json.loads("\n".join(tried(world, "--settings", 501, "--json", *AT)))
     assert found["priority"] == "high"
@@ -129,6 +132,51 @@ def test_what_a_message_counts_for_is_shown(world: World) -> None:
         "sms  counts for the budget of channel sms per day: 9 parts/day until 2026-12-24T23:00:00.000000Z,"
         " more waits: channels.sms"
     )
+
+
+@pytest.mark.parametrize(
+    ("customer", "channel", "more", "why"),
+    [
+        ({}, "", "", "no address of the customer"),
+        ({"phone": "020 to 5"}, "", "", "the phone number can't be read"),
+        (
+            {"phone": "+33612345678"}, 'countries = ["DE"]', "",
+            "a number in FR is not in channels.sms.countries",
+        ),
+        (
+            {"phone": "+491701234567"}, "", "[safety]\nonly_to = ['customer:1']",
+            "not on the list of this installation",
+        ),
+        (
+            {"phone": "+491701234567"}, 'budget = "0 messages/day"\nspent = "next"', "",
+            "it needs 1 messages, more than the whole budget of channel sms, 0 messages/day",
+        ),
+        (
+            {"phone": "+491701234567"}, 'budget = "0 parts/day"', "",
+            "it ends as error: it needs 1 parts, more than the whole budget of channel sms, 0 parts/day",
+        ),
+    ],
+)  # fmt: skip
+def test_why_nothing_is_sent_to_a_customer_is_shown(
+    world: World, customer: dict[str, str], channel: str, more: str, why: str
+) -> None:
+    """It is all that is said of the channel, also of budgets and caps: nothing counts for them."""
+    world.customers([{"id": 17, **customer}])
+    text = world.config.read_text("utf-8").replace("[channels.sms]", f"[channels.sms]\n{channel}")
+    text = text.replace("{customer.phone}", "{customer.phone|e164}")
+    budget = '[[rules]]\nbudget = "9 parts/day"\ncap = { messages = 3, per = "7d" }\n'
+    world.config.write_text(f"{text}{budget}{more}\n", "utf-8")
+    assert tried(world, "--settings", 500, "--customer", 17, *AT)[2:] == [f"sms  is not sent: {why}"]
+    [shown] = json.loads("\n".join(tried(world, "--settings", 500, "--customer", 17, "--json", *AT)))[
+        "channels"
+    ]
+    assert (shown["may_be_sent"], shown["why_not"], shown["limits"]) == (False, why, [])
+
+
+def test_whom_an_installation_sends_to_is_shown_where_no_customer_is_given(world: World) -> None:
+    """Nobody can say then whether the message would be sent."""
+    world.add("[safety]\nonly_to = ['customer:1']\n")
+    assert tried(world, "--settings", 500, *AT)[0].startswith("this installation sends only to the 1 entry")
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 from deliveryd.channels.base import Channel, Dispatch
 from deliveryd.channels.devices import at_device, at_one_device, devices_of, with_devices
-from deliveryd.channels.options import ChannelConfig
 from deliveryd.channels.sms_text import SmsRules, outside_gsm, sms_parts
 from deliveryd.config import Config
 from deliveryd.delivery.choice import Choice, Idle
@@ -263,7 +262,7 @@ def _preview_result(
     if not blocks:
         nothing = f"settings {message.entry.settings_id} have no such content in {', '.join(tags)}"
         raise DeliverydError("; ".join((nothing, *first_of(settings.unreadable))))
-    stopped = _stop_list(config)
+    stopped = read_stopped(config)
     safety = Safety(config.safety, phone_providers(config)) if message.has_customer else Safety()
     configured = config.channels.configured
     choices = build_choices(config, providers, dict.fromkeys(providers, Idle()), safety)
@@ -272,14 +271,9 @@ def _preview_result(
         for identity in (each.identity for each in configured[name].providers.values()):
             if scope.provider in (None, identity):
                 adapter = providers[identity]
-                reached = _reached(
-                    configured[name], identity, adapter, block, message, stopped=stopped, safety=safety
-                )
+                reached = _reached(choices[name], identity, block, message, stopped=stopped, safety=safety)
                 if len(choices[name].senders) > 1:
                     reached = _weighed(reached, choices[name], message)
-                if reached.reached and message.has_customer:
-                    why = choices[name].refusal(identity, message.customer)
-                    reached = reached._replace(reached=why is None, unreached=why)
                 reached, recipient = _at_devices(
                     reached, adapter, choices[name], message, stopped=stopped, safety=safety
                 )
@@ -303,7 +297,7 @@ def _preview_result(
     )
 
 
-def _stop_list(config: Config) -> StoppedRecipients:
+def read_stopped(config: Config) -> StoppedRecipients:
     """Read the suppressed recipients; before the first run there are none. Raises JournalError."""
     try:
         listed = open_reader(config.journal.place).stop_list()
@@ -344,9 +338,8 @@ def _blocks(
 
 
 def _reached(
-    channel: ChannelConfig,
+    choice: Choice,
     identity: str,
-    adapter: Channel,
     block: CompiledBlock,
     message: PreviewMessage,
     *,
@@ -354,12 +347,13 @@ def _reached(
     safety: Safety,
 ) -> Preview:
     """Return a preview without a text: whether the customer is reached."""
-    customer = message.customer
-    unreached = None if adapter.reaches(customer) else adapter.unreached(customer)
-    if customer is not None and stopped.includes(channel.name, adapter.recipients(customer)):
-        unreached = f"the recipient is suppressed on {channel.name}"
-    if unreached is None and not safety.admits(identity, adapter, message.entry.customer_id, customer):
-        unreached = safety.reason
+    adapter = choice.senders[identity].adapter
+    if message.has_customer:
+        unreached = why_unreached(
+            choice, identity, message.entry.customer_id, message.customer, stopped=stopped, safety=safety
+        )
+    else:
+        unreached = None if adapter.reaches(None) else adapter.unreached(None)
     return Preview(identity, block.language, unreached is None, unreached=unreached)
 
 
@@ -395,6 +389,26 @@ def _at_devices(
     )
     kept = [device for device in devices if device not in reasons]
     return preview._replace(left_out=left_out), with_devices(customer, field, kept)
+
+
+def why_unreached(
+    choice: Choice,
+    identity: str,
+    customer_id: int,
+    customer: Customer | None,
+    *,
+    stopped: StoppedRecipients,
+    safety: Safety,
+) -> str | None:
+    """Return why a provider isn't sent to a customer; None: it is."""
+    adapter, channel = choice.senders[identity].adapter, channel_of(identity)
+    if not adapter.reaches(customer):
+        return adapter.unreached(customer)
+    if customer is not None and stopped.includes(channel, adapter.recipients(customer)):
+        return f"the recipient is suppressed on {channel}"
+    if not safety.admits(identity, adapter, customer_id, customer):
+        return safety.reason
+    return choice.refusal(identity, customer)
 
 
 def _weighed(preview: Preview, choice: Choice, message: PreviewMessage) -> Preview:

@@ -14,14 +14,27 @@ from deliveryd.commands.common.configuration import load_as_owner
 from deliveryd.commands.common.conventions import USUAL_CONFIG
 from deliveryd.commands.common.options import AsData, AtOption, ConfigOption, identifier, instant_of
 from deliveryd.commands.common.output import print_json, print_lines
-from deliveryd.commands.render.preview import customer_of
+from deliveryd.commands.render.preview import customer_of, read_stopped, why_unreached
 from deliveryd.config import Config
-from deliveryd.delivery.message import ZONE_FIELD
-from deliveryd.model import NEVER, SECOND, Customer, format_duration, format_instant
+from deliveryd.delivery.choice import Idle
+from deliveryd.delivery.limits import SendingLimits
+from deliveryd.delivery.message import UNRENDERED, Delivery
+from deliveryd.delivery.safety import Safety
+from deliveryd.errors import DeliverydError
+from deliveryd.model import (
+    NEVER,
+    SECOND,
+    Customer,
+    Entry,
+    channel_of,
+    format_duration,
+    format_instant,
+)
 from deliveryd.options.quotas import format_quota
+from deliveryd.options.safety import limits_text
 from deliveryd.rules.priorities import PRIORITY_NAMES
-from deliveryd.worker.phones import destinations_of
-from deliveryd.worker.wiring import open_providers
+from deliveryd.worker.phones import phone_providers
+from deliveryd.worker.wiring import build_choices, open_providers
 
 rules = CommandGroup(
     no_args_is_help=True, help="Show what the rules of the configuration mean for a message."
@@ -70,14 +83,14 @@ class _Outcome(NamedTuple):
     now: int
     limits: Sequence[_Limit] = ()
     refused: Mapping[str, str] = {}
-    """Why providers aren't sent the customer's number."""
-    is_refused: bool = False
-    """Whether none of them is."""
+    """Why providers of the channel aren't sent the message."""
+    why_not: str | None = None
+    """Why none of them is; None: one is."""
 
     @property
     def text(self) -> str:
-        if self.is_refused:
-            return f"is not sent: {', '.join(dict.fromkeys(self.refused.values()))}"
+        if self.why_not is not None:
+            return f"is not sent: {self.why_not}"
         if self.opens_at == self.now:
             return "may be sent" + (self.because or ": no rule has a window for it")
         if self.opens_at == NEVER:
@@ -106,15 +119,15 @@ def try_rules(
     """Show when a message may be sent, and by which rule.
 
     Shows its priority, and for each channel whether its window is open or when it opens, and for which
-    budgets and caps it counts. With a customer, it also shows which providers aren't sent their phone number.
-    Nothing is sent, and no running worker is asked what is used of the limits.
+    budgets and caps it counts, or that nothing is sent there, and why: for a budget that is smaller than any
+    message, and with --customer also because of their address, [safety] or the list of those who stopped a
+    channel. Nothing is sent, and no running worker is asked what is used of the limits.
     """
     loaded, now = load_as_owner(config), instant_of(at)
-    found, refused = (None, {}) if customer is None else anyio.run(_looked_up, loaded, customer)
-    zone = None if found is None else found.fields.get(ZONE_FIELD)
-    outcomes = [
-        _with_refusals(loaded, refused, outcome) for outcome in _outcomes(loaded, settings, zone, now)
-    ]
+    found, unreached = (None, {}) if customer is None else anyio.run(_looked_up, loaded, customer)
+    message = Delivery(Entry(1, settings, customer or 0, {}, taken_at=now), DeliverydError())
+    message.of(found)
+    outcomes = [*_outcomes(loaded, message, unreached, now)]
     if as_data:
         rank = PRIORITY_NAMES[loaded.priorities.rank(settings)]
         print_json({"priority": rank, "channels": [_data(outcome) for outcome in outcomes]})
@@ -122,67 +135,89 @@ def try_rules(
     width = max(len(outcome.channel) for outcome in outcomes)
     who = "not given" if customer is None else str(customer) + ("" if found else ", not in the directory")
     priority = PRIORITY_NAMES[loaded.priorities.rank(settings)]
+    if customer is None and loaded.safety.limits:
+        print_lines(f"this installation {limits_text(*loaded.safety.figures)}")
     print_lines(
         f"settings {settings}, priority {priority}",
-        f"customer {who}, zone {zone or 'not known'}, at {format_instant(now)}",
+        f"customer {who}, zone {message.zone or 'not known'}, at {format_instant(now)}",
         *(line for outcome in outcomes for line in _lines(outcome, width)),
     )
 
 
 def _lines(outcome: _Outcome, width: int) -> Iterator[str]:
     yield f"{outcome.channel:{width}}  {outcome.text}"
-    for provider, why in outcome.refused.items() if not outcome.is_refused else ():
+    for provider, why in outcome.refused.items() if outcome.why_not is None else ():
         yield f"{'':{width}}  not by {provider}: {why}"
     for limit in outcome.limits:
         yield f"{outcome.channel:{width}}  {limit.text}"
 
 
 async def _looked_up(config: Config, customer_id: int) -> tuple[Customer | None, Mapping[str, str]]:
-    """Return a customer, and why providers aren't sent their number, by the providers that aren't."""
+    """Return a customer, and why providers don't send to them, by the providers that don't."""
     customer = await customer_of(config, customer_id)
     providers = open_providers(config)
     try:
+        stopped, safety = read_stopped(config), Safety(config.safety, phone_providers(config))
+        choices = build_choices(config, providers, dict.fromkeys(providers, Idle()), safety)
         found = {
-            identity: refusal
-            for channel in config.channels.configured.values()
-            for identity, each in ((each.identity, each) for each in channel.providers.values())
-            if customer is not None
-            and (destinations := destinations_of(channel, each, providers[identity])) is not None
-            and providers[identity].reaches(customer)
-            and (refusal := destinations.refusal(customer)) is not None
+            name: why_unreached(
+                choices[channel_of(name)], name, customer_id, customer, stopped=stopped, safety=safety
+            )
+            for name in providers
         }
     finally:
         for provider in providers.values():
             await provider.aclose()
-    return customer, found
+    if customer is not None and customer.flaw is not None:
+        return customer, dict.fromkeys(found, customer.flaw)
+    return customer, {name: why for name, why in found.items() if why is not None}
 
 
-def _with_refusals(config: Config, refused: Mapping[str, str], outcome: _Outcome) -> _Outcome:
-    """The outcome with the providers of its channel that aren't sent the number."""
-    own = config.channels.configured[outcome.channel].providers.values()
-    here = {each.identity: refused[each.identity] for each in own if each.identity in refused}
-    return outcome._replace(refused=here, is_refused=len(here) == len(own))
-
-
-def _outcomes(config: Config, settings_id: int, zone: str | None, now: int) -> Iterator[_Outcome]:
-    windows = config.windows
+def _outcomes(
+    config: Config, message: Delivery, unreached: Mapping[str, str], now: int
+) -> Iterator[_Outcome]:
+    windows, settings_id = config.windows, message.entry.settings_id
+    unused = SendingLimits(b"")
+    unused.follow(config.budgets, config.caps)
     for channel in (name for name in config.channels.order if name in config.channels.configured):
         rule = windows.rule_for(settings_id, channel)
         place = None if rule is None else rule.place
-        known = "UTC" if rule is None else str(windows.zone_of(rule, zone))
-        opening = windows.opening(settings_id, channel, zone, now)
-        limits = [*_limits(config, settings_id, channel, now)]
-        yield _Outcome(channel, place, known, opening, now, limits)
+        known = "UTC" if rule is None else str(windows.zone_of(rule, message.zone))
+        opening = windows.opening(settings_id, channel, message.zone, now)
+        own = config.channels.configured[channel].providers.values()
+        enabled = [each.identity for each in own if each.common.enabled]
+        refused = {
+            name: why
+            for name in enabled
+            if (why := unreached.get(name) or _too_small(unused, message, name, now)) is not None
+        }
+        why_not = None
+        if len(refused) == len(enabled):
+            why_not = ", ".join(dict.fromkeys(refused.values())) or "no provider is enabled"
+        sent_by = [name for name in enabled if name not in refused]
+        limits = [*_limits(config, settings_id, sent_by, now)]
+        yield _Outcome(channel, place, known, opening, now, limits, refused, why_not)
 
 
-def _limits(config: Config, settings_id: int, channel: str, now: int) -> Iterator[_Limit]:
-    """Yield the caps and budgets that count what is sent with these settings on a channel."""
-    for cap in config.caps.of(settings_id):
+def _too_small(unused: SendingLimits, message: Delivery, provider: str, now: int) -> str | None:
+    """Return why a message is too large for a whole budget of a provider; None: it isn't.
+
+    Its parts aren't known: it has one.
+    """
+    message.to(provider, UNRENDERED, message.customer)
+    short = unused.shortage(message, now)
+    if short is None:
+        return None
+    return f"it ends as error: {short.reason}" if short.then == "error" else short.reason
+
+
+def _limits(config: Config, settings_id: int, providers: Sequence[str], now: int) -> Iterator[_Limit]:
+    """Yield the caps and budgets that count what is sent with these settings by these providers."""
+    for cap in config.caps.of(settings_id) if providers else ():
         quota = f"{cap.share.most} messages per customer within {format_duration(cap.share.per / SECOND)}"
         yield _Limit(f"cap of {cap.name}", quota, cap.place, cap.over)
-    providers = config.channels.configured[channel].providers.values()
     budgets = config.budgets
-    found = {each.place: each for one in providers for each in budgets.of(settings_id, one.identity)}
+    found = {each.place: each for one in providers for each in budgets.of(settings_id, one)}
     for budget in found.values():
         yield _Limit(
             f"budget of {budget.name}", format_quota(budget.quota), budget.place, budget.spent,
@@ -195,7 +230,8 @@ def _data(outcome: _Outcome) -> Mapping[str, object]:
         "channel": outcome.channel,
         "rule": outcome.rule,
         "zone": outcome.zone,
-        "may_be_sent": outcome.opens_at == outcome.now and not outcome.is_refused,
+        "may_be_sent": outcome.opens_at == outcome.now and outcome.why_not is None,
+        "why_not": outcome.why_not,
         "refused": dict(outcome.refused),
         "opens_at": None if outcome.opens_at == NEVER else format_instant(outcome.opens_at),
         "limits": [limit.data for limit in outcome.limits],

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from support.messages import message, sms_settings
 from support.terminal import command
 from support.world import World, open_world
 
@@ -171,6 +172,46 @@ def test_why_nothing_is_sent_to_a_customer_is_shown(
         "channels"
     ]
     assert (shown["may_be_sent"], shown["why_not"], shown["limits"]) == (False, why, [])
+
+
+@pytest.mark.parametrize(
+    ("outside", "becomes", "limits"),
+    [
+        ("send", "is sent at once: it would expire before its window opens", 1),
+        ("expire", "expires at 2026-12-25T21:30:00.000000Z, before its window opens", 0),
+    ],
+)
+def test_what_becomes_of_a_message_that_expires_first_is_shown(
+    world: World, outside: str, becomes: str, limits: int
+) -> None:
+    """The window opens after three days, and the default lifetime is one; with four it waits."""
+    world.change('"holidays" }', f'"holidays", outside = "{outside}" }}\nbudget = "9 parts/day"')
+    world.change("[content]", '[content]\ndefault_lifetime = "1d"')
+    text, *counted = tried(world, "--settings", 500, *AT)[2:]
+    assert text == f"sms  {becomes} (content.default_lifetime): rules.1"
+    assert len(counted) == limits
+    [shown] = json.loads("\n".join(tried(world, "--settings", 500, "--json", *AT)))["channels"]
+    assert shown["expires_at"] == "2026-12-25T21:30:00.000000Z"
+    assert shown["may_be_sent"] is (outside == "send")
+    world.change('"1d"', '"4d"')
+    assert "waits until Mon 2026-12-28 08:00" in tried(world, "--settings", 500, *AT)[2]
+
+
+@pytest.mark.slow
+def test_the_expiry_of_cached_settings_is_shown(world: World) -> None:
+    """It holds instead of the default lifetime; what is expired by then isn't sent."""
+    delivery = {"expiresAt": "2096-12-24T22:00:00Z"}
+    world.state.settings[1] = {**sms_settings(), "delivery": delivery}
+    world.state.enqueue(message(1))
+    world.customers([{"id": 1, "phone": "+447700900101"}])
+    world.change("[501, 502]", "[501, 502, 1]")
+    world.run_until_idle()
+    world.change("[501, 502, 1]", "[501, 502]")
+    expires = "expires at 2096-12-24T22:00:00.000000Z, before its window opens"
+    because = " (delivery.expiresAt of its settings): rules.1"
+    assert tried(world, "--settings", 1, "--at", "2096-12-24T21:30:00Z")[2:] == [f"sms  {expires}{because}"]
+    late = tried(world, "--settings", 1, "--at", "2096-12-24T23:00:00Z")[2:]
+    assert late == ["sms  is not sent: expired at 2096-12-24T22:00:00.000000Z"]
 
 
 def test_whom_an_installation_sends_to_is_shown_where_no_customer_is_given(world: World) -> None:

@@ -145,7 +145,7 @@ def _json(name: str, text: str) -> Any:
 
 
 async def _settings_by_id(config: Config, settings_id: int) -> tuple[str, Settings]:
-    cached = await _cached_settings(config, settings_id)
+    cached = await cached_settings(config, settings_id)
     if cached is not None:
         return "the cache", cached
     service = open_service(config)
@@ -160,7 +160,8 @@ async def _settings_by_id(config: Config, settings_id: int) -> tuple[str, Settin
         await service.aclose()
 
 
-async def _cached_settings(config: Config, settings_id: int) -> Settings | None:
+async def cached_settings(config: Config, settings_id: int) -> Settings | None:
+    """Return settings that the disk cache has in a readable form."""
     # A cache opened without write permission would count as broken and be discarded.
     if not os.access(config.settings.cache_dir / "cache.db", os.R_OK | os.W_OK, effective_ids=True):
         return None

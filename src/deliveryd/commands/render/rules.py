@@ -14,27 +14,29 @@ from deliveryd.commands.common.configuration import load_as_owner
 from deliveryd.commands.common.conventions import USUAL_CONFIG
 from deliveryd.commands.common.options import AsData, AtOption, ConfigOption, identifier, instant_of
 from deliveryd.commands.common.output import print_json, print_lines
-from deliveryd.commands.render.preview import customer_of, read_stopped, why_unreached
+from deliveryd.commands.render.preview import cached_settings, customer_of, read_stopped, why_unreached
 from deliveryd.config import Config
 from deliveryd.delivery.choice import Idle
 from deliveryd.delivery.limits import SendingLimits
-from deliveryd.delivery.message import UNRENDERED, Delivery
+from deliveryd.delivery.message import UNRENDERED, Delivery, is_expired
 from deliveryd.delivery.safety import Safety
-from deliveryd.errors import DeliverydError
 from deliveryd.model import (
     NEVER,
     SECOND,
     Customer,
     Entry,
+    Settings,
     channel_of,
     format_duration,
     format_instant,
 )
 from deliveryd.options.quotas import format_quota
 from deliveryd.options.safety import limits_text
+from deliveryd.rendering.content import CompiledSettings
 from deliveryd.rules.priorities import PRIORITY_NAMES
+from deliveryd.transitions import expiry_details
 from deliveryd.worker.phones import phone_providers
-from deliveryd.worker.wiring import build_choices, open_providers
+from deliveryd.worker.wiring import build_choices, compiler, open_providers
 
 rules = CommandGroup(
     no_args_is_help=True, help="Show what the rules of the configuration mean for a message."
@@ -86,16 +88,30 @@ class _Outcome(NamedTuple):
     """Why providers of the channel aren't sent the message."""
     why_not: str | None = None
     """Why none of them is; None: one is."""
+    expires_at: int | None = None
+    """When the message expires, if it does before the window opens."""
+    lives_by: str = ""
+    """Where its expiry is from."""
+    is_sent_outside: bool = False
 
     @property
     def text(self) -> str:
         if self.why_not is not None:
             return f"is not sent: {self.why_not}"
+        if self.is_sent_outside:
+            return f"is sent at once: it would expire before its window opens ({self.lives_by}){self.because}"
+        if self.expires_at is not None:
+            expires = f"expires at {format_instant(self.expires_at)}"
+            return f"{expires}, before its window opens ({self.lives_by}){self.because}"
         if self.opens_at == self.now:
             return "may be sent" + (self.because or ": no rule has a window for it")
         if self.opens_at == NEVER:
             return f"is never sent{self.because}"
         return f"waits until {_local(self.opens_at, self.zone)}{self.because}"
+
+    @property
+    def may_be_sent(self) -> bool:
+        return self.why_not is None and (self.is_sent_outside or self.opens_at == self.now)
 
     @property
     def because(self) -> str:
@@ -121,11 +137,14 @@ def try_rules(
     Shows its priority, and for each channel whether its window is open or when it opens, and for which
     budgets and caps it counts, or that nothing is sent there, and why: for a budget that is smaller than any
     message, and with --customer also because of their address, [safety] or the list of those who stopped a
-    channel. Nothing is sent, and no running worker is asked what is used of the limits.
+    channel. The message counts as taken then; it expires by its settings if the disk cache has them, else by
+    content.default_lifetime. Nothing is sent, and no running worker is asked what is used of the limits.
     """
     loaded, now = load_as_owner(config), instant_of(at)
+    cached = anyio.run(cached_settings, loaded, settings)
+    compiled = compiler(loaded)(cached or Settings(settings, None, {}))
     found, unreached = (None, {}) if customer is None else anyio.run(_looked_up, loaded, customer)
-    message = Delivery(Entry(1, settings, customer or 0, {}, taken_at=now), DeliverydError())
+    message = Delivery(Entry(1, settings, customer or 0, {}, taken_at=now), compiled)
     message.of(found)
     outcomes = [*_outcomes(loaded, message, unreached, now)]
     if as_data:
@@ -192,11 +211,28 @@ def _outcomes(
             if (why := unreached.get(name) or _too_small(unused, message, name, now)) is not None
         }
         why_not = None
-        if len(refused) == len(enabled):
+        if message.expires_at is not None and is_expired(message.expires_at, now):
+            why_not = expiry_details(message.expires_at)
+        elif len(refused) == len(enabled):
             why_not = ", ".join(dict.fromkeys(refused.values())) or "no provider is enabled"
-        sent_by = [name for name in enabled if name not in refused]
+        sent_by = [name for name in enabled if name not in refused] if why_not is None else []
         limits = [*_limits(config, settings_id, sent_by, now)]
-        yield _Outcome(channel, place, known, opening, now, limits, refused, why_not)
+        outcome = _Outcome(channel, place, known, opening, now, limits, refused, why_not)
+        yield _expiring(outcome, message, is_sent_outside=windows.sends_outside(settings_id, channel))
+
+
+def _expiring(outcome: _Outcome, message: Delivery, *, is_sent_outside: bool) -> _Outcome:
+    """The outcome of a message that may expire before its window opens, if it does."""
+    expires_at, now = message.expires_at, outcome.now
+    if expires_at is None or outcome.opens_at == now or expires_at > outcome.opens_at:
+        return outcome
+    has_own = isinstance(message.settings, CompiledSettings) and message.settings.expires_at is not None
+    return outcome._replace(
+        expires_at=expires_at,
+        lives_by="delivery.expiresAt of its settings" if has_own else "content.default_lifetime",
+        is_sent_outside=is_sent_outside,
+        limits=outcome.limits if is_sent_outside else (),
+    )
 
 
 def _too_small(unused: SendingLimits, message: Delivery, provider: str, now: int) -> str | None:
@@ -230,9 +266,10 @@ def _data(outcome: _Outcome) -> Mapping[str, object]:
         "channel": outcome.channel,
         "rule": outcome.rule,
         "zone": outcome.zone,
-        "may_be_sent": outcome.opens_at == outcome.now and outcome.why_not is None,
+        "may_be_sent": outcome.may_be_sent,
         "why_not": outcome.why_not,
         "refused": dict(outcome.refused),
+        "expires_at": None if outcome.expires_at is None else format_instant(outcome.expires_at),
         "opens_at": None if outcome.opens_at == NEVER else format_instant(outcome.opens_at),
         "limits": [limit.data for limit in outcome.limits],
     }

@@ -73,6 +73,8 @@ def test_it_is_kept_through_a_kill(world: VirtualWorld) -> None:
     (id_, *_), *_ = world.journal_rows("SELECT id FROM message WHERE due_at > 0")
     explained = command("explain", "--config", world.path, id_).out
     assert "waiting for its customer to get more by the cap of settings 1, 2" in explained
+    assert "its customer may get more by the cap then\n" in explained
+    assert "rules.0: 3 messages per customer within 1h; to have it sent before, raise that" in explained
     world.clock = SteppingClock(600 * SECOND)
     world.channels["sms"].attempts.clear()
     live(world.run_until_idle)

@@ -10,6 +10,7 @@ import pytest
 import trio
 
 from deliveryd.channels.sms_text import sms_parts
+from deliveryd.commands.messages.explanation import life_lines
 from deliveryd.delivery.cost_guard import JUDGED, KEEP_INTERVAL, LEAST_KNOWN
 from deliveryd.journal.orders import Action, ItemKind, Order
 from deliveryd.journal.reader import file_reader
@@ -89,6 +90,7 @@ def test_settings_with_suddenly_more_parts_are_paused(world: VirtualWorld) -> No
     [life] = file_reader(world.folder / "journal.db").lives([800])
     assert life.message is not None
     assert "cost_guard" in str(life.message.pause)
+    assert any("deliveryd resume settings 1" in line for line in life_lines(life, ()))
 
 
 def test_after_resume_the_new_level_is_the_normal(world: VirtualWorld) -> None:

@@ -13,12 +13,13 @@ from deliveryd.commands.common.configuration import load_journal_as_owner
 from deliveryd.commands.common.conventions import USUAL_CONFIG
 from deliveryd.commands.common.options import AsData, ConfigOption, integer
 from deliveryd.commands.common.output import print_json, print_lines
+from deliveryd.commands.messages.due_times import due_of
 from deliveryd.commands.messages.explanation import life_data, life_lines
 from deliveryd.config import Config
 from deliveryd.errors import DeliverydError, ServiceUnreadable
 from deliveryd.journal.opening import open_reader
 from deliveryd.journal.sql.history import without_values
-from deliveryd.model import number_of
+from deliveryd.model import Settings, number_of
 from deliveryd.options.safety import limits_text
 from deliveryd.options.units import format_rate
 from deliveryd.rules.priorities import NORMAL, PRIORITY_NAMES
@@ -54,7 +55,8 @@ def explain(
     shown = life if show_variables else without_values(life)
     safety = loaded.safety
     settings_id = None if life.message is None else life.message.settings_id
-    reference = None if settings_id is None else _reference(loaded, settings_id)
+    cached = None if settings_id is None else _settings(loaded, settings_id)
+    reference = None if cached is None else cached.reference
     rank = NORMAL if settings_id is None else loaded.priorities.rank(settings_id)
     rate = _rate(loaded, None if life.message is None else life.message.lane)
     if as_data:
@@ -71,7 +73,8 @@ def explain(
         if named := _destinations(loaded):
             print_lines(*(f"{place} sends only to {text}" for place, text in named.items()), "")
         ruled = None if rank == NORMAL else PRIORITY_NAMES[rank]
-        print_lines(*life_lines(shown, loaded.channels.reporting, reference, ruled, rate))
+        due = None if life.message is None else due_of(loaded, life.message, cached)
+        print_lines(*life_lines(shown, loaded.channels.reporting, reference, ruled, rate, due=due))
 
 
 def _rate(config: Config, provider: str | None) -> str | None:
@@ -90,8 +93,8 @@ def _destinations(config: Config) -> Mapping[str, str]:
     }
 
 
-def _reference(config: Config, settings_id: int) -> str | None:
-    """Return the reference of settings in the disk cache; None: they aren't there, or have none."""
+def _settings(config: Config, settings_id: int) -> Settings | None:
+    """Return settings of the disk cache; None: they aren't there, or can't be read."""
     # A cache opened without write permission would count as broken and be discarded.
     if not os.access(config.settings.cache_dir / "cache.db", os.R_OK | os.W_OK, effective_ids=True):
         return None
@@ -101,7 +104,7 @@ def _reference(config: Config, settings_id: int) -> str | None:
 
     kept = anyio.run(_kept, config, f"settings/{settings_id}")
     try:
-        return None if kept is None else read_settings(settings_id, kept).reference
+        return None if kept is None else read_settings(settings_id, kept)
     except ServiceUnreadable:
         return None
 

@@ -9,6 +9,7 @@ from itertools import groupby
 from typing import Any, NamedTuple
 
 from deliveryd.commands.common.tables import length, moment, with_instants
+from deliveryd.commands.messages.due_times import DueTime
 from deliveryd.journal.base import MOST_COUNTED, Turn
 from deliveryd.journal.orders import Action
 from deliveryd.journal.pauses import pause_data
@@ -80,13 +81,15 @@ def life_lines(
     reference: str | None = None,
     priority: str | None = None,
     rate: str | None = None,
+    *,
+    due: DueTime | None = None,
 ) -> Sequence[str]:
     """Return the history as lines: one per step, with its details below.
 
     `reporting` are the providers that send receipts, `reference` is that of the settings, `priority` the one
-    that a rule gives them, and `rate` that of its provider.
+    that a rule gives them, `rate` that of its provider, and `due` what happens when it is due, if known.
     """
-    steps = chronicle(life)
+    steps = chronicle(life, due)
     begin = next((step.at for step in steps if step.at is not None), 0)
     return [
         *_heading(life, reporting, reference, priority, rate),
@@ -95,7 +98,7 @@ def life_lines(
     ]
 
 
-def chronicle(life: Life) -> Sequence[Step]:
+def chronicle(life: Life, due: DueTime | None = None) -> Sequence[Step]:
     """Return all steps in order of time, those without a time last."""
     steps = [*_intake(life), *_repeats(life)]
     for attempts in _tries(life):
@@ -107,7 +110,7 @@ def chronicle(life: Life) -> Sequence[Step]:
     if life.tombstone is not None:
         steps += _remembered(life.tombstone)
     if life.message is not None:
-        steps += _next_steps(life.message)
+        steps += _next_steps(life.message, due)
     return sorted(steps, key=lambda step: (step.at is None, step.at or 0))
 
 
@@ -277,18 +280,20 @@ def _remembered(tombstone: Tombstone) -> Iterator[Step]:
         yield Step(parse_instant(body["timestamp"]), what, _event_facts(body))
 
 
-def _next_steps(message: MessageRecord) -> Iterator[Step]:
+def _next_steps(message: MessageRecord, due: DueTime | None) -> Iterator[Step]:
     if message.confirm_within is not None:
         left = length(int(max(message.confirm_within, 0.0) * SECOND))
         yield Step(None, f"goes to the next channel unless a delivery is reported within {left} of listening")
     if message.state is State.WAITING and message.due_at is not None:
         if message.pause is not None:
-            yield Step(None, f"paused: {message.pause}")
+            kind, key = message.pause.kind, message.pause.key
+            yield Step(None, f"paused: {message.pause}", (f"to have it sent: deliveryd resume {kind} {key}",))
             if message.due_at < NEVER:
                 yield Step(message.due_at, "expires then, or is examined again")
             return
         if (what := _waits_for_a_time(message.waits_for)) is not None:
-            yield Step(message.due_at, f"{what} then, or it expires")
+            found = due or DueTime(f"{what} then, or it expires", ())
+            yield Step(message.due_at, found.what, found.facts)
             return
         where = f"continues with {message.lane}" if message.lane is not None else "continues"
         if message.waits_for is not None:

@@ -142,3 +142,20 @@ def test_explain_shows_the_rate_with_its_unit(
     assert re.search(
         r"^  channel +sms, tries so far: [1-9], rate 1 parts/s$", capsys.readouterr().out, re.MULTILINE
     )
+
+
+def test_explain_shows_that_a_message_may_be_queued_at_its_provider(
+    world: VirtualWorld, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The journal knows no more of one that waits there for the rate."""
+    world.add('rate = "1/m"\nconcurrency = 1\n')
+
+    enqueue(world, 3, 1)
+
+    async def run() -> None:
+        with trio.move_on_after(5):
+            await world.supervisor().run()
+
+    live(run)
+    explain(config=world.path, message_id=3)
+    assert capsys.readouterr().out.startswith("message 3: ready; being prepared, or queued at its provider\n")

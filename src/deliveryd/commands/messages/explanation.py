@@ -28,7 +28,7 @@ from deliveryd.states import State
 
 STATES: Mapping[State, str] = {
     State.TAKEN: "taken; nothing is sent before the service has accepted its dequeued event",
-    State.READY: "ready; being prepared for a channel",
+    State.READY: "ready; being prepared, or queued at its provider",
     State.WAITING: "waiting until it is due",
     State.SENDING: "being sent; if its worker was killed, the next start or another worker resolves it",
     State.IN_DOUBT: "in doubt and held for a decision: an attempt was sent, its outcome is unknown",

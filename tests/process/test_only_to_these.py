@@ -131,3 +131,19 @@ def test_a_test_message_goes_only_to_the_list(world: World) -> None:
     assert world.state.received == []
     assert command(*to, TESTER).status == 0
     assert len(world.state.received) == 1
+
+
+@pytest.mark.parametrize(
+    ("before", "after"), [(TESTER, f"{TESTER}9999999999"), ("[content]", "[contents]\n[content]")]
+)
+def test_a_file_with_problems_says_nothing_of_the_list(world: World, before: str, after: str) -> None:
+    """No worker follows it, so that `explain` can't say by it whom the installation sends to."""
+    world.add(f'[safety]\nonly_to = ["{TESTER}", "customer:2"]\n')
+    world.state.enqueue(message(1, customer_id=2))
+    world.run_until_idle()
+    assert "this installation" in command("explain", "--config", world.config, 1).out
+    world.change(before, after)
+    explained = command("explain", "--config", world.config, 1)
+    assert explained.status == 0
+    assert explained.out.startswith("message 1: ")
+    assert "safety" not in command("explain", "--config", world.config, 1, "--json").data

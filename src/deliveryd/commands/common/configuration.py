@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from deliveryd.commands.common.output import print_errors
-from deliveryd.config import Config, load, load_part, place_of_worker
+from deliveryd.config import Config, ConfigPart, load, load_part, place_of_worker
 from deliveryd.control.protocol import socket_at
 from deliveryd.runtime.privileges import work_as_owner
 
@@ -26,6 +26,14 @@ def load_journal_as_owner(path: Path, *further: str) -> Config:
     Problems in other tables are summed up on standard error, and what they are about is left out. Raises
     ConfigError, DeliverydError.
     """
+    return load_journal_part(path, *further).config
+
+
+def load_journal_part(path: Path, *further: str) -> ConfigPart:
+    """The same for a command that shows what other tables say, unless the file has problems.
+
+    No worker works by a file with problems.
+    """
     part = load_part(path, ("journal", "control", *further))
     if part.ignored:
         number = "a problem" if len(part.ignored) == 1 else f"{len(part.ignored)} problems"
@@ -34,7 +42,7 @@ def load_journal_as_owner(path: Path, *further: str) -> Config:
             f" passes over: {part.ignored[0]}"
         )
     become_owner(part.config)
-    return part.config
+    return part
 
 
 def become_owner(config: Config) -> None:

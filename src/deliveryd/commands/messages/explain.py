@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from deliveryd.channels.destination_rules import rules_of
-from deliveryd.commands.common.configuration import load_journal_as_owner
+from deliveryd.commands.common.configuration import load_journal_part
 from deliveryd.commands.common.conventions import USUAL_CONFIG
 from deliveryd.commands.common.options import AsData, ConfigOption, integer
 from deliveryd.commands.common.output import print_json, print_lines
@@ -40,11 +40,12 @@ def explain(
     """Show the history of one message.
 
     It covers the time from the queue to the last event. If [safety] limits whom this installation sends to,
-    or a channel or provider the phone numbers, that is shown first. The reference of its settings is that of
-    the copy in the disk cache, if there is one. Read-only; works with or without a running worker. Exit
-    status 1: the message isn't in the journal.
+    or a channel or provider the phone numbers, that is shown first, unless the file has problems: then other
+    limits are in force. The reference of its settings is that of the copy in the disk cache, if there is one.
+    Read-only; works with or without a running worker. Exit status 1: the message isn't in the journal.
     """
-    loaded = load_journal_as_owner(config)
+    part = load_journal_part(config)
+    loaded, is_whole = part.config, not part.ignored
     place = loaded.journal.place
     [life] = open_reader(place).lives([number_of(message_id)])
     if not life.is_known:
@@ -62,18 +63,16 @@ def explain(
     if as_data:
         only_to, share = safety.figures
         limits = {"only_to": only_to, "share": share} if safety.limits else None
-        given = {
-            "settings_reference": reference, "priority": PRIORITY_NAMES[rank], "rate": rate, "safety": limits,
-            "destinations": _destinations(loaded),
-        }  # fmt: skip
-        print_json({**life_data(shown), **given})
+        given = {"settings_reference": reference, "priority": PRIORITY_NAMES[rank], "rate": rate}
+        allowed = {"safety": limits, "destinations": _destinations(loaded)} if is_whole else {}
+        print_json({**life_data(shown), **given, **allowed})
     else:
-        if safety.limits:
+        if safety.limits and is_whole:
             print_lines(f"this installation {limits_text(*safety.figures)}", "")
-        if named := _destinations(loaded):
+        if (named := _destinations(loaded)) and is_whole:
             print_lines(*(f"{place} sends only to {text}" for place, text in named.items()), "")
         ruled = None if rank == NORMAL else PRIORITY_NAMES[rank]
-        due = None if life.message is None else due_of(loaded, life.message, cached)
+        due = due_of(loaded, life.message, cached) if life.message is not None and is_whole else None
         print_lines(*life_lines(shown, loaded.channels.reporting, reference, ruled, rate, due=due))
 
 

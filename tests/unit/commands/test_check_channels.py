@@ -198,3 +198,79 @@ def test_a_country_that_no_provider_serves_is_named(world: World) -> None:
 def test_a_country_that_one_of_the_providers_serves_is_not_named(world: World) -> None:
     two_providers(world, 'countries = ["DE", "AT"]\n')
     assert "no provider of the channel serves it" not in check(world, "--offline").out
+
+
+NIGHT = 'window = { days = "Mon-Fri", from = "08:00", to = "20:00", zone = "UTC"'
+FIRST_CHANNEL = """
+[channels.messenger]
+adapter = "http"
+url = "BASE_URL/messenger"
+json = { to = "{customer.phone}", text = "{content.text}" }
+"""
+
+
+@pytest.mark.parametrize(
+    ("tables", "key", "text"),
+    [
+        ('[[rules]]\nbudget = "0 parts/day"', "rules.0.budget", "is 0, so no message"),
+        ('[[rules]]\nbudget = "1 parts/day"', "rules.0.budget", None),
+        (
+            f"[[rules]]\n{NIGHT} }}", "content.default_lifetime",
+            "is shorter than the 60h for which the window of rules.0 is closed",
+        ),
+        (f'[[rules]]\n{NIGHT}, outside = "send" }}', "content.default_lifetime", None),
+        (f'[[rules]]\n{NIGHT.replace("Mon-Fri", "Mon-Sun")} }}', "content.default_lifetime", None),
+        (
+            '[[rules]]\ncap = { messages = 1, per = "3d" }', "content.default_lifetime",
+            "is shorter than the 3d of rules.0.cap",
+        ),
+        ('[[rules]]\ncap = { messages = 1, per = "3d", over = "error" }', "content.default_lifetime", None),
+        (
+            f'[[rules]]\nchannels = ["messenger"]\nbudget = "9 parts/day"\nspent = "next"\n{FIRST_CHANNEL}',
+            "rules.0.spent", None,
+        ),
+        (
+            f'[[rules]]\nchannels = ["sms"]\nbudget = "9 parts/day"\nspent = "next"\n{FIRST_CHANNEL}',
+            "rules.0.spent", "no provider or channel comes after",
+        ),
+        (
+            f'[[rules]]\nbudget = "9 parts/day"\nspent = "next"\n{FIRST_CHANNEL}',
+            "rules.0.spent", "no provider or channel comes after",
+        ),
+    ],
+)  # fmt: skip
+def test_a_rule_that_cannot_do_what_it_says_is_named(
+    world: World, tables: str, key: str, text: str | None
+) -> None:
+    """The default lifetime is two days; the window is closed for a weekend, or for a night."""
+    world.change("[content]", '[content]\ndefault_lifetime = "2d"')
+    world.add(tables)
+    answered = check(world, "--offline")
+    assert answered.status == 0, answered.out
+    if text is None:
+        assert f" {key}" not in answered.out
+    else:
+        assert text in line(answered, key)
+
+
+def test_a_budget_that_leaves_nothing_else_is_named(world: World) -> None:
+    """Of the last channel, and of its only provider; not of one of two providers."""
+    two_providers(world, own='budget = "9 parts/day"\nspent = "next"\n')
+    assert ".spent" not in check(world, "--offline").out
+    world.change("[channels.sms.providers.two]\n", "[channels.sms.providers.two]\nenabled = false\n")
+    assert "messages wait for the next period" in line(
+        check(world, "--offline"), "channels.sms.providers.one.spent"
+    )
+    two_providers(world, 'budget = "9 parts/day"\nspent = "next"\n')
+    assert "messages wait for the next period" in line(check(world, "--offline"), "channels.sms.spent")
+
+
+def test_countries_outside_of_a_channel_s_are_named(world: World) -> None:
+    """Also weights for them; not those that are served, nor those of a prefix."""
+    own = 'countries = ["DE", "FR", "AT"]\nweights = { DE = 2, FR = 2, IT = 2 }\n'
+    two_providers(world, 'countries = ["DE"]\nprefixes = ["+43"]\n', own)
+    answered = check(world, "--offline")
+    one = "channels.sms.providers.one"
+    assert "FR: not in channels.sms.countries or prefixes" in line(answered, f"{one}.countries")
+    assert answered.out.count("so nothing is sent there") == 2
+    assert answered.out.count("has no effect, since it isn't in") == 4

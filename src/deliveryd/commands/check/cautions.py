@@ -12,7 +12,6 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from deliveryd.channels.destination_rules import rules_of
 from deliveryd.channels.http.ask_options import AskOptions
 from deliveryd.channels.http.options import SECRET_HEADERS, HttpChannelOptions
 from deliveryd.channels.http.request_options import VariantOptions
@@ -21,6 +20,7 @@ from deliveryd.channels.mapping import customer_fields, names_in, uses
 from deliveryd.channels.phone_numbers import PhoneReader
 from deliveryd.channels.smtp.options import SmtpOptions
 from deliveryd.commands.check.findings import Finding, Level
+from deliveryd.commands.check.rule_cautions import RULE_CAUTIONS
 from deliveryd.commands.common.shared_journal import known_providers
 from deliveryd.config import Config
 from deliveryd.directory.file import records_of
@@ -39,7 +39,6 @@ from deliveryd.options.suggestion import closest
 from deliveryd.options.units import format_size
 from deliveryd.runtime.rights import READ, WRITE, exposure
 from deliveryd.worker.open_files import open_files
-from deliveryd.worker.phones import reads_phones
 
 _NAME = re.compile(
     r"(?:.*[_.-])?(?:api-?key|access-?key|key|token|secret|password|passphrase|passwd|pass|pwd|pin|auth|authorization|signature|sig"
@@ -352,51 +351,10 @@ def _first_too_late(config: Config) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _unserved_countries(config: Config) -> Iterator[Finding]:
-    """Hint at countries of a channel that none of its providers serves, and at numbers that may have no +."""
-    for name, channel in config.channels.configured.items():
-        own = [
-            [rule for rule in rules_of(channel, each) if rule.place != f"channels.{name}"]
-            for each in channel.providers.values()
-            if each.common.enabled
-        ]
-        for country in channel.common.countries or ():
-            if own and not any(all(rule.serves(country) for rule in rules) for rules in own):
-                text = f"{country}: no provider of the channel serves it, so nothing is sent there"
-                yield Finding(f"channels.{name}.countries", Level.HINT, text)
-        for provider in channel.providers.values():
-            for rule in rules_of(channel, provider)[:1]:
-                if isinstance(provider.options, HttpChannelOptions) and not reads_phones(provider):
-                    text = (
-                        "addresses that don't begin with + aren't sent to, because of"
-                        f" {rule.keys}: write the filter e164, as {{customer.phone|e164}}"
-                    )
-                    yield Finding(provider.place, Level.HINT, text)
-
-
-def _rules_without_effect(config: Config) -> Iterator[Finding]:
-    """Hint at windows behind others that catch all messages which they name."""
-    rules = config.windows.rules
-    for number, rule in enumerate(rules):
-        for before in rules[:number]:
-            if _contains(before.settings, rule.settings) and _contains(before.channels, rule.channels):
-                text = (
-                    f"has no effect: rules.{before.place} names all messages that it names, and the first"
-                    " window counts; move it up, or remove it"
-                )
-                yield Finding(f"rules.{rule.place}.window", Level.HINT, text)
-                break
-
-
-def _contains(all_: frozenset[int] | frozenset[str], some: frozenset[int] | frozenset[str]) -> bool:
-    """Whether a rule for these is one for those as well; an empty set names all."""
-    return not all_ or (bool(some) and all_ >= some)
-
-
 CAUTIONS: Sequence[Callable[[Config], Iterator[Finding]]] = (
     _limits,
     _first_too_late,
-    _rules_without_effect,
+    *RULE_CAUTIONS,
     _open_pages,
     _unverified_receipts,
     _stand_ins,
@@ -410,7 +368,6 @@ CAUTIONS: Sequence[Callable[[Config], Iterator[Finding]]] = (
     _many_files,
     _last_deadlines,
     _no_weights,
-    _unserved_countries,
     _left_behind,
 )
 """All cautions, in the order in which they are printed."""

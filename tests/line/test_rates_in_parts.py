@@ -140,7 +140,7 @@ def test_explain_shows_the_rate_with_its_unit(
     live(run)
     explain(config=world.path, message_id=1)
     assert re.search(
-        r"^  channel +sms, tries so far: [1-9], rate 1 parts/s$", capsys.readouterr().out, re.MULTILINE
+        r"^  channel +sms, tries so far: [1-9], rate 1 part/s$", capsys.readouterr().out, re.MULTILINE
     )
 
 

@@ -169,9 +169,7 @@ def test_what_needs_more_than_the_whole_budget_ends(world: VirtualWorld) -> None
     world.add('budget = "1 parts/hour"\n')
     world.service.enqueue(message(99, 2))
     live(world.run_until_idle, hours=12)
-    assert "it needs 2 parts, more than the whole budget of channel sms per hour, 1 part/hour" in details(
-        world, 99
-    )
+    assert "it needs 2 parts, more than the whole budget of channel sms, 1 part/hour" in details(world, 99)
 
 
 def test_it_goes_to_the_next_channel(world: VirtualWorld) -> None:
@@ -199,7 +197,7 @@ def test_it_ends_as_an_error(world: VirtualWorld) -> None:
     ended = Counter(world.service.statuses(id_)[-1] for id_ in range(1, 11))
     assert ended == {"sent": 4, "error": 6}
     reasons = {details(world, id_) for id_ in range(1, 11) if world.service.statuses(id_)[-1] == "error"}
-    assert reasons == {"the budget of channel sms per day, 4 messages/day, is spent"}
+    assert reasons == {"the budget of channel sms, 4 messages/day, is spent"}
 
 
 def test_ids_of_a_rule_share_a_budget_and_others_pass(world: VirtualWorld) -> None:

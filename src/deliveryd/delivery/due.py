@@ -87,8 +87,8 @@ class DueMessages:
             await self._pausing.end_those_over()
             self._follow_pauses()
             await self._wake_answered()
-            for waits_for, left in self._limits.take_freed(self._clock.now()):
-                await self._waiting.wake([waits_for], most=left)
+            if self._limits.freed:
+                await self._wake_freed()
             pause = min(await self._fetch_all(), self._until_a_pause_ends())
             await self._warn_of_many()
 
@@ -106,6 +106,11 @@ class DueMessages:
             answered = [waits_for for waits_for, pause in answers.items() if pause == seconds]
             if await self._waiting.wake(answered, seconds, WAKE_BATCH) == WAKE_BATCH:
                 self._backlog.answered_before(answered, seconds)
+
+    async def _wake_freed(self) -> None:
+        """Let as many messages go on as budgets have left again."""
+        for waits_for, left in self._limits.take_freed(self._clock.now()):
+            await self._waiting.wake([waits_for], most=left)
 
     def _follow_pauses(self) -> None:
         """After a change of what is paused, have queued messages wait, then those that wait for providers."""

@@ -75,7 +75,8 @@ class SendingLimits:
         self._uses: dict[_Key, BudgetUse] = {}
         self._warned: dict[_Key, float] = {}
         self._full: dict[tuple[str, str], int] = {}  # until when, by a customer's digest and a cap
-        self._freed: set[_Key] = set()  # of which something was given back
+        self.freed: set[_Key] = set()
+        """Budgets of which something was given back."""
 
     def follow(self, budgets: Budgets, caps: Caps) -> None:
         """Go by these from now on."""
@@ -113,7 +114,7 @@ class SendingLimits:
             if known is None or use.changes > known.changes:
                 self._uses[key] = use
                 if known is not None and (use.messages < known.messages or use.parts < known.parts):
-                    self._freed.add(key)
+                    self.freed.add(key)
         if counted.uses:
             self._warn({(use.budget, use.since, use.until) for use in counted.uses})
         if counted.full:
@@ -121,14 +122,9 @@ class SendingLimits:
                 self._full.clear()
             self._full |= counted.full
 
-    @property
-    def is_freed(self) -> bool:
-        """Whether something of a budget was given back."""
-        return bool(self._freed)
-
     def take_freed(self, now: int) -> Iterator[tuple[str, int]]:
         """What messages wait for of which something was given back, and how many may go on."""
-        freed, self._freed = self._freed, set()
+        freed, self.freed = self.freed, set()
         for budget in self.budgets.all if freed else ():
             share = budget.share(now)
             if _key(share) in freed and (left := share.most - self._used(share)) > 0:
@@ -266,9 +262,10 @@ class SendingLimits:
         amount = message.parts if share.in_parts else 1
         if self._used(share) + amount <= share.most:
             return None
-        waits_for, name = waits.budget(budget.name), f"{budget.name}, {format_quota(budget.quota)}"
+        waits_for, name = waits.budget(budget.name), f"{budget.scope}, {format_quota(budget.quota)}"
         if amount > share.most:
-            reason = f"it needs {amount} {budget.quota.unit}, more than the whole budget of {name}"
+            unit = budget.quota.unit.removesuffix("s") if amount == 1 else budget.quota.unit
+            reason = f"it needs {amount} {unit}, more than the whole budget of {name}"
             then: WhenSpent = "error" if budget.spent == "wait" else budget.spent
             return Shortage(waits_for, share.until, then, reason, is_larger=True)
         self._warn_of(budget, share, 1.0)

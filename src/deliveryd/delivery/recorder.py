@@ -319,7 +319,7 @@ class Recorder:
         limits, refused = self._memory.limits, counted.refused
         limits.given_back(steps)
         limits.note(counted)
-        if limits.is_freed:
+        if limits.freed:
             self._backlog.changed.set()
         if refused:
             self._memory.ready.add(

@@ -150,11 +150,11 @@ class Router:
         """The first offer that can be sent, if this installation sends to the customer, and does so now."""
         route = self._withheld(message, now) if self._safety.limits else None
         if route is None and self._limits.any and not message.entry.doubt:
-
-            def choose(without: Collection[str]) -> Route | None:
-                return self._open(self._first_usable(message, settings, now, None, without), now)
-
-            return self._limits.route(message, now, choose)
+            return self._limits.route(
+                message,
+                now,
+                lambda without: self._open(self._first_usable(message, settings, now, None, without), now),
+            )
         return self._open(route or self._first_usable(message, settings, now), now)
 
     def _open(self, route: Route | None, now: int) -> Route | None:
@@ -449,10 +449,8 @@ class Router:
                 if name in offered:
                     yield self._why_unreached(name, entry, customer, unfit.get(name))
         elif not entry.spent:
-            channels = {
-                name: channel for name, channel in self._channels.items() if not channel.choice.is_enabled
-            }
-            disabled = list(dict.fromkeys(name for name, _ in self._offers(settings, list(channels), tags)))
+            names = [name for name, each in self._channels.items() if not each.choice.is_enabled]
+            disabled = dict.fromkeys(name for name, _ in self._offers(settings, names, tags))
             if disabled:
                 yield from (f"{name}: no provider is enabled" for name in disabled)
             else:

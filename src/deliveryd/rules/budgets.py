@@ -35,6 +35,7 @@ class Budget:
         provider: str = "",
         place: str = "",
     ) -> None:
+        self.scope = scope
         self.name = f"{scope} per {quota.period}"
         self.quota = quota
         self.spent = spent

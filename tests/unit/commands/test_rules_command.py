@@ -150,11 +150,11 @@ def test_what_a_message_counts_for_is_shown(world: World) -> None:
         ),
         (
             {"phone": "+491701234567"}, 'budget = "0 messages/day"\nspent = "next"', "",
-            "it needs 1 messages, more than the whole budget of channel sms, 0 messages/day",
+            "it needs 1 message, more than the whole budget of channel sms, 0 messages/day",
         ),
         (
             {"phone": "+491701234567"}, 'budget = "0 parts/day"', "",
-            "it ends as error: it needs 1 parts, more than the whole budget of channel sms, 0 parts/day",
+            "it ends as error: it needs 1 part, more than the whole budget of channel sms, 0 parts/day",
         ),
     ],
 )  # fmt: skip

@@ -10,7 +10,7 @@ from collections.abc import Set as AbstractSet
 from typing import Literal, NamedTuple
 
 from deliveryd.model import SECOND, parse_instant
-from deliveryd.options.quotas import NEARLY_SPENT
+from deliveryd.options.quotas import COST_GUARD, NEARLY_SPENT
 from deliveryd.options.safety import limits_text
 from deliveryd.telemetry.overview import Disk, LimitView, Overview, Paused, ProviderView
 
@@ -246,6 +246,11 @@ def _of_worker(overview: Overview) -> Iterator[Notice]:
         text = limits_text(limits.only_to, limits.share)
         yield Notice("fair", "Safety", f"{text[:1].upper()}{text[1:]}.")
     yield from _of_limits(overview.limits)
+    for each in overview.paused:
+        if each.caller == COST_GUARD:
+            then = f"If that is meant: deliveryd resume settings {each.key}."
+            text = f"Paused by cost_guard: {each.reason}. {then}"
+            yield Notice("fair", f"Settings {each.key}", text)
     if overview.malformed:
         count = _counted(overview.malformed, "element of the queue was", "elements of the queue were")
         yield Notice("fair", "Queue", f"{count} malformed and set aside: see deliveryd dead list.")

@@ -21,6 +21,7 @@ from deliveryd.errors import JournalFull
 from deliveryd.journal.journal import Journal
 from deliveryd.journal.orders import Action, ItemKind, Order
 from deliveryd.journal.pauses import PauseKind
+from deliveryd.options.quotas import COST_GUARD
 from deliveryd.telemetry.log_events import Event, log
 
 JUDGED = 50
@@ -34,9 +35,6 @@ LEAST_KNOWN = 100
 
 KEEP_INTERVAL = 60.0
 """Seconds between two records of what is known, in the journal."""
-
-GUARD = "cost_guard"
-"""In whose name settings are paused."""
 
 _AGAIN = 1.0
 """Seconds until it is tried again to pause settings while the journal records nothing."""
@@ -144,7 +142,7 @@ class CostGuard:
         )
         self._known.pop(settings_id, None)
         log(Event.SETTINGS_HELD, channel=channel, settings_id=settings_id, reason=reason)
-        order = Order(Action.PAUSE, ItemKind.SETTINGS, (str(settings_id),), None, GUARD, reason)
+        order = Order(Action.PAUSE, ItemKind.SETTINGS, (str(settings_id),), None, COST_GUARD, reason)
         while True:
             try:
                 await self._recorder.decide(order, self._pausing.here)

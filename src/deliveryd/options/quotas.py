@@ -18,6 +18,9 @@ _QUOTA = re.compile(r"([0-9]{1,15})\s*(parts?|messages?)\s*/\s*(hour|day|month)"
 NEARLY_SPENT = 0.8
 """The share of a budget from which its use is pointed at."""
 
+COST_GUARD = "cost_guard"
+"""In whose name settings are paused that suddenly cost more."""
+
 _SPENT = ("next", "wait", "error")
 
 

@@ -18,7 +18,7 @@ from deliveryd.admin.sections import (
     notices_of,
     size,
 )
-from deliveryd.telemetry.overview import Disk, LimitView
+from deliveryd.telemetry.overview import Disk, LimitView, Paused
 from support.overviews import BUSY, DOWN, IDLE, provider
 
 
@@ -110,3 +110,14 @@ def test_what_waits_is_counted_by_what_it_waits_for() -> None:
         "1,204",
         ["1,017 for providers", "170 for windows", "17 for settings"],
     )
+
+
+def test_settings_that_cost_guard_paused_are_pointed_at() -> None:
+    """Nobody ordered it, so that nobody may know; what an operator paused is no notice."""
+    at = "2026-11-22T09:00:00.000000Z"
+    by_operator = Paused("settings", "1", at, None, 3, "root", None, "a typo")
+    by_guard = Paused("settings", "950", at, None, 40, None, "cost_guard", "3.00 SMS parts per message")
+    [notice] = notices_of(replace(IDLE, paused=[by_operator, by_guard]))
+    assert notice.about == "Settings 950"
+    assert "3.00 SMS parts per message" in notice.text
+    assert "deliveryd resume settings 950" in notice.text

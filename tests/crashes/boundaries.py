@@ -41,7 +41,9 @@ _ADOPTING = (
 )
 _REMOVING = ("held", "leave", "orphans")
 
-_LIMITING = ("claim", "digest", "levels", "note", "refresh", "route", "shortage")
+_LIMITING = (
+    "claim", "digest", "given_back", "levels", "note", "refresh", "route", "shortage", "spent", "take_freed",
+)  # fmt: skip
 
 NEVER_PASSED: Mapping[str, str] = {
     "DevicesChannel.send": "each customer has one address: see test_devices.py",

@@ -12,38 +12,15 @@ import trio
 from deliveryd.channels.base import Accepted, Refused, TryAgain, Verdict
 from deliveryd.journal.orders import Action, ItemKind, Order
 from deliveryd.model import SECOND
+from support.limits import HOUR, hours_of, two_providers
 from support.messages import message
 from support.virtual import SteppingClock, VirtualWorld, live
 
 pytestmark = pytest.mark.slow
 
-HOUR = 3600
 TEXT = {"content": {"en": {"sms": {"text": "hello"}, "email": {"subject": "hello", "body": "hello"}}}}
 LONG = {"content": {"en": {"sms": {"text": "[" * 150}}}}
 """Two parts."""
-
-TWO_PROVIDERS = """
-[service]
-base_url = "http://service"
-[settings]
-cache_dir = "cache"
-[journal]
-url = "sqlite:///journal.db"
-[admin]
-listen = ""
-[receipts]
-listen = ""
-[channels.sms.providers.a]
-adapter = "http"
-url = "http://a/sms"
-json = { text = "{content.text}" }
-budget = "3 messages/hour"
-spent = "next"
-[channels.sms.providers.b]
-adapter = "http"
-url = "http://b/sms"
-json = { text = "{content.text}" }
-"""
 
 
 @pytest.fixture
@@ -56,11 +33,6 @@ def world(tmp_path: Path) -> VirtualWorld:
     return world
 
 
-def hours_of(world: VirtualWorld, provider: str = "sms") -> dict[int, int]:
-    """How many attempts were made at a provider in each hour."""
-    return dict(Counter(int(at // HOUR) for at, _ in world.channels[provider].attempts))
-
-
 def statuses(world: VirtualWorld) -> Counter[str]:
     """The last statuses of all messages."""
     return Counter(world.service.statuses(id_)[-1] for id_ in range(1, 11))
@@ -69,7 +41,7 @@ def statuses(world: VirtualWorld) -> Counter[str]:
 @pytest.mark.parametrize("answer", [TryAgain("down"), Refused("no such sender", by="status")])
 def test_a_spent_provider_beside_one_that_fails(world: VirtualWorld, answer: Verdict) -> None:
     """What the one has no budget for waits for the other, or for the next period: nothing goes round."""
-    world.write(TWO_PROVIDERS)
+    world.write(two_providers())
     world.channels["sms/b"].verdict = lambda _dispatch: answer
     world.service.enqueue(*(message(id_) for id_ in range(11, 61)))
 
@@ -84,7 +56,7 @@ def test_a_spent_provider_beside_one_that_fails(world: VirtualWorld, answer: Ver
 
 def test_a_spent_provider_beside_one_that_is_paused(world: VirtualWorld) -> None:
     """The next periods of the one are used."""
-    world.write(TWO_PROVIDERS)
+    world.write(two_providers())
 
     async def run() -> None:
         async with world.at_work() as worker:

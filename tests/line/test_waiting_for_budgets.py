@@ -12,6 +12,7 @@ import trio
 from deliveryd.channels.base import Accepted, Dispatch, InDoubt, Refused, TryAgain, Verdict
 from deliveryd.model import SECOND
 from deliveryd.worker.reload import APPLIED
+from support.limits import HOUR, hours_of, two_providers
 from support.logs import log_text
 from support.messages import message
 from support.terminal import command
@@ -19,7 +20,6 @@ from support.virtual import START, SteppingClock, VirtualSupervisor, VirtualWorl
 
 pytestmark = pytest.mark.slow
 
-HOUR = 3600
 TEXT = {"content": {"en": {"sms": {"text": "hello"}, "email": {"subject": "hello", "body": "hello"}}}}
 LONG = {"content": {"en": {"sms": {"text": "[" * 150}}}}
 """300 septets, which are two parts, though they are 150 characters."""
@@ -29,30 +29,6 @@ EMAIL = """
 adapter = "http"
 url = "http://provider/email"
 json = { text = "{content.body}" }
-"""
-BY_PROVIDERS = """
-[service]
-base_url = "http://service"
-[settings]
-cache_dir = "cache"
-[journal]
-url = "sqlite:///journal.db"
-[admin]
-listen = ""
-[receipts]
-listen = ""
-[channels.sms.providers.a]
-adapter = "http"
-url = "http://a/sms"
-json = { text = "{content.text}" }
-weight = 1000
-budget = "3 messages/hour"
-spent = "next"
-[channels.sms.providers.b]
-adapter = "http"
-url = "http://b/sms"
-json = { text = "{content.text}" }
-weight = 0
 """
 
 
@@ -64,11 +40,6 @@ def world(tmp_path: Path) -> VirtualWorld:
     world.service.settings[2] = json.dumps(LONG)
     world.service.enqueue(*(message(id_) for id_ in range(1, 11)))
     return world
-
-
-def hours_of(world: VirtualWorld, provider: str = "sms") -> dict[int, int]:
-    """How many attempts were made at a provider in each hour."""
-    return dict(Counter(int(at // HOUR) for at, _ in world.channels[provider].attempts))
 
 
 async def reloaded(worker: VirtualSupervisor) -> None:
@@ -181,10 +152,10 @@ def test_it_goes_to_the_next_channel(world: VirtualWorld) -> None:
 
 def test_it_goes_to_the_next_provider_and_waits_where_there_is_none(world: VirtualWorld) -> None:
     """What another provider takes isn't sent on to another channel."""
-    world.write(BY_PROVIDERS)
+    world.write(two_providers(1000, 0))
     live(world.run_until_idle)
     assert (hours_of(world, "sms/a"), hours_of(world, "sms/b")) == ({0: 3}, {0: 7})
-    world.write(BY_PROVIDERS + 'budget = "1 messages/hour"\nspent = "next"\n')
+    world.write(two_providers(1000, 0) + 'budget = "1 messages/hour"\nspent = "next"\n')
     world.service.enqueue(*(message(id_) for id_ in range(21, 31)))
     live(world.run_until_idle, hours=5)
     assert sum(len(world.channels[name].attempts) for name in ("sms/a", "sms/b")) == 20
